@@ -1,0 +1,3 @@
+from fulgur.ui.cli import main
+
+raise SystemExit(main())
