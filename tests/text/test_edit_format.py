@@ -67,7 +67,14 @@ def test_text_that_spells_a_special_token_stays_text() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [Rewrite("x = 1\n"), Rewrite(""), NoEdit(), Call("rename", ("old", "new")), Call("extract_constant", ('"a b"', "N"))],
+    [
+        Rewrite("x = 1\n"),
+        Rewrite(""),
+        NoEdit(),
+        Call("rename", ("old", "new")),
+        Call("extract_constant", ('"a b"', "N")),
+        Call("add_parameter", ("f", "name='a b'")),
+    ],
 )
 def test_answers_round_trip(answer: Rewrite | NoEdit | Call) -> None:
     assert parse_answer(pieces_text(answer_pieces(answer)) + "anything after the end") == answer

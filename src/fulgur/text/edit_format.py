@@ -1,8 +1,8 @@
 """The embedded model's own token format: completion, edit and next-edit prompts, and how its answers are read.
 
-A prompt is a list of pieces: special tokens and plain text, kept apart so that text which happens to spell a special token
-can never become one. The file's text comes first and the instruction last: the KV cache of the file is reused while the
-instruction is typed or changed. Pure Python; nothing here needs a tokenizer loaded.
+A prompt is a list of pieces: special tokens and plain text, kept apart so that text which happens to spell a special
+token can never become one. The file's text comes first and the instruction last: the KV cache of the file is reused while
+the instruction is typed or changed. Pure Python; nothing here needs a tokenizer loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ END = "<|end|>"
 CURSOR = "<|cursor|>"
 
 SPECIAL_TOKENS: tuple[str, ...] = (
-    PAD, EOS, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, FILE, REGION, AFTER, RECENT, INSTRUCTION, REWRITE, NOEDIT, CALL, END, CURSOR,
+    PAD, EOS, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, FILE, REGION, AFTER, RECENT, INSTRUCTION, REWRITE, NOEDIT, CALL, END,
+    CURSOR,
     *(f"<|reserved_{i}|>" for i in range(9)),
 )  # fmt: skip
 SPECIAL_IDS: dict[str, int] = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
@@ -81,9 +82,6 @@ class PieceEncoder(Protocol):
 
     def encode(self, text: str, *, special: bool = ...) -> list[int]: ...
     def token_id(self, piece: str) -> int | None: ...
-
-
-# --- prompts -------------------------------------------------------------------------------------------------------------
 
 
 def document_pieces(path: str, text: str) -> list[Piece]:
@@ -157,9 +155,7 @@ def format_recent(edits: Sequence[RecentEdit]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-# --- answers -------------------------------------------------------------------------------------------------------------
-
-_ARGUMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|\S+')
+_ARGUMENT = re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^\s"']|["'])+""")
 
 
 def rewrite_answer(text: str) -> list[Piece]:
