@@ -1,0 +1,1 @@
+"""Configuration: Codex's key names, four layers, a strict schema, and a source for every effective key."""

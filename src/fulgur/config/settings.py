@@ -2,16 +2,200 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, cast
+
+from fulgur.config import keys, layers
+from fulgur.config.keys import Value
+from fulgur.config.records import ProjectRecords
+from fulgur.errors import FulgurError, UsageError
+
+SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
+ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Where a model is reached. `base_url` None: the local server, started by itself when none runs."""
+
+    id: str
+    name: str
+    base_url: str | None
+    env_key: str | None = None
+
+    def api_key(self) -> str | None:
+        """The key from the environment; a FulgurError when it is wanted and not set."""
+        if self.env_key is None:
+            return None
+        key = os.environ.get(self.env_key)
+        if not key:
+            raise FulgurError(
+                f"{self.env_key} is not set, and provider {self.id} needs it", hint=f"export {self.env_key}=…"
+            )
+        return key
+
+
+@dataclass(frozen=True)
+class McpServer:
+    """One MCP server: a program (`command`, `args`, `env`) or an address (`url`)."""
+
+    name: str
+    command: str | None
+    args: tuple[str, ...]
+    env: dict[str, str]
+    url: str | None
+    startup_seconds: float
+    tool_seconds: float
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the config layers came to; `fulgur.config.load_settings` makes it."""
+    """What the config layers came to; `load_settings` makes it."""
 
     workspace: Path
+    """The folder worked in."""
+    project: Path
+    """The nearest folder above with `.git` or `.fulgur`, else the workspace: trust and approvals belong to it."""
     home: Path
+    trusted: bool | None
+    values: layers.Flat
+    sources: dict[keys.Path, str]
+    profile: str | None = None
+    warnings: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    request: dict[str, object] = field(default_factory=dict, repr=False)
+    """The arguments `load_settings` was called with, so that a profile or a model can be switched later."""
+
+    def get(self, name: str) -> Value:
+        """The value of a dotted key."""
+        return self.values.get(tuple(name.split(".")))
+
+    def text(self, name: str) -> str | None:
+        """A string key, None when it is not set or empty."""
+        return cast("str | None", self.get(name)) or None
+
+    def flag(self, name: str) -> bool:
+        """A boolean key."""
+        return bool(self.get(name))
+
+    def integer(self, name: str) -> int | None:
+        """An integer key."""
+        return cast("int | None", self.get(name))
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list key."""
+        return tuple(cast("list[str]", self.get(name) or []))
+
+    @property
+    def model(self) -> str | None:
+        """The model asked for, None for the first the provider offers."""
+        return self.text("model")
+
+    @property
+    def sandbox_mode(self) -> SandboxMode:
+        """What commands may touch."""
+        return cast(SandboxMode, self.get("sandbox_mode"))
+
+    @property
+    def approval_policy(self) -> ApprovalPolicy:
+        """When a person is asked."""
+        return cast(ApprovalPolicy, self.get("approval_policy"))
+
+    @property
+    def records(self) -> ProjectRecords:
+        """Trust and remembered approvals."""
+        return ProjectRecords(self.home)
+
+    @property
+    def provider(self) -> Provider:
+        """The chosen provider."""
+        name = cast(str, self.get("model_provider"))
+        fields = self._under("model_providers", name)
+        if name == "local" and "base_url" not in fields:
+            return Provider("local", "local server", None)
+        if not fields:
+            have = sorted({path[1] for path in self.values if path[0] == "model_providers"} | {"local"})
+            source = self.sources[("model_provider",)]
+            raise UsageError(f"no [model_providers.{name}] ({source})", hint=f"There are: {', '.join(have)}")
+        if "base_url" not in fields:
+            raise UsageError(f"model_providers.{name}.base_url is missing", hint="For example http://127.0.0.1:8080/v1")
+        return Provider(
+            name,
+            cast(str, fields.get("name", name)),
+            cast(str, fields["base_url"]),
+            cast("str | None", fields.get("env_key")) or None,
+        )
+
+    @property
+    def mcp_servers(self) -> list[McpServer]:
+        """The enabled MCP servers."""
+        servers = []
+        for name in sorted({path[1] for path in self.values if path[0] == "mcp_servers"}):
+            fields = self._under("mcp_servers", name)
+            if fields.get("enabled") is False:
+                continue
+            command, url = cast("str | None", fields.get("command")), cast("str | None", fields.get("url"))
+            if (command is None) == (url is None):
+                raise UsageError(f"mcp_servers.{name}: give either `command` or `url`")
+            servers.append(
+                McpServer(
+                    name,
+                    command,
+                    tuple(cast("list[str]", fields.get("args", []))),
+                    cast("dict[str, str]", fields.get("env", {})),
+                    url,
+                    float(cast(float, fields.get("startup_timeout_sec", 10.0))),
+                    float(cast(float, fields.get("tool_timeout_sec", 60.0))),
+                )
+            )
+        return servers
+
+    def prices(self, model: str) -> dict[str, float]:
+        """`input`, `cached_input` and `output` prices per million tokens, as far as configured."""
+        return {name: float(cast(float, price)) for name, price in self._under("model_prices", model).items()}
+
+    def effective(self) -> list[tuple[str, Value, str]]:
+        """Every effective key with its value and its source, in the schema's order."""
+        order = {key.name: i for i, key in enumerate(keys.KEYS)}
+
+        def rank(path: keys.Path) -> tuple[int, keys.Path]:
+            key = keys.find(path)
+            return (order[key.name] if key else len(order), path)
+
+        return [(keys.show(path), self.values[path], self.sources[path]) for path in sorted(self.values, key=rank)]
+
+    def with_changes(
+        self, *, profile: str | None = None, model: str | None = None, provider: str | None = None
+    ) -> Settings:
+        """The same layers with another profile, model or provider chosen."""
+        request = dict(self.request)
+        overrides = list(cast("list[str]", request.get("overrides") or []))
+        if profile is not None:
+            request["profile"] = profile
+        if model is not None:
+            request["model"] = model
+        if provider is not None:
+            overrides.append(f"model_provider={provider}")
+        request["overrides"] = overrides
+        return load_settings(self.workspace, **request)  # type: ignore[arg-type]
+
+    def _under(self, *prefix: str) -> dict[str, Value]:
+        return {path[-1]: value for path, value in self.values.items() if path[: len(prefix)] == prefix}
+
+
+def fulgur_home() -> Path:
+    """`FULGUR_HOME`, else `~/.fulgur`."""
+    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()
+
+
+def find_project(workspace: Path, home: Path) -> Path:
+    """The nearest folder above with `.git` or `.fulgur` (Fulgur's home is not a project), else the workspace itself."""
+    for folder in (workspace, *workspace.parents):
+        if (folder / ".git").exists() or ((folder / ".fulgur").exists() and folder / ".fulgur" != home):
+            return folder
+    return workspace
 
 
 def load_settings(
@@ -21,5 +205,34 @@ def load_settings(
     model: str | None = None,
     overrides: list[str] | None = None,
 ) -> Settings:
-    """Merge defaults, `~/.fulgur/config.toml`, the trusted project's, the profile and `-c key=value`; UsageError names what is wrong."""
-    raise NotImplementedError
+    """Merge defaults, the user's file, the trusted project's, the profile and the flags; UsageError if one is wrong."""
+    home = fulgur_home()
+    folder = Path(workspace or Path.cwd()).resolve()
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder")
+    project = find_project(folder, home)
+    trusted = ProjectRecords(home).trusted(project)
+    stack = [layers.defaults()]
+    warnings: list[str] = []
+    user_file, project_file = home / "config.toml", project / ".fulgur" / "config.toml"
+    if user_file.is_file():
+        stack.append(layers.from_file(user_file, str(user_file)))
+    if project_file.is_file() and project_file != user_file:
+        if trusted:
+            stack.append(layers.from_file(project_file, str(project_file)))
+        else:
+            warnings.append(
+                f"{project_file} is not used: this project is not trusted (`fulgur config trust` trusts it)"
+            )
+    flags = layers.from_flags(overrides or [])
+    if model is not None:
+        flags.values[("model",)] = model
+    named = profile or cast("str | None", layers.merge([*stack, flags])[0].get(("profile",)))
+    if named:
+        stack.append(layers.profile_layer(stack, named, "--profile" if profile else "key `profile`"))
+    values, sources = layers.merge([*stack, flags])
+    if model is not None:
+        sources[("model",)] = "-m"
+    profiles = sorted({path[1] for layer in stack for path in layer.values if path[0] == "profiles"})
+    request: dict[str, object] = {"profile": profile, "model": model, "overrides": overrides}
+    return Settings(folder, project, home, trusted, values, sources, named, tuple(warnings), tuple(profiles), request)

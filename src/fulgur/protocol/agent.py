@@ -1,8 +1,8 @@
 """What the agent tells its screens and its callers: one vocabulary of events, types only.
 
-Order within a turn: `turn.started`, then any of the others, then exactly one of `turn.done`, `turn.stopped`, `turn.failed`.
+Order within a turn: `turn.started`, then any others, then exactly one of `turn.done`, `turn.stopped`, `turn.failed`.
 `turn.done` is sent only after the turn is on disk (fsync), so what was shown as done survives a kill.
-`tool.started` comes before the `tool.output` and the one `tool.finished` of its `call_id`; calls of one step may interleave.
+`tool.started` comes before the `tool.output`s and the one `tool.finished` of its `call_id`; calls may interleave.
 Text is sent once: after a dropped socket or a steer the deltas go on where they were, nothing is repeated.
 `encode` gives one JSON line per event (`fulgur exec --json`).
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 Decision = Literal["once", "always", "deny", "stop"]
-"""`once`: this call. `always`: this command prefix in this project from now on. `deny`: not this call, go on. `stop`: end the turn."""
+"""`once`: this call. `always`: this command prefix in this project. `deny`: not this call. `stop`: end the turn."""
 
 Way = Literal["edit", "tools", "chat"]
 """How a turn is worked: the edit path, the tool loop, or a plain answer by a model that does neither."""
@@ -86,7 +86,7 @@ class ToolFinished(AgentEvent, tag="tool.finished"):
 
 
 class ApprovalAsked(AgentEvent, tag="approval.asked"):
-    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix` is what `always` would remember (empty: cannot be)."""
+    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can."""
 
     turn: int
     approval_id: str
@@ -97,7 +97,7 @@ class ApprovalAsked(AgentEvent, tag="approval.asked"):
 
 
 class ApprovalSettled(AgentEvent, tag="approval.settled"):
-    """An approval was answered, by a person (`by="user"`), a remembered prefix (`"remembered"`) or the policy (`"policy"`)."""
+    """An approval was answered, by a person ("user"), a remembered prefix ("remembered") or the policy ("policy")."""
 
     turn: int
     approval_id: str
@@ -133,7 +133,7 @@ class Warned(AgentEvent, tag="warning"):
 
 
 class UsageReported(AgentEvent, tag="usage"):
-    """Numbers of one answer of the model. `model` is the one that really answered; `cost` is None when its price is unknown."""
+    """Numbers of one answer. `model` is the one that really answered; `cost` is None when its price is unknown."""
 
     turn: int
     model: str
@@ -169,7 +169,7 @@ class Compacted(AgentEvent, tag="compacted"):
 
 
 class Undone(AgentEvent, tag="undone"):
-    """Files were put back to what they were before `turn`. `kept` names files changed since, whose newer content was saved aside."""
+    """Files are back to what they were before `turn`. `kept`: files changed since; their newer content was saved."""
 
     turn: int
     paths: tuple[str, ...]

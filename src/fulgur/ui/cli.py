@@ -19,6 +19,9 @@ from fulgur.errors import FulgurError
 
 # name -> one line of help. The module is fulgur.ui.commands.NAME.
 COMMANDS: dict[str, str] = {
+    "exec": "work on a prompt without a screen, for scripts and CI",
+    "ask": "which file owns X? from the symbol index, without a model",
+    "config": "show, check, trust or import the configuration",
     "demo": "walk through a completion and an edit, with the speeds",
     "bench": "measure this machine: engine",
     "doctor": "what this machine can do, and which kernels are used",

@@ -1,0 +1,109 @@
+"""`fulgur config show|check|trust|import`: what is configured, where it comes from, and whether it is right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from fulgur.config import codex, keys, toml_text
+from fulgur.config.records import ProjectRecords
+from fulgur.config.settings import find_project, fulgur_home, load_settings
+from fulgur.errors import FulgurError
+from fulgur.ui.flags import add_config_flags, settings_from
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The subcommands."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|check|trust|import")
+    show = actions.add_parser("show", help="every effective key, its value and its source")
+    show.add_argument("--all", action="store_true", help="also the keys that are not set, with what they do")
+    show.add_argument("--json", action="store_true", help="one JSON object")
+    check = actions.add_parser("check", help="read every layer and say what is wrong with it")
+    for sub in (show, check):
+        add_config_flags(sub)
+    trust = actions.add_parser("trust", help="let this project's .fulgur/config.toml take effect")
+    trust.add_argument("--no", action="store_true", help="do not trust it")
+    trust.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the project's folder")
+    imports = actions.add_parser("import", help="take over another tool's config")
+    imports.add_argument("tool", choices=["codex"])
+    imports.add_argument(
+        "--force", action="store_true", help="replace a config.toml that is already there (kept as .bak)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Dispatch to the subcommand."""
+    actions = {"show": _show, "check": _check, "trust": _trust, "import": _import}
+    return actions[args.action](args)
+
+
+def _show(args: argparse.Namespace) -> int:
+    settings = settings_from(args)
+    if args.json:
+        rows = [{"key": key, "value": value, "source": source} for key, value, source in settings.effective()]
+        print(
+            json.dumps({"workspace": str(settings.workspace), "project": str(settings.project), "keys": rows}, indent=1)
+        )
+        return 0
+    rows_text = [(key, toml_text.value_text(value), source) for key, value, source in settings.effective()]
+    wide = max(len(key) for key, _, _ in rows_text)
+    middle = min(40, max(len(value) for _, value, _ in rows_text))
+    for key, value, source in rows_text:
+        print(f"{key:<{wide}}  {value:<{middle}}  {source}")
+    if args.all:
+        print("\nNot set:")
+        for entry in keys.KEYS:
+            if entry.default is None:
+                choices = f" ({', '.join(entry.choices)})" if entry.choices else ""
+                print(f"  {entry.name}: {entry.help}{choices}")
+    _warn(settings.warnings)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    settings = settings_from(args)
+    _ = settings.provider, settings.mcp_servers
+    for name in settings.profiles:
+        load_settings(settings.workspace, profile=name)
+    count = sum(1 for source in settings.sources.values() if source != "default")
+    print(f"config is right: {count} keys set, {len(settings.profiles)} profiles")
+    _warn(settings.warnings)
+    return 0
+
+
+def _trust(args: argparse.Namespace) -> int:
+    home = fulgur_home()
+    project = find_project((args.cd or Path.cwd()).resolve(), home)
+    ProjectRecords(home).set_trusted(project, not args.no)
+    print(f"{project} is {'not ' if args.no else ''}trusted")
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    result = codex.read_codex(codex.codex_home())
+    home = fulgur_home()
+    target = home / "config.toml"
+    if target.exists() and not args.force:
+        raise FulgurError(
+            f"{target} is already there", hint="--force replaces it and keeps the old one as config.toml.bak"
+        )
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if target.exists():
+        os.replace(target, target.with_suffix(".toml.bak"))
+    target.write_text(toml_text.dump(result.table), encoding="utf-8")
+    records = ProjectRecords(home)
+    for project in result.trusted:
+        records.set_trusted(project, True)
+    print(f"wrote {target}; {len(result.trusted)} trusted projects taken over")
+    for key, why in result.left_out:
+        print(f"left out: {key} ({why})")
+    load_settings()
+    return 0
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
