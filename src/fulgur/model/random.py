@@ -1,0 +1,99 @@
+"""Random models of any shape, for tests and benchmarks, and Hugging Face folders of them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.model.bfloat16 import to_bfloat16
+from fulgur.model.config import ModelConfig
+from fulgur.model.safetensors import write_safetensors
+from fulgur.model.tensors import tensor_shapes
+
+
+class RandomSource:
+    """Random tensors made one at a time: the same seed and name give the same values, in any order."""
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        self._config, self._seed = config, seed
+        self._shapes = tensor_shapes(config)
+        self._last: tuple[str, npt.NDArray[np.float32]] | None = None
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """Matrices keep the scale of their input; norms are near 1, biases near 0."""
+        if self._last is None or self._last[0] != name:
+            shape = self._shapes[name]
+            rng = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
+            value = rng.standard_normal(shape, np.float32)
+            if len(shape) == 2:
+                value *= np.float32(shape[1] ** -0.5)
+            else:
+                value = np.float32(0.0 if name.endswith("bias") else 1.0) + np.float32(0.1) * value
+            self._last = (name, value)
+        return self._last[1]
+
+    def rows(self, name: str, index: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        return self.tensor(name)[index]
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        return self.tensor(name)
+
+    def native(self, name: str) -> tuple[int, int] | None:
+        return None
+
+    def quantised(
+        self, name: str, index: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
+        raise NotImplementedError(f"{name}: random tensors are floats")
+
+
+def random_model(config: ModelConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Every tensor of the model, by its Hugging Face name."""
+    source = RandomSource(config, seed)
+    return {name: source.tensor(name) for name in tensor_shapes(config)}
+
+
+def write_hf_folder(
+    folder: Path,
+    config: ModelConfig,
+    tensors: Mapping[str, npt.NDArray[np.float32]],
+    *,
+    dtype: str = "F32",
+    shards: int = 1,
+) -> None:
+    """Write `config.json` and the tensors as F32, F16 or BF16, in one file or several with an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
+    stored = {name: (dtype, _narrow(value, dtype)) for name, value in tensors.items()}
+    if shards == 1:
+        write_safetensors(folder / "model.safetensors", stored, {"format": "pt"})
+        return
+    weight_map: dict[str, str] = {}
+    names = list(stored)
+    for i in range(shards):
+        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        part = names[i::shards]
+        write_safetensors(folder / file, {name: stored[name] for name in part}, {"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": sum(a.nbytes for _, a in stored.values())}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _narrow(value: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float32 | np.float16 | np.uint16]:
+    if dtype == "BF16":
+        return to_bfloat16(value)
+    if dtype == "F16":
+        return value.astype(np.float16)
+    if dtype == "F32":
+        return value
+    raise FulgurError(f"{dtype} cannot be written, only F32, F16 and BF16")

@@ -1,0 +1,75 @@
+"""Rotary positions: the cos and sin of every position and frequency, scaling included.
+
+Pairs are (i, i + head_dim / 2), the "rotate half" convention of Hugging Face's checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.model.config import ModelConfig, RopeScaling
+
+
+def rope_tables(config: ModelConfig, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """cos and sin, float32 [length, head_dim // 2]; yarn's attention factor is folded in."""
+    frequencies, attention = rope_frequencies(config)
+    # Angles in float32, as the checkpoints were trained with; only the cos and sin of them are taken in double.
+    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies[None, :]
+    wide = angles.astype(np.float64)
+    return (np.cos(wide) * attention).astype(np.float32), (np.sin(wide) * attention).astype(np.float32)
+
+
+def rope_frequencies(config: ModelConfig) -> tuple[npt.NDArray[np.float32], float]:
+    """The angle a position step turns each pair by, float32 [head_dim // 2], and the factor on cos and sin."""
+    dim = config.head_dim
+    plain = 1.0 / config.rope_theta ** (np.arange(0, dim, 2, dtype=np.float64) / dim)
+    scaling, attention = config.rope_scaling, 1.0
+    if scaling is None:
+        scaled = plain
+    elif scaling.kind == "linear":
+        scaled = plain / scaling.factor
+    elif scaling.kind == "llama3":
+        scaled = _llama3(plain, scaling)
+    elif scaling.kind == "yarn":
+        scaled, attention = _yarn(plain, scaling, config), _yarn_attention(scaling)
+    else:
+        scaled = plain / np.asarray(scaling.factors, np.float64)
+    return scaled.astype(np.float32), attention
+
+
+def _llama3(plain: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray[np.float64]:
+    """Long waves are divided by the factor, short ones kept, those between blended."""
+    turns = scaling.original_context * plain / (2 * math.pi)
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blend = np.clip(blend, 0.0, 1.0)
+    return (1 - blend) * plain / scaling.factor + blend * plain
+
+
+def _yarn(plain: npt.NDArray[np.float64], scaling: RopeScaling, config: ModelConfig) -> npt.NDArray[np.float64]:
+    """Interpolate the dimensions that turn rarely within the trained context, keep those that turn often."""
+    dim, base = config.head_dim, config.rope_theta
+
+    def dimension(turns: float) -> float:
+        return dim * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = np.clip((np.arange(dim // 2) - low) / ((high - low) or 0.001), 0.0, 1.0)
+    return plain / scaling.factor * ramp + plain * (1 - ramp)
+
+
+def _yarn_attention(scaling: RopeScaling) -> float:
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+
+    def spread(weight: float) -> float:
+        return 1.0 if scaling.factor <= 1 else 0.1 * weight * math.log(scaling.factor) + 1.0
+
+    if scaling.mscale and scaling.mscale_all_dim:
+        return spread(scaling.mscale) / spread(scaling.mscale_all_dim)
+    return spread(1.0)

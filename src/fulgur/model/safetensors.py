@@ -1,0 +1,128 @@
+"""safetensors files, read by memory map and written with 64-byte aligned data.
+
+The format is an 8-byte header length, a JSON header {name: {dtype, shape, data_offsets}}, then the bytes. It is read
+here rather than through the library so that bf16 works without torch, single rows can be taken, and a damaged file is
+reported by tensor and shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.model.bfloat16 import from_bfloat16
+
+ALIGNMENT = 64
+# bf16 has no numpy type: it is held as uint16 and widened by `to_float32`.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # from the start of the file
+    stop: int
+
+
+def to_float32(raw: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    if dtype == "BF16":
+        return from_bfloat16(raw)
+    return raw.astype(np.float32)
+
+
+class SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                size = path.stat().st_size
+                if size < 8:
+                    raise FulgurError(f"{path}: {size} bytes is too short for a safetensors file")
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise FulgurError(f"{path}: cannot be opened: {error.strerror}") from None
+        self.entries, self.metadata = self._read_header(size)
+
+    def _read_header(self, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
+        length = int.from_bytes(self._map[:8], "little")
+        if length > size - 8:
+            raise FulgurError(
+                f"{self.path}: truncated or not safetensors: the header needs {length + 8} bytes, the file has {size}"
+            )
+        try:
+            header = json.loads(self._map[8 : 8 + length])
+        except ValueError as error:
+            raise FulgurError(f"{self.path}: not a safetensors file: the header is not JSON ({error})") from None
+        metadata = header.pop("__metadata__", {})
+        entries: dict[str, Entry] = {}
+        for name, item in header.items():
+            try:
+                first, last = item["data_offsets"]
+                entry = Entry(item["dtype"], tuple(item["shape"]), 8 + length + first, 8 + length + last)
+            except (KeyError, TypeError, ValueError):
+                raise FulgurError(f"{self.path}: tensor {name}: malformed header entry {item!r}") from None
+            self._check(name, entry, size)
+            entries[name] = entry
+        return entries, metadata
+
+    def _check(self, name: str, entry: Entry, size: int) -> None:
+        where = f"{self.path}: tensor {name} ({entry.dtype} {list(entry.shape)})"
+        if entry.stop > size:
+            raise FulgurError(
+                f"{where}: expected bytes {entry.start} to {entry.stop}, the file ends at {size}: it is truncated",
+                hint="Download the file again.",
+            )
+        if entry.dtype in DTYPES:
+            expected = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
+            if entry.stop - entry.start != expected:
+                raise FulgurError(f"{where}: expected {expected} bytes, found {entry.stop - entry.start}")
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A view of the map, in the stored type (bf16 as uint16)."""
+        entry = self.entries[name]
+        if entry.dtype not in DTYPES:
+            raise FulgurError(
+                f"{self.path}: tensor {name} {list(entry.shape)}: type {entry.dtype} is not supported",
+                hint=f"Supported: {', '.join(DTYPES)}.",
+            )
+        count = math.prod(entry.shape)
+        return np.frombuffer(self._map, DTYPES[entry.dtype], count, entry.start).reshape(entry.shape)
+
+
+def write_safetensors(
+    path: Path, tensors: Mapping[str, tuple[str, npt.NDArray[Any]]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write {name: (dtype, array)} in the given order; the data starts on a 64-byte boundary, without gaps."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, (dtype, array) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    _write_all(path, [len(text).to_bytes(8, "little"), text], (array for _, array in tensors.values()))
+
+
+def _write_all(path: Path, head: list[bytes], arrays: Iterable[npt.NDArray[Any]]) -> None:
+    """Through a temporary name, so that a reader never sees half a file."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.writelines(head)
+        for array in arrays:
+            file.write(np.ascontiguousarray(array).data)
+    temporary.replace(path)
