@@ -1,0 +1,238 @@
+"""Grammars that an answer must follow: which tokens may come next, by llguidance.
+
+`GrammarSpec` is plain data that crosses the process boundary. `Grammar` is a spec that was found valid,
+`GrammarMatcher` the state of one answer. llguidance is imported when the first grammar is made, not with this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from fulgur.text.tokenizer import Tokenizer
+
+# Between JSON tokens: nothing, one space, or a line break with its indentation. Unbounded white space, the library's
+# default, lets a small model write blanks for ever.
+_JSON_SPACE = r"( |\n[ \t]{0,64})?"
+
+_KEPT_MATCHERS = 32
+
+
+@dataclass(frozen=True)
+class GrammarSpec:
+    """What the answer must be. `source` is a JSON schema (as JSON text), a regular expression or a Lark grammar."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    source: str
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A valid grammar; make it with one of the class methods."""
+
+    spec: GrammarSpec
+    compiled: str
+
+    @classmethod
+    def json_schema(cls, schema: dict[str, Any] | bool | str) -> Grammar:
+        """From a JSON schema, as an object or as JSON text."""
+        return cls.from_spec(GrammarSpec("json_schema", schema if isinstance(schema, str) else json.dumps(schema)))
+
+    @classmethod
+    def regex(cls, pattern: str) -> Grammar:
+        """From a regular expression (Rust syntax: no look-around, no back-references) that the whole answer matches."""
+        return cls.from_spec(GrammarSpec("regex", pattern))
+
+    @classmethod
+    def lark(cls, source: str) -> Grammar:
+        """From a Lark grammar in llguidance's dialect; the rule `start` is the answer."""
+        return cls.from_spec(GrammarSpec("lark", source))
+
+    @classmethod
+    def from_spec(cls, spec: GrammarSpec) -> Grammar:
+        """Check a spec; a FulgurError says what is wrong with it."""
+        return _checked(spec)
+
+
+@functools.lru_cache(maxsize=256)
+def _checked(spec: GrammarSpec) -> Grammar:
+    from llguidance import LLMatcher
+
+    if spec.kind == "json_schema":
+        try:
+            compiled = LLMatcher.grammar_from_json_schema(spec.source, defaults={"whitespace_pattern": _JSON_SPACE})
+        except ValueError as error:
+            raise _invalid(spec, str(error)) from None
+    elif spec.kind == "regex":
+        compiled = LLMatcher.grammar_from_regex(spec.source)
+    elif spec.kind == "lark":
+        compiled = LLMatcher.grammar_from_lark(spec.source)
+    else:
+        raise FulgurError(f"There is no grammar kind {spec.kind!r}.", hint="Use json_schema, regex or lark.")
+    broken, messages = LLMatcher.validate_grammar_with_warnings(compiled)
+    if broken:
+        raise _invalid(spec, messages[0])
+    return Grammar(spec, compiled)
+
+
+def _invalid(spec: GrammarSpec, message: str) -> FulgurError:
+    name = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}[spec.kind]
+    hint = None
+    if message.startswith("Unimplemented keys"):
+        hint = "Take these keywords out of the schema, or check them after the answer."
+    return FulgurError(f"The {name} cannot be used: {message.strip()}", hint=hint)
+
+
+class GrammarMatcher:
+    """Where one answer stands in its grammar.
+
+    An end token is accepted when the answer is complete; after it nothing is. A token that is refused changes nothing.
+    """
+
+    def __init__(self, grammar: Grammar, tokenizer: Tokenizer) -> None:
+        self._eos_ids = tokenizer.eos_ids
+        self._vocab_size = tokenizer.vocab_size
+        self._matcher = _vocabulary(tokenizer).matcher(grammar)
+        self._ended = False
+
+    def mask(self, out: np.ndarray) -> None:
+        """Set `out` (uint8 or bool, one entry a token of the model) to 1 where the token may come next, else to 0.
+
+        `out` may be longer than the tokenizer's vocabulary, as many models' logits are; the rest is never allowed.
+        """
+        if self._ended:
+            out[:] = 0
+            return
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        self._check()
+        size = min(self._vocab_size, out.shape[0])
+        out[:size] = np.unpackbits(bits, count=self._vocab_size, bitorder="little")[:size]
+        out[size:] = 0
+
+    def accept(self, token: int) -> bool:
+        """Take one token; False, and no change, if the grammar does not allow it."""
+        return self.try_tokens([token]) == 1
+
+    def try_tokens(self, tokens: Sequence[int]) -> int:
+        """Take tokens up to the first that is not allowed; returns how many were taken (`rollback` gives them back)."""
+        taken, ends = self._allowed_run(tokens)
+        taken = self._matcher.try_consume_tokens(list(tokens[:taken])) if taken else 0
+        self._check()
+        if ends is not None and taken == ends and self.is_accepting():
+            self._ended = True
+            taken += 1
+        return taken
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` would be taken one after the other; changes nothing."""
+        taken = self.try_tokens(tokens)
+        self.rollback(taken)
+        return taken
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+        if count and self._ended:
+            self._ended = False
+            count -= 1
+        if count:
+            self._matcher.rollback(count)
+            self._check()
+
+    def is_accepting(self) -> bool:
+        """Whether the answer so far is complete, though it may go on."""
+        return bool(self._matcher.is_accepting())
+
+    def is_done(self) -> bool:
+        """Whether the answer is complete and nothing but an end token may follow."""
+        return self._ended or bool(self._matcher.is_stopped())
+
+    def forced_tokens(self) -> list[int]:
+        """Tokens that the grammar leaves no choice about here: free drafts for speculation."""
+        if self._ended or self._matcher.is_stopped():
+            return []
+        return list(self._matcher.compute_ff_tokens())
+
+    def _allowed_run(self, tokens: Sequence[int]) -> tuple[int, int | None]:
+        """How many leading tokens the matcher may see, and the place of an end token that stops the run."""
+        if self._ended:
+            return 0, None
+        for place, token in enumerate(tokens):
+            if token in self._eos_ids:
+                return place, place
+            if not 0 <= token < self._vocab_size:
+                return place, None
+        return len(tokens), None
+
+    def _check(self) -> None:
+        """llguidance does not raise: a grammar that outgrew its limits leaves the matcher in an error state."""
+        if self._matcher.is_error():
+            raise FulgurError(
+                f"The grammar cannot be followed any further: {self._matcher.get_error().strip()}",
+                hint="Make the grammar simpler.",
+            )
+
+
+class _Vocabulary:
+    """llguidance's view of one tokenizer, and matchers at their start, ready to be copied."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        if not tokenizer.eos_ids:
+            raise FulgurError(
+                "The model names no end token, so an answer under a grammar could not end.",
+                hint="Add eos_token_id to its generation_config.json.",
+            )
+        eos = sorted(tokenizer.eos_ids)
+        self.tokenizer: LLTokenizer = LLTokenizer(TokenizerWrapper(_WrappedTokenizer(tokenizer, eos[0])), eos_token=eos)
+        self._starts: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
+
+    def matcher(self, grammar: Grammar) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        start = self._starts.pop(grammar.spec, None)
+        if start is None:
+            start = LLMatcher(self.tokenizer, grammar.compiled, log_level=0)
+            if start.is_error():
+                raise _invalid(grammar.spec, start.get_error())
+        self._starts[grammar.spec] = start
+        if len(self._starts) > _KEPT_MATCHERS:
+            self._starts.popitem(last=False)
+        return start.deep_copy()
+
+
+class _WrappedTokenizer:
+    """What llguidance asks of a tokenizer. It must not hold the Tokenizer, which is the key of the cache."""
+
+    def __init__(self, tokenizer: Tokenizer, eos: int) -> None:
+        self.eos_token_id = eos
+        self.bos_token_id = tokenizer.bos_id
+        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids | tokenizer.eos_ids)
+        self._backend = tokenizer.backend
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        ids: list[int] = self._backend.encode(plain, add_special_tokens=False).ids
+        return ids
+
+
+_vocabularies: WeakKeyDictionary[Tokenizer, _Vocabulary] = WeakKeyDictionary()
+
+
+def _vocabulary(tokenizer: Tokenizer) -> _Vocabulary:
+    if tokenizer not in _vocabularies:
+        _vocabularies[tokenizer] = _Vocabulary(tokenizer)
+    return _vocabularies[tokenizer]
