@@ -52,7 +52,8 @@ def quantise(weight: npt.NDArray[np.float32], bits: int, group: int, name: str =
     peak = np.maximum(grouped.max(axis=2), -grouped.min(axis=2))
     if not np.isfinite(peak).all():
         raise FulgurError(f"{name}: the weights hold values that are not finite")
-    scale = (peak / np.float32(LIMIT[bits])).astype(np.float16)
+    with np.errstate(over="ignore"):  # an infinite scale is reported just below
+        scale = (peak / np.float32(LIMIT[bits])).astype(np.float16)
     wide = scale.astype(np.float32)
     if not np.isfinite(wide).all():
         raise FulgurError(f"{name}: the weights reach {float(peak.max()):g}, too large for an fp16 scale")

@@ -6,15 +6,38 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.model.bfloat16 import to_bfloat16
-from fulgur.model.config import ModelConfig
+from fulgur.model.config import FAMILIES, ModelConfig
 from fulgur.model.safetensors import write_safetensors
 from fulgur.model.tensors import tensor_shapes
+
+
+def tiny_config(family: str = "fulgur", **changes: Any) -> ModelConfig:
+    """A shape small enough to run in numpy within milliseconds, with grouped heads and odd sizes on purpose."""
+    usual: dict[str, Any] = {
+        "family": family,
+        "vocab_size": 301,
+        "d_model": 64,
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 16,
+        "d_ffn": 96,
+        "norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "max_context": 512,
+        "tied": family == "fulgur",
+        "qkv_bias": FAMILIES[family].qkv_bias,
+        "qk_norm": FAMILIES[family].qk_norm,
+    }
+    return ModelConfig(**{**usual, **changes})
 
 
 class RandomSource:
