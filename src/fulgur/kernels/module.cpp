@@ -1,0 +1,331 @@
+// The Python face of the kernels: fulgur.kernels._native. Shapes are checked here, once; the kernels trust them.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "pack.h"
+#include "runtime.h"
+
+namespace nb = nanobind;
+using namespace fulgur;
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IntsOut = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+namespace {
+
+std::vector<const Ops*> available() {  // best first; the emulated one is for tests and never chosen
+  std::vector<const Ops*> list;
+  for (const Ops* ops : {ops_amx(), ops_avx512bf16(), ops_avx512(), ops_avxvnni(), ops_avx2(), ops_portable()})
+    if (ops) list.push_back(ops);
+  return list;
+}
+
+const Ops* find_ops(const std::string& name) {
+  if (name.empty()) return available().front();
+  for (const Ops* ops : available())
+    if (name == ops->name) return ops;
+  if (name == "amx_emulated" && ops_amx_emulated()) return ops_amx_emulated();
+  throw std::invalid_argument("this CPU or build has no kernels named '" + name + "'");
+}
+
+Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
+  Matrix m{data.data(), bits, group, rows, cols};
+  if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group || rows <= 0)
+    throw std::invalid_argument(std::string(name) + ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
+  if (data.size() != m.bytes())
+    throw std::invalid_argument(std::string(name) + ": " + std::to_string(data.size()) + " packed bytes, " +
+                                std::to_string(m.bytes()) + " expected");
+  return m;
+}
+
+// A model under construction: matrices and vectors by name, then one runtime over copies of them on huge pages.
+class NativeRuntime {
+ public:
+  NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors, const std::optional<Halves>& embed,
+                const Floats& cos, const Floats& sin, int kv_blocks, int threads, const std::string& isa) {
+    const auto number = [&](const char* key) { return nb::cast<int>(dims[key]); };
+    Dims d{number("vocab"), number("d_model"), number("layers"), number("heads"), number("kv_heads"),
+           number("head_dim"), number("d_ffn"), number("context"), number("max_rows"), nb::cast<float>(dims["eps"])};
+    if (d.heads % d.kv_heads || d.heads / d.kv_heads > 64 || d.head_dim % 16 || d.head_dim > 256 || d.d_model % 32 || d.d_ffn % 32)
+      throw std::invalid_argument("the kernels need head_dim to be a multiple of 16, d_model and d_ffn of 32, and whole KV groups");
+
+    size_t total = 0;
+    std::map<std::string, Matrix> views;
+    for (auto [key, value] : matrices) {
+      const auto name = nb::cast<std::string>(key);
+      const auto t = nb::cast<nb::tuple>(value);
+      views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), nb::cast<int>(t[4]), name.c_str());
+      total += views[name].bytes();
+    }
+    weights_ = std::make_unique<Arena>(total);
+    uint8_t* at = weights_->data();
+    const auto matrix = [&](const std::string& name, int rows, int cols) {
+      const auto found = views.find(name);
+      if (found == views.end()) throw std::invalid_argument("matrix '" + name + "' is missing");
+      Matrix m = found->second;
+      if (m.rows != rows || m.cols != cols)
+        throw std::invalid_argument("matrix '" + name + "' is " + std::to_string(m.rows) + "x" + std::to_string(m.cols) + ", expected " +
+                                    std::to_string(rows) + "x" + std::to_string(cols));
+      std::memcpy(at, m.data, m.bytes());
+      m.data = at;
+      at += m.bytes();
+      return m;
+    };
+    const auto vector = [&](const std::string& name, size_t size, bool required) -> const float* {
+      if (!vectors.contains(name.c_str())) {
+        if (required) throw std::invalid_argument("vector '" + name + "' is missing");
+        return nullptr;
+      }
+      return keep(nb::cast<Floats>(vectors[name.c_str()]), size, name);
+    };
+
+    Model model;
+    model.dims = d;
+    const int q_width = d.heads * d.head_dim, width = q_width + 2 * d.kv_heads * d.head_dim;
+    for (int i = 0; i < d.layers; i++) {
+      const std::string p = "layers." + std::to_string(i) + ".";
+      Layer layer;
+      layer.qkv = matrix(p + "qkv", width, d.d_model);
+      layer.o = matrix(p + "o", d.d_model, q_width);
+      layer.gate_up = matrix(p + "gate_up", 2 * d.d_ffn, d.d_model);
+      layer.down = matrix(p + "down", d.d_model, d.d_ffn);
+      layer.attn_norm = vector(p + "attn_norm", d.d_model, true);
+      layer.ffn_norm = vector(p + "ffn_norm", d.d_model, true);
+      layer.q_norm = vector(p + "q_norm", d.head_dim, false);
+      layer.k_norm = vector(p + "k_norm", d.head_dim, false);
+      layer.qkv_bias = vector(p + "qkv_bias", width, false);
+      model.layers.push_back(layer);
+    }
+    model.head = matrix("head", d.vocab, d.d_model);
+    model.final_norm = vector("final_norm", d.d_model, true);
+    if (embed) {
+      if (embed->size() != static_cast<size_t>(d.vocab) * d.d_model) throw std::invalid_argument("the embedding has the wrong size");
+      embed_ = *embed;
+      model.embed = embed_->data();
+    } else {
+      model.embed = nullptr;
+    }
+    const size_t rope = static_cast<size_t>(d.context) * d.head_dim / 2;
+    model.cos = keep(cos, rope, "cos");
+    model.sin = keep(sin, rope, "sin");
+    runtime_ = std::make_unique<Runtime>(std::move(model), kv_blocks, threads, find_ops(isa));
+    dims_ = d;
+    kv_blocks_ = kv_blocks;
+  }
+
+  void step(const Ints& tokens, const Ints& positions, const Ints& sequences, const Table& tables, const Ints& wanted,
+            const IntsOut& argmax, const std::optional<FloatsOut>& logits) {
+    Runtime& runtime = alive();
+    const int n = static_cast<int>(tokens.size()), m = static_cast<int>(wanted.size());
+    if (n < 1 || n > dims_.max_rows) throw std::invalid_argument("a step takes 1 to " + std::to_string(dims_.max_rows) + " rows, not " + std::to_string(n));
+    if (positions.size() != tokens.size() || sequences.size() != tokens.size() || argmax.size() < wanted.size() || m > n)
+      throw std::invalid_argument("tokens, positions and sequences must have one length, and argmax room for every wanted row");
+    for (int i = 0; i < n; i++) {
+      const int token = tokens.data()[i], position = positions.data()[i], sequence = sequences.data()[i];
+      if (token < 0 || token >= dims_.vocab) throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
+      if (sequence < 0 || sequence >= static_cast<int>(tables.shape(0))) throw std::out_of_range("row " + std::to_string(i) + " names sequence " + std::to_string(sequence) + ", which has no table");
+      if (position < 0 || position >= dims_.context || position / kBlockTokens >= static_cast<int>(tables.shape(1)))
+        throw std::out_of_range("position " + std::to_string(position) + " is outside the context or the block table");
+      const int32_t* table = tables.data() + sequence * tables.shape(1);
+      // Rows of a sequence ascend, so only its first row needs its whole table looked at.
+      for (int b = i && sequences.data()[i - 1] == sequence ? position / kBlockTokens : 0; b <= position / kBlockTokens; b++)
+        if (table[b] < 0 || table[b] >= kv_blocks_) throw std::out_of_range("KV block " + std::to_string(table[b]) + " of sequence " + std::to_string(sequence) + " does not exist");
+    }
+    for (int i = 0; i < m; i++)
+      if (wanted.data()[i] < 0 || wanted.data()[i] >= n) throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) + ", which is not in the step");
+    if (logits && (static_cast<int>(logits->shape(0)) < m || static_cast<int>(logits->shape(1)) != dims_.vocab))
+      throw std::invalid_argument("logits must be [at least " + std::to_string(m) + ", " + std::to_string(dims_.vocab) + "]");
+    const StepInput in{n, tokens.data(), positions.data(), sequences.data(), tables.data(), tables.shape(1), m, wanted.data()};
+    nb::gil_scoped_release release;
+    runtime.step(in, argmax.data(), logits ? logits->data() : nullptr, logits ? logits->shape(1) : 0);
+  }
+
+  int decode(int token, int position, const Ints& table, const Ints& stop, const IntsOut& cancel, const IntsOut& out) {
+    Runtime& runtime = alive();
+    const int count = static_cast<int>(out.size()), last = position + count - 1;
+    if (count < 1 || token < 0 || token >= dims_.vocab || position < 0 || last >= dims_.context || last / kBlockTokens >= static_cast<int>(table.size()))
+      throw std::out_of_range("decode: the token, the position or the block table does not fit");
+    for (int b = 0; b <= last / kBlockTokens; b++)
+      if (table.data()[b] < 0 || table.data()[b] >= kv_blocks_) throw std::out_of_range("decode: KV block " + std::to_string(table.data()[b]) + " does not exist");
+    nb::gil_scoped_release release;
+    return runtime.decode(token, position, table.data(), count, stop.data(), static_cast<int>(stop.size()),
+                          reinterpret_cast<const std::atomic<int32_t>*>(cancel.data()), out.data());
+  }
+
+  void copy_block(int source, int target) {
+    if (std::min(source, target) < 0 || std::max(source, target) >= kv_blocks_) throw std::out_of_range("no such KV block");
+    alive().copy_block(source, target);
+  }
+  void close() { runtime_.reset(); weights_.reset(); vectors_.clear(); embed_.reset(); }
+
+  std::string isa() { return alive().ops().name; }
+  int threads() { return alive().threads(); }
+  size_t weight_bytes() const { return weights_ ? weights_->bytes() : 0; }
+  size_t kv_bytes() { return alive().kv_bytes(); }
+
+ private:
+  Runtime& alive() {
+    if (!runtime_) throw std::runtime_error("this runtime is closed");
+    return *runtime_;
+  }
+  const float* keep(const Floats& values, size_t size, const std::string& name) {
+    if (values.size() != size)
+      throw std::invalid_argument("'" + name + "' has " + std::to_string(values.size()) + " values, expected " + std::to_string(size));
+    vectors_.emplace_back(values.data(), values.data() + size);
+    return vectors_.back().data();
+  }
+
+  Dims dims_{};
+  int kv_blocks_ = 0;
+  std::unique_ptr<Arena> weights_;
+  std::optional<Halves> embed_;  // large and rarely read: used where it lies
+  std::vector<std::vector<float>> vectors_;
+  std::unique_ptr<Runtime> runtime_;  // last: its threads end before the memory they read
+};
+
+nb::tuple quantise_matrix(const Floats& w, int bits, int group) {
+  if (w.ndim() != 2) throw std::invalid_argument("a matrix is wanted");
+  const int rows = static_cast<int>(w.shape(0)), cols = static_cast<int>(w.shape(1));
+  if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group) throw std::invalid_argument("bits must be 4 or 8 and group a multiple of 32 that divides the columns");
+  auto* q = new int8_t[static_cast<size_t>(rows) * cols];
+  auto* scale = new uint16_t[static_cast<size_t>(rows) * (cols / group)];
+  nb::capsule free_q(q, [](void* p) noexcept { delete[] static_cast<int8_t*>(p); });
+  nb::capsule free_scale(scale, [](void* p) noexcept { delete[] static_cast<uint16_t*>(p); });
+  {
+    nb::gil_scoped_release release;
+    quantise_rows(w.data(), rows, cols, bits, group, q, scale);
+  }
+  return nb::make_tuple(nb::ndarray<nb::numpy, int8_t>(q, {static_cast<size_t>(rows), static_cast<size_t>(cols)}, free_q),
+                        nb::ndarray<nb::numpy, uint16_t>(scale, {static_cast<size_t>(rows), static_cast<size_t>(cols / group)}, free_scale));
+}
+
+void pack_matrix(const nb::ndarray<const int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& q,
+                 const nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& scale, int bits,
+                 const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out) {
+  const int rows = static_cast<int>(q.shape(0)), cols = static_cast<int>(q.shape(1)), groups = static_cast<int>(scale.shape(1));
+  if (scale.shape(0) != q.shape(0) || !groups || cols % groups) throw std::invalid_argument("one scale per row and group is wanted");
+  const Matrix shape{nullptr, bits, cols / groups, rows, cols};
+  if (out.size() != shape.bytes()) throw std::invalid_argument("out must have " + std::to_string(shape.bytes()) + " bytes");
+  nb::gil_scoped_release release;
+  pack_rows(q.data(), scale.data(), shape, out.data());
+}
+
+// Best of several reads of `bytes` by `threads` threads, GB/s: what any decoder on this machine is bounded by.
+double read_bandwidth(size_t bytes, int threads, double seconds) {
+  nb::gil_scoped_release release;
+  const Ops* ops = available().front();
+  Arena arena(bytes);
+  std::memset(arena.data(), 1, bytes);
+  Team team(threads);
+  double best = 0;
+  std::atomic<uint64_t> sink{0};
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  do {
+    const auto start = Clock::now();
+    team.run([&](int t) {
+      const size_t part = bytes / threads & ~size_t{511};
+      sink += ops->read(arena.data() + t * part, part);
+    });
+    const double took = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, static_cast<double>(bytes / threads & ~size_t{511}) * threads / took / 1e9);
+  } while (Clock::now() < end);
+  return best;
+}
+
+// Single operations, for the table-driven test of every instruction set against the reference.
+void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int group,
+                      const nb::ndarray<int8_t, nb::c_contig>& q, const nb::ndarray<float, nb::c_contig>& scale, const nb::ndarray<int32_t, nb::c_contig>& sum) {
+  const int n = static_cast<int>(x.size());
+  const Acts acts{q.data(), scale.data(), sum.data(), static_cast<size_t>(n), static_cast<size_t>(n / group)};
+  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, n, group, acts, 0);
+}
+
+void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows, int cols,
+               const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q, const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
+               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& sum, const FloatsOut& out, const std::optional<IntsOut>& argmax) {
+  const Ops* ops = find_ops(isa);
+  const Matrix w = view(data, bits, group, rows, cols, "weights");
+  const int m = static_cast<int>(q.shape(0));
+  const Acts acts{q.data(), scale.data(), sum.data(), q.shape(1), scale.shape(1)};
+  std::vector<uint8_t> scratch(static_cast<size_t>(cols) * kTileRows + 64);
+  uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
+  const size_t ld = out.shape(1);
+  if (kind == "store") ops->linear(w, 0, w.tiles(), acts, m, tile, nullptr, out.data(), ld);
+  else if (kind == "add") ops->linear_add(w, 0, w.tiles(), acts, m, tile, out.data(), ld);
+  else if (kind == "swiglu") ops->linear_swiglu(w, 0, w.tiles() / 2, acts, m, tile, out.data(), ld);
+  else if (kind == "argmax") {
+    std::vector<Best> best(m, Best{-3.4e38f, 0});
+    ops->linear_argmax(w, 0, w.tiles(), acts, m, tile, best.data(), out.data(), ld);
+    for (int i = 0; i < m; i++) argmax.value().data()[i] = best[i].index;
+  } else throw std::invalid_argument("unknown kind '" + kind + "'");
+}
+
+void op_attention(const std::string& isa, const Floats& keys, const Floats& values, const Floats& q, const FloatsOut& out) {
+  // keys, values [length][head_dim]; q [heads][head_dim], unscaled; every token in its own place of a shuffled table.
+  const Ops* ops = find_ops(isa);
+  const int length = static_cast<int>(keys.shape(0)), dim = static_cast<int>(keys.shape(1)), heads = static_cast<int>(q.shape(0));
+  const int blocks = (length + kBlockTokens - 1) / kBlockTokens;
+  KvCache cache{nullptr, 1, 1, dim, blocks};
+  std::vector<uint32_t> memory(cache.block_stride() * blocks);
+  cache.data = memory.data();
+  std::vector<int32_t> table(blocks);
+  for (int b = 0; b < blocks; b++) table[b] = blocks - 1 - b;
+  for (int i = 0; i < length; i++)
+    ops->store_kv(cache, table[i / kBlockTokens], 0, 0, i % kBlockTokens, keys.data() + i * dim, values.data() + i * dim);
+  std::vector<float> scaled(q.data(), q.data() + heads * dim), scratch(attention_scratch(heads, length));
+  for (auto& v : scaled) v *= 1.44269504f / __builtin_sqrtf(static_cast<float>(dim));
+  ops->attend(cache, table.data(), 0, 0, scaled.data(), heads, length, out.data(), scratch.data());
+}
+
+void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head, const std::optional<Floats>& weight,
+                  float eps, const Floats& cos, const Floats& sin) {
+  find_ops(isa)->norm_rope(head.data(), weight ? weight->data() : nullptr, eps, cos.data(), sin.data(), static_cast<int>(head.size()), 1.f);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Fulgur's CPU kernels: one model's decode step on a few persistent threads.";
+  m.attr("BLOCK_TOKENS") = kBlockTokens;
+  m.def("isas", [] {
+    std::vector<std::string> names;
+    for (const Ops* ops : available()) names.emplace_back(ops->name);
+    return names;
+  }, "Instruction sets with kernels that this CPU runs, best first.");
+  m.def("has_emulated_amx", [] { return ops_amx_emulated() != nullptr; });
+  m.def("quantise", &quantise_matrix, nb::arg("weight"), nb::arg("bits"), nb::arg("group"));
+  m.def("pack", &pack_matrix, nb::arg("q"), nb::arg("scale"), nb::arg("bits"), nb::arg("out"));
+  m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
+  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("op_linear", &op_linear);
+  m.def("op_attention", &op_attention);
+  m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  nb::class_<NativeRuntime>(m, "NativeRuntime")
+      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const std::optional<Halves>&, const Floats&, const Floats&, int, int, const std::string&>(),
+           nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("embed").none(), nb::arg("cos"), nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"), nb::arg("isa"))
+      .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"), nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
+      .def("decode", &NativeRuntime::decode, nb::arg("token"), nb::arg("position"), nb::arg("table"), nb::arg("stop"), nb::arg("cancel"), nb::arg("out"))
+      .def("copy_block", &NativeRuntime::copy_block)
+      .def("close", &NativeRuntime::close)
+      .def_prop_ro("isa", &NativeRuntime::isa)
+      .def_prop_ro("threads", &NativeRuntime::threads)
+      .def_prop_ro("weight_bytes", &NativeRuntime::weight_bytes)
+      .def_prop_ro("kv_bytes", &NativeRuntime::kv_bytes);
+}

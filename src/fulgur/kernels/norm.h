@@ -1,0 +1,104 @@
+// Row-wise arithmetic between the matrix products: norm, quantisation, rotary embedding, exp.
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE F16 dequantise(I16 dot, int32_t correction, F16 weight_scale, float act_scale, F16 sum) {
+  return fma(to_float(addi(dot, seti(correction))), weight_scale * set(act_scale), sum);
+}
+
+static inline F16 exp2(F16 x) {  // 2^x, relative error about 2e-7; below 2^-126 it is 2^-126
+  x = max(x, set(-126.f));
+  const F16 n = round(x), f = x - n;
+  F16 p = set(1.5403530393381608e-4f);
+  p = fma(p, f, set(1.3333558146428443e-3f));
+  p = fma(p, f, set(9.6181291076284772e-3f));
+  p = fma(p, f, set(5.5504108664821580e-2f));
+  p = fma(p, f, set(2.4022650695910072e-1f));
+  p = fma(p, f, set(6.9314718055994531e-1f));
+  p = fma(p, f, set(1.f));
+  return p * pow2(n);
+}
+
+static inline F16 norm_factor(const float* x, float eps, int n) {
+  F16 squares = set(0.f);
+  for (int i = 0; i < n; i += 16) {
+    const F16 v = load(x + i);
+    squares = fma(v, v, squares);
+  }
+  return set(1.f / __builtin_sqrtf(hsum(squares) / static_cast<float>(n) + eps));
+}
+
+static void norm_quantise(const float* x, const float* weight, float eps, int n, int group, const Acts& acts,
+                          int row) {
+  const F16 factor = weight ? norm_factor(x, eps, n) : set(1.f);
+  int8_t* q = acts.q + row * acts.stride;
+  float* scale = acts.scale + row * acts.group_stride;
+  int32_t* sum = acts.sum + row * acts.group_stride;
+  const auto value = [&](int i) { return weight ? load(x + i) * factor * load(weight + i) : load(x + i); };
+  for (int g = 0; g * group < n; g++) {
+    const int begin = g * group, end = begin + group;
+    F16 top = set(0.f);
+    for (int i = begin; i < end; i += 16) top = max(top, abs(value(i)));
+    const float largest = hmax(top);
+    const F16 inverse = set(largest > 0.f ? 127.f / largest : 0.f);
+    I16 total = seti(0);
+    for (int i = begin; i < end; i += 16) {
+      const I16 v = to_int(value(i) * inverse);
+      total = addi(total, v);
+      store_i8(q + i, v);
+    }
+    scale[g] = largest / 127.f;
+    sum[g] = hsumi(total);
+  }
+}
+
+static void widen(const uint16_t* halves, int n, float* out) {
+  for (int i = 0; i < n; i += 16) store(out + i, load_half(halves + i));
+}
+
+static void norm_rope(float* head, const float* weight, float eps, const float* cos, const float* sin, int head_dim,
+                      float scale) {
+  const int half = head_dim / 2;
+  const F16 s = set(scale);
+  const F16 factor = weight ? norm_factor(head, eps, head_dim) : set(1.f);
+  if (half % 16) {  // very small heads
+    float f[16];
+    store(f, factor);
+    for (int i = 0; i < half; i++) {
+      const float a = head[i] * f[0] * (weight ? weight[i] : 1.f), b = head[half + i] * f[0] * (weight ? weight[half + i] : 1.f);
+      head[i] = (a * cos[i] - b * sin[i]) * scale;
+      head[half + i] = (b * cos[i] + a * sin[i]) * scale;
+    }
+    return;
+  }
+  for (int i = 0; i < half; i += 16) {
+    F16 a = load(head + i), b = load(head + half + i);
+    if (weight) {
+      a = a * factor * load(weight + i);
+      b = b * factor * load(weight + half + i);
+    }
+    const F16 c = load(cos + i), d = load(sin + i);
+    store(head + i, (a * c - b * d) * s);
+    store(head + half + i, (b * c + a * d) * s);
+  }
+}
+
+static void store_kv(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
+                     const float* value) {
+  const int dim = cache.head_dim;
+  uint32_t* k = cache.keys(block, layer, head) + slot / 16 * (dim / 2) * 16 + slot % 16;
+  for (int i = 0; i < dim / 2; i++) k[i * 16] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
+  auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
+  for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
+}
+
+static uint64_t read_bytes(const uint8_t* data, size_t bytes) {
+  F16 s[8];
+  for (auto& x : s) x = set(0.f);
+  for (size_t i = 0; i + 512 <= bytes; i += 512)
+    for (int j = 0; j < 8; j++) s[j] = s[j] + load(reinterpret_cast<const float*>(data + i + 64 * j));
+  const float total = hsum(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
+  uint32_t bits;
+  __builtin_memcpy(&bits, &total, 4);
+  return bits;
+}

@@ -1,0 +1,65 @@
+// The operations of a decode step, once per instruction set. The step (runtime.cpp) knows only this table.
+//
+// Contract of every entry: the result of a row does not depend on how many rows are passed with it. Integer dot
+// products are exact, and every float sum has one fixed order. Speculation, prefix reuse and batching rest on it.
+#pragma once
+#include "layout.h"
+
+namespace fulgur {
+
+struct Best {  // a running argmax; ties go to the lowest index
+  float value;
+  int32_t index;
+};
+
+struct Ops {
+  const char* name;
+
+  // y = rmsnorm(x) * weight, then quantised into row `row` of `acts` by groups of `group`. weight null: no norm.
+  void (*norm_quantise)(const float* x, const float* weight, float eps, int n, int group, const Acts& acts, int row);
+
+  // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds one unpacked tile (cols * 16 bytes).
+  void (*linear)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, const float* bias,
+                 float* out, size_t ld);
+  // out[m][r] += ...
+  void (*linear_add)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, float* out,
+                     size_t ld);
+  // Tiles alternate gate, up: out[m][r] = silu(gate) * up, for tile pairs [begin, end).
+  void (*linear_swiglu)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, float* out,
+                        size_t ld);
+  // best[m] = argmax over the rows of the tiles; logits[m][r] too where logits is given.
+  void (*linear_argmax)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, Best* best,
+                        float* logits, size_t ld);
+
+  // One row of the embedding: read back from the packed output head, or from a table of halves.
+  void (*embed)(const Matrix& w, int row, float* out);
+  void (*widen)(const uint16_t* halves, int n, float* out);
+
+  // Optional per-head rmsnorm, then rotary embedding (rotate-half), in place, scaled.
+  void (*norm_rope)(float* head, const float* weight, float eps, const float* cos, const float* sin, int head_dim,
+                    float scale);
+  void (*store_kv)(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
+                   const float* value);
+  // out[i] = attention of query heads q[i] (i < heads, one KV head) over `length` cached tokens of `table`.
+  // Queries are already scaled by log2(e) / sqrt(head_dim). scratch: attention_scratch(heads, length) bytes.
+  void (*attend)(const KvCache& cache, const int32_t* table, int layer, int kv_head, const float* q, int heads,
+                 int length, float* out, float* scratch);
+
+  // Reads `bytes` once; for the bandwidth probe.
+  uint64_t (*read)(const uint8_t* data, size_t bytes);
+};
+
+// Floats of scratch `attend` needs: scores and probabilities, one row per head.
+inline size_t attention_scratch(int heads, int length) {
+  return static_cast<size_t>(heads) * ((length + kBlockTokens) & ~(kBlockTokens - 1)) * 2 + 2 * static_cast<size_t>(heads) * 256;
+}
+
+const Ops* ops_portable();
+const Ops* ops_avx2();       // null where this build or this CPU has none
+const Ops* ops_avxvnni();
+const Ops* ops_avx512();
+const Ops* ops_avx512bf16();
+const Ops* ops_amx();
+const Ops* ops_amx_emulated();  // the AMX kernels with the tile instructions in plain C++, for tests anywhere
+
+}  // namespace fulgur

@@ -1,0 +1,247 @@
+// A step, phase by phase. Every phase splits its output rows among the threads, so no partial sums are exchanged and
+// the weights of a thread are one contiguous stream:
+//
+//   norm + quantise -> qkv | rotate, store KV, attend | quantise -> o, residual
+//   norm + quantise -> gate/up, silu | quantise -> down, residual          ("|" is a barrier)
+//   norm + quantise -> head, argmax
+//
+// Narrow steps quantise redundantly in every thread, which costs less than one more barrier; wide ones share it out.
+#include "runtime.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+
+namespace fulgur {
+
+constexpr int kNarrow = 4;
+constexpr size_t kHuge = size_t{2} << 20;
+
+Arena::Arena(size_t bytes) : bytes_((bytes + kHuge - 1) & ~(kHuge - 1)) {
+  void* p = mmap(nullptr, bytes_ + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) throw std::bad_alloc();
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const auto aligned = (address + kHuge - 1) & ~(kHuge - 1);
+  if (aligned > address) munmap(p, aligned - address);
+  const auto rest = address + kHuge - aligned;
+  if (rest) munmap(reinterpret_cast<void*>(aligned + bytes_), rest);
+  data_ = reinterpret_cast<uint8_t*>(aligned);
+#ifdef MADV_HUGEPAGE
+  madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
+}
+Arena::~Arena() { munmap(data_, bytes_); }
+
+namespace {
+
+struct Carver {
+  uintptr_t base;
+  size_t used = 0;
+  template <class T>
+  T* take(size_t count) {
+    T* p = reinterpret_cast<T*>(base + used);
+    used += (count * sizeof(T) + 127) & ~size_t{127};
+    return p;
+  }
+};
+
+size_t widest(const Dims& d) { return std::max({d.d_model, d.heads * d.head_dim, d.d_ffn}); }
+
+Acts take_acts(Carver& c, const Dims& d, int rows) {
+  Acts a;
+  a.stride = widest(d) + 64;  // off the power of two, so that rows do not share cache sets
+  a.group_stride = widest(d) / 32 + 16;
+  a.q = c.take<int8_t>(a.stride * rows);
+  a.scale = c.take<float>(a.group_stride * rows);
+  a.sum = c.take<int32_t>(a.group_stride * rows);
+  return a;
+}
+
+size_t cache_bytes(const Dims& d, int blocks) {
+  return static_cast<size_t>(blocks) * d.layers * d.kv_heads * kBlockTokens * d.head_dim * 4;
+}
+
+}  // namespace
+
+Runtime::Runtime(Model model, int kv_blocks, int threads, const Ops* ops)
+    : model_(std::move(model)), ops_(ops), team_(threads), kv_(cache_bytes(model_.dims, kv_blocks)), workers_(threads) {
+  const Dims& d = model_.dims;
+  cache_ = {reinterpret_cast<uint32_t*>(kv_.data()), d.layers, d.kv_heads, d.head_dim, kv_blocks};
+  work_ = std::make_unique<Arena>(carve(nullptr));
+  carve(work_->data());
+}
+
+// Hands out the buffers of a step from `base`; returns the bytes they take, so that a first pass can measure.
+size_t Runtime::carve(uint8_t* base) {
+  const Dims& d = model_.dims;
+  const size_t rows = d.max_rows;
+  Carver c{reinterpret_cast<uintptr_t>(base)};
+  x_ = c.take<float>(rows * d.d_model);
+  wanted_x_ = c.take<float>(rows * d.d_model);
+  qkv_ = c.take<float>(rows * (d.heads + 2 * d.kv_heads) * d.head_dim);
+  attn_ = c.take<float>(rows * d.heads * d.head_dim);
+  hidden_ = c.take<float>(rows * d.d_ffn);
+  acts_ = take_acts(c, d, d.max_rows);
+  for (Worker& w : workers_) {
+    w.acts = take_acts(c, d, kNarrow);
+    w.best = c.take<Best>(rows);
+    w.tile = c.take<uint8_t>(widest(d) * kTileRows);
+    w.attention = c.take<float>(attention_scratch(d.heads / d.kv_heads, d.context));
+  }
+  return c.used;
+}
+
+Runtime::Range Runtime::share(int count, int thread) const {
+  const int n = team_.size();
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / n),
+          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / n)};
+}
+
+const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread) {
+  if (rows <= kNarrow) {
+    const Acts& acts = workers_[thread].acts;
+    for (int m = 0; m < rows; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, n, group, acts, m);
+    return acts;
+  }
+  const Range mine = share(rows, thread);
+  for (int m = mine.begin; m < mine.end; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, n, group, acts_, m);
+  team_.barrier();
+  return acts_;
+}
+
+void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head) {
+  const Dims& d = model_.dims;
+  const int position = in.positions[row], hd = d.head_dim, per = d.heads / d.kv_heads;
+  float* q = qkv_ + static_cast<size_t>(row) * (d.heads + 2 * d.kv_heads) * hd;
+  float* k = q + (d.heads + kv_head) * hd;
+  const float* v = q + (d.heads + d.kv_heads + kv_head) * hd;
+  const float* cos = model_.cos + static_cast<size_t>(position) * (hd / 2);
+  const float* sin = model_.sin + static_cast<size_t>(position) * (hd / 2);
+  const float scale = 1.44269504f / std::sqrt(static_cast<float>(hd));  // softmax in base 2
+  for (int h = kv_head * per; h < (kv_head + 1) * per; h++)
+    ops_->norm_rope(q + h * hd, layer.q_norm, d.eps, cos, sin, hd, scale);
+  ops_->norm_rope(k, layer.k_norm, d.eps, cos, sin, hd, 1.f);
+  const int32_t* table = in.tables + in.sequences[row] * in.table_stride;
+  ops_->store_kv(cache_, table[position / kBlockTokens], index, kv_head, position % kBlockTokens, k, v);
+}
+
+void Runtime::attention(const StepInput& in, const Layer& layer, int index, int thread) {
+  const Dims& d = model_.dims;
+  const int hd = d.head_dim, per = d.heads / d.kv_heads, threads = team_.size();
+  const auto attend = [&](int row, int kv_head, int first, int count) {
+    const float* q = qkv_ + static_cast<size_t>(row) * (d.heads + 2 * d.kv_heads) * hd;
+    float* out = attn_ + static_cast<size_t>(row) * d.heads * hd;
+    const int head = kv_head * per + first;
+    ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, index, kv_head, q + head * hd, count,
+                 in.positions[row] + 1, out + head * hd, workers_[thread].attention);
+  };
+  if (d.kv_heads % threads == 0) {  // a thread owns whole KV heads: nobody waits for another's keys
+    const Range mine = share(d.kv_heads, thread);
+    for (int h = mine.begin; h < mine.end; h++) {
+      for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h);
+      for (int row = 0; row < in.rows; row++) attend(row, h, 0, per);
+    }
+    return;
+  }
+  const Range mine = share(in.rows * d.kv_heads, thread);
+  for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads);
+  team_.barrier();
+  // Few rows: split the query heads of a KV head too, so that every thread has something to do.
+  const int parts = std::clamp(threads / std::max(1, in.rows * d.kv_heads), 1, per);
+  for (int u = thread; u < in.rows * d.kv_heads * parts; u += threads) {
+    const int part = u % parts, first = per * part / parts;
+    attend(u / parts / d.kv_heads, u / parts % d.kv_heads, first, per * (part + 1) / parts - first);
+  }
+}
+
+void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
+  const Dims& d = model_.dims;
+  const int rows = in.rows;
+  const size_t width = (d.heads + 2 * d.kv_heads) * d.head_dim, attn_width = d.heads * d.head_dim;
+  uint8_t* tile = workers_[thread].tile;
+
+  const Range mine = share(rows, thread);
+  for (int m = mine.begin; m < mine.end; m++) {
+    float* x = x_ + static_cast<size_t>(m) * d.d_model;
+    if (model_.embed) ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
+    else ops_->embed(model_.head, in.tokens[m], x);
+  }
+  team_.barrier();
+
+  for (int l = 0; l < d.layers; l++) {
+    const Layer& layer = model_.layers[l];
+    const Acts* acts = &quantise(x_, d.d_model, layer.attn_norm, d.d_model, layer.qkv.group, rows, thread);
+    Range r = share(layer.qkv.tiles(), thread);
+    ops_->linear(layer.qkv, r.begin, r.end, *acts, rows, tile, layer.qkv_bias, qkv_, width);
+    team_.barrier();
+    attention(in, layer, l, thread);
+    team_.barrier();
+
+    acts = &quantise(attn_, attn_width, nullptr, static_cast<int>(attn_width), layer.o.group, rows, thread);
+    r = share(layer.o.tiles(), thread);
+    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    team_.barrier();
+
+    acts = &quantise(x_, d.d_model, layer.ffn_norm, d.d_model, layer.gate_up.group, rows, thread);
+    r = share(layer.gate_up.tiles() / 2, thread);
+    ops_->linear_swiglu(layer.gate_up, r.begin, r.end, *acts, rows, tile, hidden_, d.d_ffn);
+    team_.barrier();
+
+    acts = &quantise(hidden_, d.d_ffn, nullptr, d.d_ffn, layer.down.group, rows, thread);
+    r = share(layer.down.tiles(), thread);
+    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    team_.barrier();
+  }
+
+  if (in.wanted == 0) return;
+  const float* x = x_;
+  if (in.wanted != rows) {
+    if (in.wanted == 1) {
+      x = x_ + static_cast<size_t>(in.wanted_rows[0]) * d.d_model;
+    } else {
+      const Range w = share(in.wanted, thread);
+      for (int i = w.begin; i < w.end; i++)
+        std::memcpy(wanted_x_ + static_cast<size_t>(i) * d.d_model, x_ + static_cast<size_t>(in.wanted_rows[i]) * d.d_model, d.d_model * 4);
+      team_.barrier();
+      x = wanted_x_;
+    }
+  }
+  const Acts& acts = quantise(x, d.d_model, model_.final_norm, d.d_model, model_.head.group, in.wanted, thread);
+  Best* best = workers_[thread].best;
+  for (int i = 0; i < in.wanted; i++) best[i] = {-3.4e38f, 0};
+  const Range r = share(model_.head.tiles(), thread);
+  ops_->linear_argmax(model_.head, r.begin, r.end, acts, in.wanted, tile, best, logits, ld);
+}
+
+void Runtime::step(const StepInput& in, int32_t* argmax, float* logits, size_t ld) {
+  team_.run([&](int thread) { body(in, logits, ld, thread); });
+  for (int i = 0; i < in.wanted; i++) {
+    Best top = workers_[0].best[i];
+    for (int t = 1; t < team_.size(); t++)
+      if (workers_[t].best[i].value > top.value) top = workers_[t].best[i];
+    argmax[i] = top.index;
+  }
+}
+
+int Runtime::decode(int32_t token, int position, const int32_t* table, int count, const int32_t* stop, int stops,
+                    const std::atomic<int32_t>* cancel, int32_t* out) {
+  const int32_t zero = 0;
+  for (int i = 0; i < count; i++) {
+    if (cancel && cancel->load(std::memory_order_relaxed)) return i;
+    const int32_t at = position + i;
+    step({1, &token, &at, &zero, table, 0, 1, &zero}, &token, nullptr, 0);
+    out[i] = token;
+    if (std::find(stop, stop + stops, token) != stop + stops) return i + 1;
+  }
+  return count;
+}
+
+void Runtime::copy_block(int source, int target) {
+  const size_t n = cache_.block_stride();
+  std::memcpy(cache_.data + target * n, cache_.data + source * n, n * 4);
+}
+
+}  // namespace fulgur

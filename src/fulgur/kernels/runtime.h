@@ -1,0 +1,101 @@
+// One model in memory and its step: tokens in, the KV cache grown, logits out.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "ops.h"
+#include "team.h"
+
+namespace fulgur {
+
+// Zeroed memory on huge pages where the system grants them; the weights are read end to end every step.
+class Arena {
+ public:
+  explicit Arena(size_t bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  uint8_t* data_;
+  size_t bytes_;
+};
+
+struct Dims {
+  int vocab, d_model, layers, heads, kv_heads, head_dim, d_ffn, context, max_rows;
+  float eps;
+};
+
+struct Layer {
+  Matrix qkv, o, gate_up, down;
+  const float *attn_norm, *ffn_norm;
+  const float *q_norm, *k_norm, *qkv_bias;  // null where the family has none
+};
+
+struct Model {
+  Dims dims;
+  std::vector<Layer> layers;
+  Matrix head;
+  const float* final_norm;
+  const uint16_t* embed;     // fp16 [vocab][d_model], or null: rows are read from the packed head (tied)
+  const float *cos, *sin;    // [context][head_dim / 2]
+};
+
+struct StepInput {
+  int rows;
+  const int32_t *tokens, *positions, *sequences;
+  const int32_t* tables;
+  size_t table_stride;
+  int wanted;
+  const int32_t* wanted_rows;
+};
+
+class Runtime {
+ public:
+  Runtime(Model model, int kv_blocks, int threads, const Ops* ops);
+
+  // Writes argmax[wanted] and, where logits is given, logits[wanted][ld].
+  void step(const StepInput& in, int32_t* argmax, float* logits, size_t ld);
+  // Greedy decode of one sequence without returning in between: up to `count` steps from `token` at `position`.
+  // Ends early on a token of `stop` (which is written too) or when *cancel turns non-zero. Returns tokens written.
+  int decode(int32_t token, int position, const int32_t* table, int count, const int32_t* stop, int stops,
+             const std::atomic<int32_t>* cancel, int32_t* out);
+  void copy_block(int source, int target);
+
+  const Ops& ops() const { return *ops_; }
+  int threads() const { return team_.size(); }
+  const KvCache& cache() const { return cache_; }
+  size_t kv_bytes() const { return kv_.bytes(); }
+  size_t work_bytes() const { return work_->bytes(); }
+
+ private:
+  struct Worker {  // what one thread writes alone
+    Acts acts;
+    float* attention;
+    uint8_t* tile;
+    Best* best;
+  };
+  struct Range { int begin, end; };
+
+  size_t carve(uint8_t* base);
+  Range share(int count, int thread) const;
+  const Acts& quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread);
+  void body(const StepInput& in, float* logits, size_t ld, int thread);
+  void attention(const StepInput& in, const Layer& layer, int index, int thread);
+  void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head);
+
+  Model model_;
+  const Ops* ops_;
+  Team team_;
+  KvCache cache_;
+  Arena kv_;
+  std::unique_ptr<Arena> work_;
+  Acts acts_;  // shared by all threads when a step is wide
+  float *x_, *qkv_, *attn_, *hidden_, *wanted_x_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace fulgur

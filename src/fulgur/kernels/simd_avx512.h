@@ -1,0 +1,121 @@
+// Sixteen lanes with AVX-512: one register. VNNI for the integer products, BF16 for attention where the CPU has it.
+
+struct F16 { __m512 v; };
+struct I16 { __m512i v; };
+
+static inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+static inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
+static inline F16 set(float x) { return {_mm512_set1_ps(x)}; }
+static inline I16 seti(int32_t x) { return {_mm512_set1_epi32(x)}; }
+static inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline F16 operator/(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+static inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+static inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+static inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
+static inline F16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+static inline I16 to_int(F16 a) { return {_mm512_cvtps_epi32(a.v)}; }
+static inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
+static inline I16 addi(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+static inline void store_i8(int8_t* p, I16 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+static inline float hmax(F16 a) { return _mm512_reduce_max_ps(a.v); }
+static inline float hsum(F16 a) { return _mm512_reduce_add_ps(a.v); }
+static inline int32_t hsumi(I16 a) { return _mm512_reduce_add_epi32(a.v); }
+static inline F16 pow2(F16 n) { return {_mm512_scalef_ps(_mm512_set1_ps(1.f), n.v)}; }
+static inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+static inline F16 keep(F16 a, int n, float fill) {
+  return {_mm512_mask_blend_ps(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), _mm512_set1_ps(fill), a.v)};
+}
+static inline int first_lane_equal(F16 a, float x) {
+  return __builtin_ctz(_mm512_cmp_ps_mask(a.v, _mm512_set1_ps(x), _CMP_EQ_OQ) | 0x10000);
+}
+
+#ifdef __AVX512BF16__
+using Pair = uint32_t;  // two bf16
+static inline Pair pair(float a, float b) { return to_bf16(a) | static_cast<uint32_t>(to_bf16(b)) << 16; }
+static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
+  return {_mm512_dpbf16_ps(acc.v, (__m512bh)_mm512_loadu_si512(kv), (__m512bh)_mm512_set1_epi32(static_cast<int>(q)))};
+}
+static inline void store_pairs(Pair* p, F16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v));
+}
+#else
+struct Pair { float a, b; };
+static inline Pair pair(float a, float b) { return {a, b}; }
+static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
+  __m512i x = _mm512_loadu_si512(kv);
+  __m512 lo = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+  __m512 hi = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  acc.v = _mm512_fmadd_ps(lo, _mm512_set1_ps(q.a), acc.v);
+  return {_mm512_fmadd_ps(hi, _mm512_set1_ps(q.b), acc.v)};
+}
+static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
+#endif
+
+constexpr int kMaxRows = 16;
+constexpr int kPrefetch = 4096;  // bytes ahead of the weight stream
+
+static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
+  const __m512i nibble = _mm512_set1_epi8(15);
+  for (size_t v = 0; v < vectors; v++, p += 64, out += 128) {
+    __m512i w = _mm512_loadu_si512(p);
+    _mm_prefetch(p + kPrefetch, _MM_HINT_T0);
+    _mm512_storeu_si512(out, _mm512_and_si512(w, nibble));
+    _mm512_storeu_si512(out + 64, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
+  }
+}
+static inline __m512i broadcast4(const int8_t* p) { int v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
+
+template <int BITS, int M>
+static inline __attribute__((always_inline)) void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride,
+                                                            I16* acc) {
+  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
+  if constexpr (M == 1) {  // two chains; the high nibbles stay in place and their sum is shifted once
+    __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
+    if constexpr (BITS == 4) {
+      for (int i = 0; i < k; i += 32, w += 256, q += 32) {
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) {
+          __m512i x = _mm512_loadu_si512(w + 64 * u);
+          _mm_prefetch(w + 64 * u + kPrefetch, _MM_HINT_T0);
+          a = _mm512_dpbusd_epi32(a, _mm512_and_si512(x, low), broadcast4(q + 8 * u));
+          b = _mm512_dpbusd_epi32(b, _mm512_and_si512(x, high), broadcast4(q + 8 * u + 4));
+        }
+      }
+      b = _mm512_srai_epi32(b, 4);
+    } else {
+      for (int i = 0; i < k; i += 16, w += 256, q += 16) {
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) {
+          __m512i x = _mm512_loadu_si512(w + 64 * u);
+          _mm_prefetch(w + 64 * u + kPrefetch, _MM_HINT_T0);
+          if (u % 2 == 0) a = _mm512_dpbusd_epi32(a, x, broadcast4(q + 4 * u));
+          else b = _mm512_dpbusd_epi32(b, x, broadcast4(q + 4 * u));
+        }
+      }
+    }
+    acc[0].v = _mm512_add_epi32(a, b);
+  } else {
+    __m512i s[M];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++) s[m] = _mm512_setzero_si512();
+    for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, w += 64, q += BITS == 8 ? 4 : 8) {
+      __m512i x = _mm512_loadu_si512(w);
+      _mm_prefetch(w + kPrefetch, _MM_HINT_T0);
+      if constexpr (BITS == 8) {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], x, broadcast4(q + m * stride));
+      } else {
+        __m512i lo = _mm512_and_si512(x, low), hi = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], lo, broadcast4(q + m * stride));
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], hi, broadcast4(q + m * stride + 4));
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++) acc[m].v = s[m];
+  }
+}
