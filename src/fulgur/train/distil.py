@@ -1,0 +1,79 @@
+"""The small model learns from the large one: it starts as the teacher's most used channels and follows its distribution.
+
+    python -m fulgur.train.distil --run RUN --minutes 4.5
+The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler divergence of
+all 8,192 logits with a share of plain cross-entropy, weighted token by token like annealing.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fulgur.train import checkpoint
+from fulgur.train.model import Model
+from fulgur.train.optim import Optimiser, decay, warm_then_stable
+from fulgur.train.prune import prune
+from fulgur.train.pretrain import MATRIX_RATE, VECTOR_RATE, add_rates
+from fulgur.train.shapes import shape
+from fulgur.train.streams import Mixture, Stream
+from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
+
+CROSS_ENTROPY = 0.2  # share of the plain loss
+EDIT_SHARE = 0.4
+DECAY_FROM = 0.3  # the learning rate falls over the rest of the stage
+
+
+class Distillation(nn.Module):
+    def __init__(self, student: Model, teacher: Model) -> None:
+        super().__init__()
+        self.student, self.teacher = student, teacher
+
+    def forward(self, tokens: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = functional.log_softmax(self.teacher.logits(tokens).float().flatten(0, 1), -1)
+        given = functional.log_softmax(self.student.logits(tokens).float().flatten(0, 1), -1)
+        divergence = (wanted.exp() * (wanted - given)).sum(-1)
+        plain = functional.nll_loss(given, targets.flatten(), reduction="none")
+        return (((1 - CROSS_ENTROPY) * divergence + CROSS_ENTROPY * plain) * weights.flatten()).sum()
+
+
+def stage(args: argparse.Namespace) -> Stage:
+    device = prepare(args)
+    teacher_shape, weights = checkpoint.load_weights(args.run / args.teacher, device)
+    teacher = Model(shape(teacher_shape)).to(device)
+    teacher.load_state_dict(weights)
+    teacher.strength.fill_(1.0)
+    teacher.requires_grad_(False)
+    code, edits = Stream(args.run / "rows", "code", device, seed=1), Stream(args.run / "rows", "edits", device, seed=1)
+    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)])
+    student = Model(shape(args.shape)).to(device)
+    tokens, _ = data.batch(min(args.micro, 16))
+    student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))
+    data.restore([{"epoch": 0, "cursor": 0, "source": -1} for _ in data.parts])
+    student.strength.fill_(1.0)
+    optimiser = Optimiser(student, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay)
+
+    def schedule(step: int, progress: float) -> float:
+        return warm_then_stable(step, args.warmup) * decay(max(0.0, progress - DECAY_FROM) / (1 - DECAY_FROM))
+
+    return Stage("distil", args.shape, student, compiled(Distillation(student, teacher), args), optimiser, data, schedule, args)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fulgur train distil", description="Distil the small model from the large one.")
+    add_arguments(parser, rows=128, micro=32)
+    add_rates(parser, MATRIX_RATE, VECTOR_RATE, 0.1)
+    parser.add_argument("--shape", default="30M")
+    parser.add_argument("--teacher", default="anneal", help="the stage whose model teaches")
+    parser.add_argument("--edit-share", type=float, default=EDIT_SHARE)
+    parser.add_argument("--warmup", type=int, default=30)
+    stage(parser.parse_args(argv)).train()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""Where the cursor could be: spans of a file to hide, so that the model learns to write what stands between two texts.
+
+Half of the spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks for: the
+rest of a line, a piece inside a line, whole lines, and now and then any stretch of characters.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import warnings
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+LONGEST = 1_200  # characters of a hidden span
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Start offsets of the lines of a text, and what is needed to turn the parser's byte columns into characters."""
+
+    text: str
+    starts: list[int]
+
+    @classmethod
+    def of(cls, text: str) -> Lines:
+        starts = [0]
+        starts += [i + 1 for i, character in enumerate(text) if character == "\n"]
+        return cls(text, starts)
+
+    def offset(self, line: int, column: int) -> int:
+        start = self.starts[line - 1]
+        end = self.starts[line] if line < len(self.starts) else len(self.text)
+        row = self.text[start:end]
+        return start + (column if row.isascii() else len(row.encode()[:column].decode(errors="ignore")))
+
+
+def syntax_spans(text: str, lines: Lines) -> list[tuple[int, int]]:
+    """Spans of nodes worth hiding, sorted; nothing if the text does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    spans = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If | ast.For | ast.While | ast.With | ast.Try):
+            first, last = node.body[0], node.body[-1]
+            spans.add((first.lineno, first.col_offset, last.end_lineno or 0, last.end_col_offset or 0))
+        if isinstance(node, ast.stmt | ast.Call | ast.Subscript | ast.BinOp | ast.BoolOp | ast.Compare | ast.Dict | ast.List | ast.Attribute | ast.arg | ast.keyword | ast.JoinedStr):
+            spans.add((node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0))
+    offsets = ((lines.offset(a, b), lines.offset(c, d)) for a, b, c, d in spans if c)
+    return sorted(span for span in offsets if 2 <= span[1] - span[0] <= LONGEST)
+
+
+def choose_span(text: str, begin: int, end: int, lines: Lines, nodes: list[tuple[int, int]], rng: random.Random) -> tuple[int, int]:
+    """A span to hide inside text[begin:end]."""
+    if nodes and rng.random() < 0.5:
+        low, high = bisect_left(nodes, (begin, 0)), bisect_right(nodes, (end, 0))
+        for _ in range(4):
+            if low < high:
+                span = nodes[rng.randrange(low, high)]
+                if span[1] <= end:
+                    return span
+    first, last = bisect_left(lines.starts, begin), bisect_right(lines.starts, end - 1) - 1
+    if first > last:
+        return _stretch(begin, end, rng)
+    for _ in range(8):  # look for a line with something on it
+        number = rng.randint(first, last)
+        start = lines.starts[number]
+        stop = lines.starts[number + 1] - 1 if number + 1 < len(lines.starts) else len(text)
+        stop = min(stop, end)
+        if text[start:stop].strip():
+            break
+    else:
+        return _stretch(begin, end, rng)
+    indented = start + len(text[start:stop]) - len(text[start:stop].lstrip())
+    kind = rng.random()
+    if kind < 0.45:  # the rest of a line; one time in three all of it
+        return (indented if rng.random() < 0.35 else rng.randint(indented, stop - 1)), stop
+    if kind < 0.60:  # a piece inside a line
+        a = rng.randint(indented, stop - 1)
+        return a, rng.randint(a + 1, stop)
+    if kind < 0.90:  # several lines, from the indentation or from inside the first one
+        count = min(rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)), last - number)
+        a = indented if rng.random() < 0.7 else rng.randint(indented, stop - 1)
+        final = number + count
+        b = lines.starts[final + 1] - 1 if final + 1 < len(lines.starts) else len(text)
+        return a, max(min(b, end, a + LONGEST), a + 1)
+    return _stretch(begin, end, rng)
+
+
+def _stretch(begin: int, end: int, rng: random.Random) -> tuple[int, int]:
+    a = rng.randint(begin, end - 1)
+    return a, min(end, a + 1 + int(rng.random() ** 2 * 600))

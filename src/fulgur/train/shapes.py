@@ -1,0 +1,45 @@
+"""The shapes we train. Every matrix has columns in multiples of 64, so that 4-bit groups of 64 fit the kernels."""
+
+from __future__ import annotations
+
+from fulgur.errors import FulgurError
+from fulgur.model.config import ModelConfig
+from fulgur.text.edit_format import END, EOS, SPECIAL_IDS
+
+CONTEXT = 2048
+
+
+def _shape(d_model: int, n_layers: int, n_heads: int, d_ffn: int, vocab_size: int = 8192, context: int = CONTEXT) -> ModelConfig:
+    return ModelConfig(
+        family="fulgur",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        n_layers=n_layers,
+        n_heads=n_heads,
+        n_kv_heads=2,
+        head_dim=64,
+        d_ffn=d_ffn,
+        norm_eps=1e-6,
+        rope_theta=10_000.0,
+        rope_scaling=None,
+        max_context=context,
+        tied=True,
+        qkv_bias=False,
+        qk_norm=True,
+        eos_ids=(SPECIAL_IDS[EOS], SPECIAL_IDS[END]),
+        bos_id=None,
+    )
+
+
+SHAPES = {
+    "60M": _shape(768, 9, 12, 2048),
+    "30M": _shape(512, 9, 8, 1408),
+    "toy": _shape(128, 2, 4, 192, context=256),
+    "toy-small": _shape(64, 2, 2, 128, context=256),
+}
+
+
+def shape(name: str) -> ModelConfig:
+    if name not in SHAPES:
+        raise FulgurError(f"there is no shape {name!r}", hint=f"Choose one of {', '.join(SHAPES)}.")
+    return SHAPES[name]
