@@ -1,0 +1,261 @@
+"""The KV cache: fixed blocks of tokens, shared between all sequences that begin alike.
+
+A tree over block contents is the index: a node is one block whose key is its tokens, its path the whole prefix.
+Full blocks are shared by reference count. A block that matches only in part (or is not full yet) is copied, since
+its other slots belong to another text; so a prefix is reused to the very token. What no sequence holds any more
+stays in the index until its block is needed: least recently used first, leaves before their parents.
+
+A live sequence puts each block into the index when it is full, and the last, partly filled one when it ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from itertools import count
+
+from fulgur.engine.runtime import IntArray, Runtime
+
+
+class Node:
+    """One block in the index. Its children are also kept sorted: the longest common prefix is next to the key."""
+
+    __slots__ = ("block", "children", "key", "order", "parent", "refs", "stamp")
+
+    def __init__(self, parent: Node | None, key: tuple[int, ...], block: int, refs: int, stamp: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.block = block
+        self.refs = refs
+        self.stamp = stamp
+        self.children: dict[tuple[int, ...], Node] = {}
+        self.order: list[tuple[int, ...]] = []
+
+
+class BlockTable:
+    """The blocks of one sequence: the first `len(nodes)` are in the index and shared, the others its own."""
+
+    __slots__ = ("blocks", "nodes", "row")
+
+    def __init__(self, row: IntArray) -> None:
+        self.row = row
+        self.blocks: list[int] = []
+        self.nodes: list[Node] = []
+
+
+class Cache:
+    """All blocks of one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.size = runtime.block_tokens
+        self.blocks = runtime.kv_blocks
+        self.root = Node(None, (), -1, 1, 0)
+        self.free: list[int] = list(range(self.blocks - 1, -1, -1))
+        self.idle = 0  # nodes that no sequence holds
+        self._clock = 0
+        self._order = count()
+        self._evictable: list[tuple[int, int, Node]] = []  # a heap; stale entries are skipped when popped
+
+    def available(self) -> int:
+        """Blocks that a sequence could get: free ones and those that may be evicted."""
+        return len(self.free) + self.idle
+
+    def lookup(self, tokens: list[int], usable: int) -> tuple[list[Node], Node | None, int]:
+        """The longest cached prefix of tokens[:usable]: full blocks, then a block to copy and how much of it agrees."""
+        size, node, nodes, at = self.size, self.root, [], 0
+        while at + size <= usable:
+            child = node.children.get(tuple(tokens[at : at + size]))
+            if child is None:
+                break
+            nodes.append(child)
+            node = child
+            at += size
+        key = tuple(tokens[at : min(at + size, usable)])
+        best, common = None, 0
+        if key and node.order:
+            place = bisect_left(node.order, key)
+            for neighbour in node.order[max(place - 1, 0) : place + 1]:
+                shared = _common_prefix(neighbour, key)
+                if shared > common:
+                    best, common = node.children[neighbour], shared
+        return nodes, best, common
+
+    def missing(self, tokens: list[int], total: int) -> int:
+        """How many available blocks a sequence of `total` tokens that begins with `tokens` would take."""
+        nodes, _, _ = self.lookup(tokens, len(tokens) - 1)
+        held = sum(1 for node in nodes if node.refs > 0)
+        return -(-total // self.size) - held
+
+    def acquire(self, tokens: list[int], row: IntArray) -> tuple[BlockTable, int]:
+        """A table that starts with the longest cached prefix, and its length in tokens.
+
+        The last token is never taken from the cache: it is computed again, so that its logits exist.
+        """
+        nodes, partial, common = self.lookup(tokens, len(tokens) - 1)
+        table = BlockTable(row)
+        for node in nodes:
+            self._hold(node)
+            row[len(table.blocks)] = node.block
+            table.blocks.append(node.block)
+        table.nodes = nodes
+        length = len(nodes) * self.size
+        if partial is not None:
+            self._hold(partial)  # so that making room does not evict what is about to be copied
+            if self._append_block(table):
+                self.runtime.copy_block(partial.block, table.blocks[-1])
+                length += common
+            self._clock += 1
+            partial.stamp = self._clock
+            self._drop(partial)
+        return table, length
+
+    def grow(self, table: BlockTable, length: int) -> bool:
+        """Make room for `length` tokens; False (with what could be had) when every block is in use."""
+        needed = -(-length // self.size)
+        while len(table.blocks) < needed:
+            if not self._append_block(table):
+                return False
+        return True
+
+    def commit(self, table: BlockTable, tokens: list[int], computed: int) -> None:
+        """Put the blocks that are full by now into the index, for others to share."""
+        size, nodes = self.size, table.nodes
+        while (len(nodes) + 1) * size <= computed:
+            at = len(nodes)
+            parent = nodes[-1] if nodes else self.root
+            key = tuple(tokens[at * size : (at + 1) * size])
+            node = parent.children.get(key)
+            if node is None:
+                node = self._insert(parent, key, table.blocks[at], refs=1)
+            else:  # another sequence computed the same block meanwhile: bit-identical, so keep one
+                self._hold(node)
+                self.free.append(table.blocks[at])
+                table.blocks[at] = node.block
+                table.row[at] = node.block
+            nodes.append(node)
+
+    def release(self, table: BlockTable, tokens: list[int], computed: int) -> None:
+        """Let a sequence go; what it computed stays in the index until its room is needed."""
+        self.commit(table, tokens, computed)
+        full = len(table.nodes)
+        self._clock += 1
+        rest = table.blocks[full:]
+        key = tuple(tokens[full * self.size : computed])
+        if key and rest:
+            parent = table.nodes[-1] if full else self.root
+            place = bisect_left(parent.order, key)
+            if place < len(parent.order) and parent.order[place][: len(key)] == key:
+                node = parent.children[parent.order[place]]  # says as much and more
+                node.stamp = self._clock
+            else:
+                node = self._insert(parent, key, rest.pop(0), refs=0)
+                self.idle += 1
+            self._offer(node)
+        self.free.extend(rest)
+        for node in reversed(table.nodes):
+            node.stamp = self._clock
+            self._drop(node)
+        table.row[: len(table.blocks)] = -1
+        table.blocks, table.nodes = [], []
+
+    def fork(self, table: BlockTable, computed: int, row: IntArray) -> BlockTable | None:
+        """A second table over the same prefix: full blocks shared, the last one copied. None when there is no room."""
+        full = computed // self.size
+        copy = BlockTable(row)
+        for node in table.nodes[:full]:
+            self._hold(node)
+            row[len(copy.blocks)] = node.block
+            copy.blocks.append(node.block)
+        copy.nodes = table.nodes[:full]
+        if computed % self.size:
+            if not self._append_block(copy):
+                self.release(copy, [], 0)
+                return None
+            self.runtime.copy_block(table.blocks[full], copy.blocks[-1])
+        return copy
+
+    def clear(self) -> None:
+        """Forget every prefix that no sequence holds."""
+        while self._evict() is not None:
+            pass
+
+    def _append_block(self, table: BlockTable) -> bool:
+        block = self.free.pop() if self.free else self._take_evicted()
+        if block is None:
+            return False
+        table.row[len(table.blocks)] = block
+        table.blocks.append(block)
+        return True
+
+    def _insert(self, parent: Node, key: tuple[int, ...], block: int, refs: int) -> Node:
+        place = bisect_left(parent.order, key)
+        if place:  # a partly filled block that the new one extends says nothing more
+            before = parent.order[place - 1]
+            if len(before) < len(key) and key[: len(before)] == before:
+                old = parent.children[before]
+                if old.refs == 0:
+                    self._remove(old)
+                    self.free.append(old.block)
+                    place -= 1
+        node = Node(parent, key, block, refs, self._clock)
+        parent.children[key] = node
+        parent.order.insert(place, key)
+        return node
+
+    def _remove(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.key]
+        del parent.order[bisect_left(parent.order, node.key)]
+        node.parent = None
+        self.idle -= 1
+
+    def _hold(self, node: Node) -> None:
+        if node.refs == 0:
+            self.idle -= 1
+        node.refs += 1
+
+    def _drop(self, node: Node) -> None:
+        node.refs -= 1
+        if node.refs == 0:
+            self.idle += 1
+            self._offer(node)
+
+    def _offer(self, node: Node) -> None:
+        """Note that a node may be evicted, if it may."""
+        if node.refs == 0 and not node.children and node.parent is not None:
+            heapq.heappush(self._evictable, (node.stamp, next(self._order), node))
+            if len(self._evictable) > 4 * self.blocks + 64:
+                self._evictable = [entry for entry in self._evictable if _current(entry)]
+                heapq.heapify(self._evictable)
+
+    def _take_evicted(self) -> int | None:
+        block = self._evict()
+        return None if block is None else self.free.pop()
+
+    def _evict(self) -> int | None:
+        while self._evictable:
+            entry = heapq.heappop(self._evictable)
+            if _current(entry):
+                node = entry[2]
+                parent = node.parent
+                assert parent is not None
+                self._remove(node)
+                self.free.append(node.block)
+                self._offer(parent)
+                return node.block
+        return None
+
+
+def _current(entry: tuple[int, int, Node]) -> bool:
+    stamp, _, node = entry
+    return node.refs == 0 and not node.children and node.parent is not None and node.stamp == stamp
+
+
+def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    length = min(len(a), len(b))
+    for i in range(length):
+        if a[i] != b[i]:
+            return i
+    return length

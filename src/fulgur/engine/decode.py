@@ -1,0 +1,87 @@
+"""Decoding: one token a sequence and step, or several when a draft is verified.
+
+A sequence that decodes has one token that is not computed yet, its last. The step runs it, with a draft of what may
+follow behind it; the result of each row is the token that belongs after it. As long as these are the drafted ones,
+the next row has seen the right past and its result counts too.
+"""
+
+from __future__ import annotations
+
+from fulgur.engine.batch import Batch, Entry
+from fulgur.engine.errors import EngineError
+from fulgur.engine.events import Event
+from fulgur.engine.sample import Sampler
+from fulgur.engine.schedule import Scheduler
+from fulgur.engine.sequence import Sequence
+from fulgur.engine.speculate import Speculator
+from fulgur.errors import FulgurError
+
+MAX_LOGIT_ROWS = 64  # rows of full logits in a step: bounds their memory with a large vocabulary
+
+
+def plan_decode(scheduler: Scheduler, batch: Batch) -> None:
+    """Add the next token of every decoding sequence, with a draft where one is worth it."""
+    running = scheduler.running
+    decoding = [s for s in running if s.computed + 1 == len(s.tokens) and not s.prefill_only]
+    spare = batch.capacity - len(decoding)
+    spare_logits = MAX_LOGIT_ROWS - len(decoding)
+    for sequence in decoding:
+        length = len(sequence.tokens)
+        if not scheduler.make_room(sequence, length, batch):
+            continue  # it waits, or an older sequence took its memory
+        draft = None
+        if sequence.speculator is not None:
+            limit = spare if sequence.sampler is None else min(spare, spare_logits)
+            draft = _draft(sequence, sequence.speculator, limit, len(decoding) - 1)
+            if draft:
+                draft = scheduler.fit_draft(sequence, length, draft)
+        if draft:
+            spare -= len(draft)
+            spare_logits -= len(draft)
+            batch.add_draft(sequence, draft)
+        else:
+            batch.add_token(sequence)
+
+
+def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) -> list[int]:
+    """Guesses within what the sequence may still grow; under a grammar only what it allows, first what it forces."""
+    limit = min(limit, sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
+    draft = speculator.draft(limit, others)
+    matcher = sequence.matcher
+    if matcher is None:
+        return draft
+    forced = matcher.forced_tokens()[: max(limit, 0)]
+    return forced or draft[: matcher.validate(draft)]
+
+
+def accept(entry: Entry, batch: Batch, best: list[int], events: list[Event]) -> None:
+    """Take the results of a sequence's rows: the draft as far as it was right, and the token after it."""
+    sequence, draft = entry.sequence, entry.draft
+    before = len(sequence.tokens)
+    for i in range(len(draft) + 1):
+        if sequence.sampler is None:
+            token = best[entry.first + i]
+            sequence.push(token, None, events)
+        else:
+            try:
+                token = _choose(sequence, sequence.sampler, batch, entry.first + i, events)
+            except FulgurError as error:  # a grammar that cannot be followed any further
+                sequence.finished, sequence.message = "error", str(error)
+                break
+        if sequence.finished is not None or i == len(draft) or token != draft[i]:
+            break
+    taken = len(sequence.tokens) - before
+    sequence.computed += entry.rows - len(draft) - 1 + taken
+    if draft:
+        right = sum(1 for guess, token in zip(draft, sequence.tokens[before:], strict=False) if guess == token)
+        sequence.usage.draft_tokens += len(draft)
+        sequence.usage.accepted_tokens += right
+
+
+def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, row: int, events: list[Event]) -> int:
+    matcher = sequence.matcher
+    token, logprob = sampler.choose(batch.logits[row], len(sequence.tokens), matcher)
+    if matcher is not None and token not in sequence.stop_ids and not matcher.accept(token):
+        raise EngineError(f"the grammar refused token {token}, which it had allowed")
+    sequence.push(token, logprob, events)
+    return token

@@ -1,0 +1,184 @@
+"""The engine: requests in, one pass over the weights a step, events out."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from fulgur.engine.batch import Batch, Entry
+from fulgur.engine.cache import Cache
+from fulgur.engine.decode import accept, plan_decode
+from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
+from fulgur.engine.events import Event, Started, Steered
+from fulgur.engine.params import GenerateRequest, check_tokens
+from fulgur.engine.prefill import plan_prefill
+from fulgur.engine.request import Request, RequestMaker
+from fulgur.engine.runtime import Runtime
+from fulgur.engine.schedule import Scheduler
+from fulgur.engine.sequence import Sequence
+from fulgur.engine.speculate import StepCost
+from fulgur.text.tokenizer import Tokenizer
+
+KEPT = 256  # requests that may rest after they finished, waiting for a steer; the oldest is let go first
+
+
+class Engine:
+    """Runs any number of requests over one runtime. Not for several threads: one caller submits and steps."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokenizer: Tokenizer,
+        *,
+        max_sequences: int = 32,
+        max_draft: int = 32,
+        cost: StepCost | None = None,
+    ) -> None:
+        """`max_sequences` run at the same time, others wait. `max_draft` 0 turns speculation off."""
+        self.runtime = runtime
+        self.tokenizer = tokenizer
+        self.context = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens)
+        self.cost = cost or StepCost()
+        self.cache = Cache(runtime)
+        self.scheduler = Scheduler(self.cache, self.context, max_sequences)
+        self._batch = Batch(runtime, self.context, self.scheduler.tables)
+        self._maker = RequestMaker(tokenizer, runtime.vocab_size, self.context, self.cost, max_draft)
+        self._requests: dict[str, Request] = {}
+        self._resting: dict[str, None] = {}  # kept requests that have finished, oldest first
+        self._events: list[Event] = []
+        self._submitted = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do or to report."""
+        return bool(self.scheduler.running or self.scheduler.waiting or self._events)
+
+    def submit(self, request: GenerateRequest, request_id: str | None = None) -> str:
+        """Queue a request; raises at once for one that can never be served."""
+        request.check(self.runtime.vocab_size)
+        self._check_length(len(request.prompt), "prompt", 0 if request.prefill_only else 1)
+        self._submitted += 1
+        request_id = request_id or f"request-{self._submitted}"
+        if request_id in self._requests:
+            raise InvalidRequest(f"request {request_id} is already there")
+        made = self._requests[request_id] = self._maker.make(request_id, request)
+        self.scheduler.waiting.append(made.leader)
+        return request_id
+
+    def step(self) -> list[Event]:
+        """Plan the rows of this step, run them, take their results, report what happened."""
+        batch, scheduler = self._batch, self.scheduler
+        batch.clear()
+        plan_decode(scheduler, batch)
+        if scheduler.waiting or len(batch.entries) < len(scheduler.running):
+            plan_prefill(scheduler, batch, self._admitted)
+        if batch.rows:
+            start = perf_counter()
+            best = batch.run()
+            now = perf_counter()
+            if batch.rows == batch.wanted:
+                self.cost.observe(batch.rows, now - start)
+            for entry in batch.entries:
+                self._take(entry, best, now)
+        events, self._events = self._events, []
+        return events
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request now; the next step reports it. False if it is not there (any more)."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return False
+        self._resting.pop(request_id, None)
+        now = perf_counter()
+        for sequence in request.sequences:
+            if sequence.finished is None:
+                self.scheduler.leave(sequence)
+                self._events.append(sequence.finish("cancelled", now))
+        return True
+
+    def steer(self, request_id: str, tokens: list[int]) -> bool:
+        """Append tokens to the live sequences of a request and go on from there; only they are computed.
+
+        A kept request that has finished is taken up again, with its `max_tokens` anew. False if it is not there.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        targets = [s for s in request.sequences if s.finished is None] or request.sequences
+        check_tokens(tokens, self.runtime.vocab_size, "steer")
+        self._check_length(max(len(s.tokens) for s in targets) + len(tokens), "text with the steer", 1)
+        for sequence in targets:
+            self._maker.steer(sequence, request.request, tokens)
+            done = sequence.usage.completion_tokens
+            self._events.append(Steered(request_id, sequence.index, len(tokens), done))
+            if request_id in self._resting:
+                self.scheduler.waiting.append(sequence)
+        self._resting.pop(request_id, None)
+        return True
+
+    def close(self) -> None:
+        """Let everything go, without a report."""
+        self._requests.clear()
+        self._resting.clear()
+        self._events.clear()
+        self.scheduler = Scheduler(self.cache, self.context, 1)
+        self.runtime.close()
+
+    def _check_length(self, length: int, what: str, spare: int) -> None:
+        if length + spare > self.context:
+            raise ContextLengthExceeded(
+                f"the {what} has {length} tokens; the context holds {self.context}, the answer included",
+                hint="Shorten it, or start the engine with a larger KV cache if the model's context allows it.",
+            )
+
+    def _admitted(self, sequence: Sequence) -> None:
+        if not sequence.admitted_at:
+            sequence.admitted_at = perf_counter()
+        if not sequence.started:
+            sequence.started = True
+            sequence.usage.cached_tokens = sequence.computed
+            self._events.append(Started(sequence.request_id, len(sequence.tokens), sequence.computed))
+
+    def _take(self, entry: Entry, best: list[int], now: float) -> None:
+        """The results of one sequence's rows."""
+        sequence = entry.sequence
+        if entry.first < 0:
+            sequence.computed += entry.rows
+            if sequence.prefill_only and sequence.computed == len(sequence.tokens):
+                sequence.finished = "prefilled"
+        else:
+            accept(entry, self._batch, best, self._events)
+            sequence.note_first_token(now)
+        if sequence.computed >= sequence.full_at:
+            self.scheduler.commit(sequence)
+        if sequence.followers and entry.first >= 0:
+            self._fork(sequence, entry, best, now)
+        if sequence.finished is not None:
+            self._finish(sequence, now)
+
+    def _fork(self, leader: Sequence, entry: Entry, best: list[int], now: float) -> None:
+        """The prompt is computed: the other continuations choose their own first token from the same row."""
+        followers, leader.followers = leader.followers, []
+        for sequence in followers:
+            sequence.started = True
+            sequence.admitted_at = leader.admitted_at
+            sequence.usage.cached_tokens = leader.usage.cached_tokens
+            self.scheduler.fork(leader, sequence)
+            accept(Entry(sequence, 0, [], entry.first), self._batch, best, self._events)
+            sequence.note_first_token(now)
+            if sequence.finished is not None:
+                self._finish(sequence, now)
+
+    def _finish(self, sequence: Sequence, now: float) -> None:
+        assert sequence.finished is not None
+        self.scheduler.leave(sequence)
+        self._events.append(sequence.finish(sequence.finished, now))
+        request = self._requests[sequence.request_id]
+        if not request.done:
+            return
+        if not request.request.keep:
+            del self._requests[request.id]
+            return
+        self._resting[request.id] = None
+        if len(self._resting) > KEPT:
+            oldest = next(iter(self._resting))
+            del self._resting[oldest], self._requests[oldest]

@@ -1,0 +1,98 @@
+"""What a caller asks of the engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fulgur.engine.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from fulgur.text.grammar import GrammarSpec
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How the next token is chosen and when to stop. The default is greedy.
+
+    The penalties act before the temperature; then min-p, top-k and top-p narrow the choice, in this order.
+    Presence and frequency count generated tokens; repetition counts the prompt too. `logprobs` asks for the
+    log-probability of each token in the model's own distribution (before penalties, grammar and temperature)
+    and of that many most likely alternatives. Without a seed one is drawn when the request is submitted.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    grammar: GrammarSpec | None = None
+
+    @property
+    def needs_logits(self) -> bool:
+        """False for plain greedy decoding, which only needs the runtime's argmax."""
+        return self.temperature > 0.0 or self.penalised or self.logprobs is not None or self.grammar is not None
+
+    @property
+    def penalised(self) -> bool:
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    def check(self) -> None:
+        """Raise InvalidRequest for a value that has no meaning, naming it."""
+        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        _require(self.temperature >= 0.0, "temperature", self.temperature, "0 or more")
+        _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
+        _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0 and at most 1")
+        _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "between 0 and 1")
+        _require(self.repetition_penalty > 0.0, "repetition_penalty", self.repetition_penalty, "above 0")
+        _require(self.logprobs is None or 0 <= self.logprobs <= 100, "logprobs", self.logprobs, "between 0 and 100")
+        _require(all(self.stop), "stop", self.stop, "strings of at least one character")
+        for name in ("temperature", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            _require(math.isfinite(getattr(self, name)), name, getattr(self, name), "finite")
+
+
+@dataclass(slots=True)
+class GenerateRequest:
+    """One prompt and what to do with it.
+
+    `draft_source` holds the tokens of the text being edited (or a predicted output): the drafter follows it.
+    `prefill_only` warms the prefix cache and produces nothing. `keep` leaves the sequences alive after they
+    finish, so that `steer` may append to them and go on; `cancel` lets them go. `visible_tokens` are special tokens
+    whose text is shown all the same (the markers that a splitter looks for).
+    """
+
+    prompt: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    n: int = 1
+    draft_source: list[int] | None = None
+    speculate: bool = True
+    prefill_only: bool = False
+    keep: bool = False
+    visible_tokens: tuple[int, ...] = ()
+
+    def check(self, vocab_size: int) -> None:
+        """Raise InvalidRequest unless the engine can serve this (the context's length is checked by the engine)."""
+        self.params.check()
+        _require(bool(self.prompt), "prompt", "nothing", "at least one token")
+        _require(1 <= self.n <= 256, "n", self.n, "between 1 and 256")
+        check_tokens(self.prompt, vocab_size, "prompt")
+
+
+def check_tokens(tokens: list[int], vocab_size: int, name: str) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        _require(False, name, f"token {wrong}", f"tokens of the vocabulary (0 to {vocab_size - 1})")
+
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise InvalidRequest(f"{name} is {value}; it must be {expected}")

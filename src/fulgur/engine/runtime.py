@@ -1,0 +1,58 @@
+"""What the engine needs from the kernels, the tokenizer and the grammar: their interfaces, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+
+
+class Runtime(Protocol):
+    """One loaded model. A row's result is bit-identical whatever else is in the step."""
+
+    vocab_size: int
+    max_context: int
+    block_tokens: int
+    kv_blocks: int
+    max_rows: int
+
+    def step(
+        self,
+        tokens: IntArray,
+        positions: IntArray,
+        sequences: IntArray,
+        tables: IntArray,
+        logit_rows: IntArray,
+        logits: FloatArray | None = None,
+    ) -> IntArray: ...
+
+    def copy_block(self, source: int, target: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Decoder(Protocol):
+    """Tokens to text as they come; never half a character."""
+
+    def feed(self, token: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class Matcher(Protocol):
+    """Which tokens a grammar allows next."""
+
+    def mask(self, out: npt.NDArray[Any]) -> None: ...
+
+    def accept(self, token: int) -> bool: ...
+
+    def is_done(self) -> bool: ...
+
+    def validate(self, tokens: Sequence[int]) -> int: ...
+
+    def forced_tokens(self) -> list[int]: ...

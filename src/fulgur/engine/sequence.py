@@ -1,0 +1,133 @@
+"""One growing list of tokens and all that belongs to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fulgur.engine.events import Event, Finished, FinishReason, Token, TokenLogprob, Usage
+from fulgur.engine.params import GenerateRequest
+
+if TYPE_CHECKING:
+    from fulgur.engine.cache import BlockTable
+    from fulgur.engine.runtime import Decoder, Matcher
+    from fulgur.engine.sample import Sampler
+    from fulgur.engine.speculate import Speculator
+    from fulgur.engine.stop import StopStrings
+
+
+class Sequence:
+    """The tokens of one continuation. The first `computed` of them have their keys and values in the cache.
+
+    What lies between `computed` and the end is still to be run: one token while decoding, more while a prompt or a
+    steer is prefilled, everything after a preemption.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "carry",
+        "computed",
+        "context",
+        "decoder",
+        "finished",
+        "first_token_at",
+        "followers",
+        "full_at",
+        "index",
+        "matcher",
+        "max_tokens",
+        "message",
+        "prefill_only",
+        "request_id",
+        "sampler",
+        "slot",
+        "speculator",
+        "started",
+        "stop_ids",
+        "stops",
+        "table",
+        "tokens",
+        "usage",
+    )
+
+    def __init__(self, request_id: str, index: int, request: GenerateRequest, context: int) -> None:
+        self.request_id = request_id
+        self.index = index
+        self.tokens = list(request.prompt)
+        self.max_tokens = request.params.max_tokens  # of this turn; a kept sequence gets as many again
+        self.context = context
+        self.prefill_only = request.prefill_only
+        self.computed = 0
+        self.slot = -1
+        self.table: BlockTable | None = None
+        self.full_at = 0  # the length at which its next block is full
+        self.sampler: Sampler | None = None
+        self.matcher: Matcher | None = None
+        self.speculator: Speculator | None = None
+        self.decoder: Decoder | None = None
+        self.stops: StopStrings | None = None
+        self.followers: list[Sequence] = []  # continuations that fork from this one once the prompt is computed
+        self.stop_ids: frozenset[int] = frozenset()
+        self.carry = ""  # text from before a steer, to go out with the next token
+        self.started = False
+        self.finished: FinishReason | None = None
+        self.message: str | None = None
+        self.usage = Usage(prompt_tokens=len(self.tokens))
+        self.admitted_at = 0.0
+        self.first_token_at = 0.0
+
+    def push(self, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
+        """Take a chosen token: append it, turn it into text, see whether it ends the sequence, report it."""
+        self.tokens.append(token)
+        usage = self.usage
+        usage.completion_tokens += 1
+        self.max_tokens -= 1
+        if self.sampler is not None:
+            self.sampler.note(token)
+        carry, self.carry = self.carry, ""
+        if token in self.stop_ids:
+            text = self.flush()
+            self.finished = "stop"
+        else:
+            text = self.decoder.feed(token)  # type: ignore[union-attr]
+            if self.stops is not None:
+                text, stopped = self.stops.feed(text)
+                if stopped:
+                    self.finished = "stop"
+            if self.finished is None:
+                if self.matcher is not None and self.matcher.is_done():
+                    self.finished = "stop"
+                elif self.max_tokens <= 0 or len(self.tokens) >= self.context:
+                    self.finished = "length"
+                if self.finished is not None:
+                    text += self.flush()
+        events.append(Token(self.request_id, self.index, token, carry + text if carry else text, logprob))
+
+    def flush(self) -> str:
+        """All text that is still held back."""
+        rest = self.decoder.flush() if self.decoder is not None else ""
+        if self.stops is not None:
+            shown, stopped = self.stops.feed(rest)
+            rest = shown if stopped else shown + self.stops.flush()
+        rest, self.carry = self.carry + rest, ""
+        return rest
+
+    def finish(self, reason: FinishReason, now: float) -> Finished:
+        """Close the books of this turn."""
+        self.finished = reason
+        usage = self.usage
+        if self.first_token_at:
+            usage.decode_seconds += now - self.first_token_at
+        elif self.admitted_at:
+            usage.prefill_seconds += now - self.admitted_at
+        self.admitted_at = self.first_token_at = 0.0
+        message, self.message = self.message, None
+        if reason == "length" and len(self.tokens) >= self.context:
+            message = f"the context of {self.context} tokens is full"
+        text = self.flush() if reason in ("cancelled", "error") else ""
+        return Finished(self.request_id, self.index, reason, replace(usage), message, text)
+
+    def note_first_token(self, now: float) -> None:
+        if not self.first_token_at:
+            self.usage.prefill_seconds += now - self.admitted_at
+            self.first_token_at = now

@@ -1,0 +1,200 @@
+"""Guess that an edited text goes on as the original does.
+
+The drafter walks along the source region with a cursor. Where the output leaves the source, it looks for the place
+where they meet again: the last tokens of the output, searched forward from where they parted (an insertion or a
+change, then a deletion), and if the output stays away, anywhere in the source. The stretch between parting and
+meeting is a substitution; a short one is remembered and proposed again wherever its old side comes up: a rename is
+written out once by the model and drafted from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fulgur.engine.speculate.adapt import Acceptance
+
+_WINDOW = 64  # source tokens after the parting that are searched first
+_BACK = 8  # tokens compared backwards from a meeting place
+_SURE = 3  # tokens in agreement that settle a meeting
+_WIDE = 4  # tokens that must agree for a meeting anywhere in the source
+_BLIND = 2  # tokens after a parting for which a one-to-one substitution is guessed
+_LONGEST = 12  # tokens of a substitution that is remembered
+
+
+@dataclass(slots=True)
+class Rename:
+    """A substitution seen before; it is proposed while it was right more often than wrong."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    score: int = 1
+
+
+class SourceDrafter:
+    """Follows `tokens` from its present end on, against `source`."""
+
+    def __init__(self, source: list[int], tokens: list[int]) -> None:
+        self.run = 0
+        self.acceptance = Acceptance()
+        self._source = source
+        self._tokens = tokens
+        self._seen = len(tokens)
+        self._cursor = 0
+        self._rename: Rename | None = None  # the one being written at the cursor,
+        self._written = 0  # and how much of it
+        self._parted: tuple[int, int] | None = None  # places in the source and in the tokens
+        self._learning: Rename | None = None  # the substitution that the present guess of a meeting implies
+        self._renames: dict[int, list[Rename]] = {}
+        self._places: dict[tuple[int, ...], list[int]] | None = None
+
+    def restart(self) -> None:
+        """Follow the source from its beginning."""
+        self._seen = len(self._tokens)
+        self._arrive(0)
+        self._parted, self._learning, self.run = None, None, 0
+
+    def follow(self) -> None:
+        """Take in the tokens that came since the last call."""
+        for at in range(self._seen, len(self._tokens)):
+            self._take(at)
+        self._seen = len(self._tokens)
+
+    def draft(self, limit: int) -> list[int]:
+        """The source from the cursor on, with what was renamed so far."""
+        if self.run < 0:
+            return []
+        source, at = self._source, self._cursor
+        draft: list[int] = []
+        if self._rename is not None:
+            draft += self._rename.new[self._written :]
+            at += len(self._rename.old)
+        if not self._renames:
+            return source[at : at + limit]
+        while len(draft) < limit and at < len(source):
+            rename = self._rename_at(at)
+            if rename is None:
+                draft.append(source[at])
+                at += 1
+            else:
+                draft += rename.new
+                at += len(rename.old)
+        return draft[:limit]
+
+    def _take(self, at: int) -> None:
+        token = self._tokens[at]
+        expected = self._expected()
+        if expected is not None:
+            self.acceptance.note(self.run, expected == token)
+        if expected == token:
+            self._advance()
+            return
+        rename = self._rename
+        if rename is not None:
+            rename.score -= 1
+            self._rename = None
+            if self._written == 0 and self._source[self._cursor] == token:  # this time the old name stays
+                self._advance()
+                return
+        if self._parted is None:
+            self._parted = (self._cursor, at - self._written)
+        self._written = 0
+        self._meet(at)
+
+    def _expected(self) -> int | None:
+        if self.run < 0:
+            return None
+        if self._rename is not None:
+            return self._rename.new[self._written]
+        return self._source[self._cursor] if self._cursor < len(self._source) else None
+
+    def _advance(self) -> None:
+        """The token was the expected one."""
+        self.run += 1
+        if self._rename is not None:
+            self._written += 1
+            if self._written == len(self._rename.new):
+                self._rename.score = min(self._rename.score + 1, 4)
+                self._arrive(self._cursor + len(self._rename.old))
+        else:
+            self._arrive(self._cursor + 1)
+        if self._parted is not None and self.run >= _SURE:
+            self._settle()
+
+    def _arrive(self, cursor: int) -> None:
+        self._cursor = cursor
+        self._written = 0
+        self._rename = self._rename_at(cursor) if self._renames and cursor < len(self._source) else None
+
+    def _rename_at(self, at: int) -> Rename | None:
+        for rename in self._renames.get(self._source[at], ()):
+            if rename.score > 0 and tuple(self._source[at : at + len(rename.old)]) == rename.old:
+                return rename
+        return None
+
+    def _meet(self, at: int) -> None:
+        """Guess where in the source the token at `at` stands; `run` is -1 when there is no guess."""
+        assert self._parted is not None
+        parted, left = self._parted
+        since = at + 1 - left
+        found = self._search(at, range(parted, min(parted + _WINDOW + since, len(self._source))))
+        if (found is None or found[1] < _SURE) and since >= _WIDE:
+            wide = self._search(at, self._everywhere(at, parted))
+            if wide is not None and wide[1] >= _WIDE and (found is None or wide[1] > found[1]):
+                found = wide
+        if found is not None:
+            place, length = found
+            self.run = length - 1
+            self._learning = self._substitution(place + 1 - length, at + 1 - length)
+            self._arrive(place + 1)
+        elif since <= _BLIND and parted + since < len(self._source):
+            self.run = 0
+            self._learning = self._substitution(parted + since, at + 1)
+            self._arrive(parted + since)
+        else:
+            self.run = -1
+            self._rename = None
+            return
+        if self.run >= _SURE:
+            self._settle()
+
+    def _search(self, at: int, places: range | list[int]) -> tuple[int, int] | None:
+        """The place where most tokens up to `at` agree, the first such one, and how many do."""
+        source, tokens = self._source, self._tokens
+        token, best, most = tokens[at], -1, 0
+        for place in places:
+            if source[place] == token:
+                length = 1
+                while length < _BACK and length <= min(place, at) and source[place - length] == tokens[at - length]:
+                    length += 1
+                if length > most:
+                    best, most = place, length
+        return (best, most) if most else None
+
+    def _everywhere(self, at: int, parted: int) -> list[int]:
+        """All places where the last tokens stand, those after the parting first."""
+        if self._places is None:
+            self._places = {}
+            for place in range(_WIDE - 1, len(self._source)):
+                self._places.setdefault(tuple(self._source[place + 1 - _WIDE : place + 1]), []).append(place)
+        places = self._places.get(tuple(self._tokens[at + 1 - _WIDE : at + 1]), [])
+        return [p for p in places if p >= parted] + [p for p in reversed(places) if p < parted]
+
+    def _substitution(self, source_end: int, tokens_end: int) -> Rename | None:
+        """What stands between the parting and a meeting, if it is short and has two sides."""
+        assert self._parted is not None
+        parted, left = self._parted
+        old, new = self._source[parted:source_end], self._tokens[left:tokens_end]
+        if 0 < len(old) <= _LONGEST and 0 < len(new) <= _LONGEST:
+            return Rename(tuple(old), tuple(new))
+        return None
+
+    def _settle(self) -> None:
+        """The meeting was real: remember the substitution, most recent first."""
+        self._parted = None
+        learnt, self._learning = self._learning, None
+        if learnt is None:
+            return
+        known = self._renames.setdefault(learnt.old[0], [])
+        known[:] = [learnt, *(rename for rename in known if rename.old != learnt.old)][:4]
+        if self._rename is None and self._cursor < len(self._source):
+            self._rename = self._rename_at(self._cursor)
