@@ -1,0 +1,48 @@
+"""What a sandbox is to the tools: something that turns a command into one that runs inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fulgur.sandbox.policy import Policy
+
+
+@dataclass
+class Launch:
+    """How to start a sandboxed command, in the same folder; the caller closes `pass_fds` after the start."""
+
+    argv: list[str]
+    pass_fds: tuple[int, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables the sandbox sets on top of the caller's."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether a backend works on this machine; `reason` says why not, `gaps` what it cannot keep."""
+
+    name: str
+    usable: bool
+    reason: str = ""
+    gaps: tuple[str, ...] = ()
+
+
+class Sandbox(Protocol):
+    """One way to keep a policy."""
+
+    name: str
+
+    def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
+        """The command as it runs inside, started in `folder`."""
+        ...
+
+    def stale(self) -> bool:
+        """Whether something running inside should be started anew because the workspace's top level changed."""
+        ...
+
+    def close(self) -> None:
+        """Remove what the sandbox itself put into the workspace."""
+        ...

@@ -1,0 +1,59 @@
+"""Which sandbox is active: bubblewrap, else Landlock, else a refusal that says why and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fulgur.errors import FulgurError
+from fulgur.sandbox import bubblewrap, landlock
+from fulgur.sandbox.backend import Launch, Probe, Sandbox
+from fulgur.sandbox.policy import Policy
+
+
+class Unconfined:
+    """`danger-full-access`: the command as it is."""
+
+    name = "none"
+
+    def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
+        """No sandbox."""
+        return Launch(list(command))
+
+    def stale(self) -> bool:
+        """Never."""
+        return False
+
+    def close(self) -> None:
+        """Nothing was put anywhere."""
+
+
+def probes() -> list[Probe]:
+    """What each backend says of this machine, best first."""
+    return [bubblewrap.probe(), landlock.probe()]
+
+
+def choose(policy: Policy) -> Sandbox:
+    """The best backend that keeps the policy here; a FulgurError when none does."""
+    if policy.mode == "danger-full-access":
+        return Unconfined()
+    if bubblewrap.probe().usable:
+        return bubblewrap.Bubblewrap()
+    if landlock.probe().usable:
+        return landlock.Landlock()
+    why = "; ".join(f"{probe.name}: {probe.reason}" for probe in probes())
+    raise FulgurError(
+        f"no sandbox works here, so commands are refused ({why})",
+        hint="Install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`), or, if this machine is itself "
+        "a throw-away, choose -c sandbox_mode=danger-full-access.",
+    )
+
+
+def describe(policy: Policy) -> str:
+    """One line for /status: the mode, and what keeps it."""
+    if policy.mode == "danger-full-access":
+        return "danger-full-access: no sandbox"
+    for probe in probes():
+        if probe.usable:
+            return f"{policy.describe()}, by {probe.name}"
+    return f"{policy.describe()}: no sandbox works here, commands are refused"

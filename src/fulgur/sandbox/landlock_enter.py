@@ -1,0 +1,129 @@
+"""Runs as its own program (`python -I -S landlock_enter.py SPEC COMMAND…`): apply the rules, then become the command.
+
+Two processes: the child takes the rules on itself and executes the command; the parent stays outside the rules, adopts
+whatever the command leaves running in the background, and ends all of it when the command or the agent ends.
+Imports nothing of the package, so that it starts fast and needs no path.
+"""
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import struct
+import sys
+
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 22, 36, 38
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = int(_libc.syscall(number, *arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"system call {number}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+def restrict(spec: dict) -> None:  # type: ignore[type-arg]
+    """Take the Landlock rules and the filter on this process, and give every privilege away."""
+    _drop_capabilities()
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+    attributes = struct.pack("=QQQ", spec["handled"], 0, spec["scoped"])
+    if not spec["scoped"]:
+        attributes = attributes[:8]
+    ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    for path, rights in spec["rules"]:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone meanwhile: then nothing needs to be allowed
+        _call(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
+        os.close(descriptor)
+    _call(_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+    program = base64.b64decode(spec["seccomp"])
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    if _libc.prctl(_PR_SET_SECCOMP, 2, header, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def _drop_capabilities() -> None:
+    """Nothing to drop for an ordinary user; for root, the bounding set too, or the next program would get all back."""
+    for capability in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break
+    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0))
+    _libc.syscall(_CAPSET[os.uname().machine], header, ctypes.create_string_buffer(24))
+
+
+def _descendants() -> "list[int]":
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+                parents.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    waiting = [os.getpid()]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+def _end_all() -> None:
+    """Kill whatever is left, and what it started meanwhile."""
+    while left := _descendants():
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _leave(number: int, frame: object) -> None:
+    _end_all()
+    os._exit(128 + number)
+
+
+def main() -> int:
+    """Start the command under the rules and wait for it."""
+    spec, command = json.loads(sys.argv[1]), sys.argv[2:]
+    agent = os.getppid()
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the command
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    if os.getppid() != agent:
+        return 143  # it died before the death signal was set
+    child = os.fork()
+    if child == 0:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.chdir(spec["folder"])
+            restrict(spec)
+            os.execvp(command[0], command)
+        except OSError as error:
+            print(f"sandbox: {error}", file=sys.stderr)
+            os._exit(126)
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            _end_all()
+            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+if __name__ == "__main__":
+    os._exit(main())

@@ -1,0 +1,157 @@
+"""What the escape attempts are made against: a workspace, and around it everything they must not touch."""
+
+import contextlib
+import hashlib
+import os
+import pty
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fulgur.sandbox import bubblewrap, landlock
+from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.policy import Mode, Policy
+
+
+def _here(make: type, usable: bool) -> object:
+    return pytest.param(make, id=make.__name__, marks=[] if usable else pytest.mark.skip(reason="not on this machine"))
+
+
+each_backend = pytest.mark.parametrize(
+    "make",
+    [_here(bubblewrap.Bubblewrap, bubblewrap.probe().usable), _here(landlock.Landlock, landlock.probe().usable)],
+)
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workspace = root / "workspace"
+        self.plain = root / "plain"
+        self.outside = root / "outside"
+        self.home = root / "home"
+        for folder in (self.workspace / "src", self.plain / "src", self.outside / "folder", self.home):
+            folder.mkdir(parents=True)
+        (self.workspace / "src/a.py").write_text("a = 1\n")
+        (self.workspace / ".fulgur").mkdir()
+        (self.workspace / ".fulgur/config.toml").write_text("")
+        for repository in (self.workspace, self.workspace / "vendor/lib"):
+            (repository / ".git/hooks").mkdir(parents=True)
+            (repository / ".git/HEAD").write_text("ref: refs/heads/main\n")
+            (repository / ".git/config").write_text("[core]\n")
+            (repository / ".git/refs").mkdir()
+            (repository / ".git/objects").mkdir()
+        (self.workspace / "file-link").symlink_to(self.outside / "file")
+        (self.workspace / "folder-link").symlink_to(self.outside / "folder")
+        for name in ("file", ".bashrc", "folder/inner"):
+            (self.outside / name).write_text("safe\n")
+        (self.home / "projects.json").write_text("[]")
+        self.marker = f"fulgur-stray-{secrets.token_hex(6)}"
+        self.victim = subprocess.Popen(
+            ["sleep", "300"], cwd=self.outside, env={"KEY": "TOP-SECRET"}, start_new_session=True
+        )
+        self.tcp, self.udp = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("127.0.0.1", 0))
+        self.unix, self.abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+        here = os.getcwd()
+        os.chdir(self.outside)  # a socket's path may be 108 bytes long at most
+        self.unix.bind("socket")
+        os.chdir(here)
+        self.unix.listen()
+        self.abstract.bind(f"\0{self.marker}")
+        self.abstract.listen()
+        self.terminal, self.terminal_slave = pty.openpty()
+
+    def close(self) -> None:
+        self.victim.kill()
+        self.victim.wait()
+        for server in (self.tcp, self.udp, self.unix, self.abstract):
+            server.close()
+        os.close(self.terminal)
+        os.close(self.terminal_slave)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "PYTHON": sys.executable,
+            "HOME": str(self.outside),
+            "OUT": str(self.outside),
+            "PLAIN": str(self.plain),
+            "FULGUR_HOME": str(self.home),
+            "VICTIM": str(self.victim.pid),
+            "MARKER": self.marker,
+            "ABSTRACT": self.marker,
+            "PORT": str(self.tcp.getsockname()[1]),
+            "UDP_PORT": str(self.udp.getsockname()[1]),
+            "TERMINAL": os.ttyname(self.terminal_slave),
+        }
+
+    def policy(self, mode: str, network: bool = False) -> Policy:
+        workspace = self.plain if mode == "plain" else self.workspace
+        kind: Mode = "workspace-write" if mode == "plain" else mode  # type: ignore[assignment]
+        return Policy.make(kind, workspace, self.home, (), network)
+
+    def run(self, sandbox: Sandbox, script: str, policy: Policy) -> tuple[int, str]:
+        launch = sandbox.launch(["bash", "-c", script], policy, policy.workspace)
+        done = subprocess.run(
+            launch.argv,
+            pass_fds=launch.pass_fds,
+            env={**self.environment(), **launch.environment},
+            cwd=policy.workspace,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+            check=False,
+        )
+        for descriptor in launch.pass_fds:
+            os.close(descriptor)
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def state(self, mode: str) -> dict[str, str]:
+        """A digest of everything that must stay as it is."""
+        kept = [self.outside, self.home, self.workspace / ".git", self.workspace / ".fulgur"]
+        kept += [self.workspace / "vendor/lib/.git", self.plain / ".git", self.plain / ".fulgur"]
+        if mode == "read-only":
+            kept.append(self.workspace)
+        found = {}
+        for top in kept:
+            for path in [top, *sorted(top.rglob("*"))]:
+                with contextlib.suppress(FileNotFoundError):
+                    stat = path.lstat()
+                    body = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+                    if path.is_dir() and not any(path.iterdir()) and path.parent == self.plain:
+                        continue  # an empty folder the sandbox itself holds a name with
+                    found[str(path)] = f"{stat.st_mode:o} {body}"
+        return found
+
+    def touched(self) -> list[str]:
+        """What reached a process, a socket or a terminal outside."""
+        signs = []
+        if self.victim.poll() is not None:
+            signs.append("the process outside is dead")
+        servers = [self.tcp, self.udp, self.unix, self.abstract]
+        if ready := select.select(servers, [], [], 0)[0]:
+            signs.append(f"{len(ready)} sockets outside were reached")
+        if select.select([self.terminal], [], [], 0)[0]:
+            signs.append("a terminal outside was written to")
+        return signs
+
+    def strays(self) -> list[int]:
+        """Processes started inside that are still there."""
+        found = []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and self.marker.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(int(name))
+        return found
+
+    def settle(self) -> None:
+        """Give background attempts the time to act."""
+        time.sleep(0.5)
