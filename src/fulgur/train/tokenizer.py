@@ -24,6 +24,7 @@ VOCABULARY = 8192
 
 PIECES = (
     r"\r?\n[ \t]*"  # a line break with the indentation of the next line
+    r"|[ .]?__\p{L}+(?:_\p{L}+)*__"  # __init__ and its kind
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"  # a word, with one character before it
     r"|\p{N}"  # one digit
     r"| ?[^\s\p{L}\p{N}]+"  # operators and brackets
@@ -56,6 +57,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=2,
+        max_token_length=41,  # forty spaces of indentation, and no longer rulers
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)

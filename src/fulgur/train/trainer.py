@@ -125,7 +125,7 @@ class Run:
         for start in range(0, args.rows, args.micro):
             part = slice(start, start + args.micro)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                loss = self.stage.loss(tokens[part, :-1], tokens[part, 1:], weights[part])
+                loss = self.stage.loss(tokens[part, :-1].contiguous(), tokens[part, 1:].contiguous(), weights[part].contiguous())
             (loss / total).backward()
             loss_sum += loss.detach()
         self.stage.optimiser.step(scale)
