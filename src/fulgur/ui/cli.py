@@ -28,10 +28,26 @@ COMMANDS: dict[str, str] = {
 }
 
 
+# Flags that take a value and may stand before the command.
+GLOBAL_FLAGS = ("-m", "--model", "-p", "--profile", "-c", "--config", "-C", "--cd")
+
+
+def find_command(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The command, and the arguments with the global flags moved behind it, where its own parser reads them."""
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-") and arguments[index] != "--resume":
+        index += 2 if arguments[index] in GLOBAL_FLAGS else 1
+    if index >= len(arguments) or arguments[index] == "--resume":
+        return None, arguments
+    return arguments[index], [arguments[index], *arguments[:index], *arguments[index + 1 :]]
+
+
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """The parser for one command line; only the chosen command's module is imported."""
     parser = argparse.ArgumentParser(prog="fulgur", description="Real-time coding on your own hardware.")
     parser.add_argument("--version", action="version", version=f"fulgur {__version__}")
+    if command is None:
+        importlib.import_module("fulgur.ui.commands.tui").add_arguments(parser)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, text in COMMANDS.items():
         sub = subparsers.add_parser(name, help=text, description=text)
@@ -42,15 +58,14 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes: 0 done, 1 the work failed, 2 wrong use, 130 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    command = next((word for word in arguments if not word.startswith("-")), None)
+    command, arguments = find_command(list(sys.argv[1:] if argv is None else argv))
     parser = build_parser(command)
     args = parser.parse_args(arguments)
-    if args.command is None:
+    if command is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         parser.print_help()
         return 2
     try:
-        return int(importlib.import_module(f"fulgur.ui.commands.{args.command}").run(args))
+        return int(importlib.import_module(f"fulgur.ui.commands.{command or 'tui'}").run(args))
     except FulgurError as error:
         print(f"fulgur: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,0 +1,289 @@
+"""The screen of one session: keys go to the agent as plain calls, its events come back as rows."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import redirect_stderr, suppress
+from typing import TYPE_CHECKING
+
+from fulgur import __version__
+from fulgur.config.settings import Settings
+from fulgur.errors import FulgurError
+from fulgur.protocol import agent as events
+from fulgur.ui.tui import blocks, commands
+from fulgur.ui.tui.approvals import Approvals
+from fulgur.ui.tui.complete import Completer
+from fulgur.ui.tui.crash import CapturedStderr
+from fulgur.ui.tui.draft import Draft
+from fulgur.ui.tui.files import FileIndex
+from fulgur.ui.tui.keys import key_bindings
+from fulgur.ui.tui.live import LiveArea, style
+from fulgur.ui.tui.opening import open_agent
+from fulgur.ui.tui.outbox import Kind, Outbox
+from fulgur.ui.tui.screen import Screen
+from fulgur.ui.tui.status import Meter
+from fulgur.ui.tui.surface import Surface
+from fulgur.ui.tui.theme import paint
+
+if TYPE_CHECKING:
+    from fulgur.agent.agent import Agent
+
+_TWICE_SECONDS = 2.0  # between the two Ctrl-C that leave
+_SPIN_SECONDS = 0.1
+_TAKEN_SECONDS = 0.5  # after a turn: a prompt sent into its last moment has its own turn by then
+
+
+class Tui(Surface):
+    """State and actions; the live area draws it, the key bindings call it."""
+
+    def __init__(self, settings: Settings, *, session: str | None = None) -> None:
+        self.settings = settings
+        self._session = session
+        self.agent: Agent | None = None
+        self.opening = False
+        self.running = False
+        self.outbox = Outbox()
+        self.model_names: list[str] = []
+        self.mode = f"{settings.sandbox_mode}, {settings.approval_policy}"
+        self.meter = Meter()
+        self.meter.model = settings.model or ""
+        settings.home.mkdir(parents=True, exist_ok=True)
+        completer = Completer(
+            FileIndex(settings.workspace),
+            commands.command_choices(),
+            lambda name: commands.argument_choices(self, name),
+        )
+        self.draft = Draft(settings.home / "history", completer)
+        self.approvals = Approvals(self.draft)
+        self._last_interrupt = -10.0
+        screen = Screen(key_bindings=key_bindings(self), style=style(), include_default_pygments_style=False)
+        super().__init__(screen, settings.home / "crash.log")
+        screen.layout = LiveArea(self).layout()
+
+    # ---- running ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Until the person leaves; the exit code."""
+        try:
+            with redirect_stderr(CapturedStderr(lambda line: self.complain(line, "", warning=True))):
+                code = await self.screen.run_async(pre_run=self._start, set_exception_handler=False)
+        except EOFError:
+            code = 0  # the terminal went away
+        finally:
+            self.draft.save()
+        self.transcript.close()
+        if self.agent is not None:
+            session = self.agent.status()
+            with suppress(FulgurError):
+                await self.agent.close()
+            if session.turns:
+                self.transcript.add("end", blocks.note(f"fulgur --resume {session.session_id}", self.screen.width))
+        self.screen.flush_rows()
+        return code
+
+    def _start(self) -> None:
+        folder = str(self.settings.workspace).replace(str(self.settings.home.parent), "~", 1)
+        self.transcript.add("banner", [paint([("user", "fulgur "), ("dim", f"{__version__}  {folder}")])])
+        self.say("/help shows commands and keys, @ names a file")
+        for warning in self.settings.warnings:
+            self.complain(warning, "", warning=True)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.on_loop_error)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.quit, 128 + number)
+        self.screen.create_background_task(self._spin())
+        self.open()
+
+    async def _spin(self) -> None:
+        while True:
+            await asyncio.sleep(_SPIN_SECONDS)
+            if self.running or self.opening or self.outbox.pending:
+                self.screen.request_frame()
+
+    # ---- the agent --------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the agent in the background; what is typed meanwhile waits for it."""
+        if not self.opening:
+            self.opening = True
+            self.screen.create_background_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            agent = await open_agent(self.settings, self._session)
+        except FulgurError as error:
+            self.opening = False
+            self.complain(error.message, error.hint or "")
+            self._give_back_pending()
+            return
+        except Exception as error:
+            self.opening = False
+            self.crashed(error)
+            self._give_back_pending()
+            return
+        self.opening = False
+        self.agent = agent
+        self.screen.create_background_task(self._listen(agent.events()))
+        status = agent.status()
+        self.meter.model, self.meter.context_limit = status.answering_model or status.model, status.context_limit
+        self.meter.answered = bool(status.answering_model)
+        self.outbox.send_early(agent)
+
+    async def _listen(self, listening: AsyncIterator[events.AgentEvent]) -> None:
+        async for event in listening:
+            try:
+                self.on_event(event)
+            except Exception as error:  # a bug in drawing one event must not end the session
+                self.crashed(error)
+        self.running = False
+        self.screen.request_frame()
+
+    def on_event(self, event: events.AgentEvent) -> None:
+        """One event of the agent."""
+        match event:
+            case events.TextDelta() | events.ReasoningDelta():
+                self.meter.delta(event.text)
+            case events.SessionStarted():
+                self.meter.model = event.model or self.meter.model
+                if event.resumed_turns and self.agent is not None:
+                    self.transcript.replay(self.agent.transcript())
+                    self.say(f"resumed {event.session_id}, {event.resumed_turns} turns")
+            case events.TurnStarted():
+                self.running = True
+                self.meter.start_turn()
+                self.outbox.taken(event.text)
+            case events.Steered():
+                self.outbox.taken(event.text)
+            case events.Queued():
+                self.outbox.is_queued(event.text, event.position)
+            case events.UsageReported():
+                self.meter.report(event)
+            case events.ToolFinished():
+                self.meter.next_answer()
+            case events.ApprovalAsked():
+                self.approvals.ask(event)
+                self._arm()
+            case events.ApprovalSettled():
+                self.approvals.settle(event.approval_id)
+                self._arm()
+        self.transcript.on_event(event)
+        if isinstance(event, events.TURN_ENDS):
+            self._turn_over(event)
+        self.screen.request_frame()
+
+    def _turn_over(self, event: events.AgentEvent) -> None:
+        self.running = False
+        self.approvals.clear()
+        seconds, last = self.meter.end_turn(), self.meter.last
+        if self.outbox.pending and self.screen.loop is not None:
+            self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
+        if last is not None:
+            text = commands.describe_usage(self.meter.turn_tokens, seconds, last.tokens_per_second)
+            self.transcript.add("usage", blocks.note(text, self.screen.width))
+
+    def _give_back_pending(self) -> None:
+        """What was sent and not taken up goes back into the draft, so that nothing typed is lost."""
+        if self.running or self.opening:
+            return
+        if texts := self.outbox.take_back():
+            self.draft.put_back("\n".join(texts))
+            self.screen.request_frame()
+
+    # ---- what keys do -----------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Send the draft: a command, the reason of a refusal, a new prompt or a new direction."""
+        if self.approvals.refusing:
+            self._deny(self.draft.take().strip())
+        elif text := self.draft.send():
+            if text.startswith("/") and "\n" not in text:
+                self._command(text)
+            elif self.approvals.armed:
+                self._deny(text)
+            else:
+                self._send("steer" if self.running else "submit", text)
+
+    def queue(self) -> None:
+        """Keep the draft for after the turn."""
+        if not self.draft.text.strip():
+            return
+        if not self.running:
+            self.tell("nothing runs: Enter sends it")
+            return
+        self._send("queue", self.draft.send())
+
+    def stop(self) -> None:
+        """Stop the turn, keep what was said."""
+        asked = self.approvals.current
+        if self.approvals.refusing:
+            self.approvals.refuse(False)
+        elif self.agent is not None and asked is not None and self.approvals.armed:
+            self.agent.approve(asked.approval_id, "stop")
+        elif self.agent is not None and self.running:
+            self.agent.stop()
+
+    def interrupt(self) -> None:
+        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice leaves."""
+        now = time.monotonic()
+        if now - self._last_interrupt < _TWICE_SECONDS:
+            self.quit(130)
+            return
+        self._last_interrupt = now
+        if self.running:
+            self.stop()
+        elif self.draft.text.strip():
+            self.draft.send()
+        self.tell("Ctrl-C again to leave", _TWICE_SECONDS)
+
+    def quit(self, code: int) -> None:
+        """Leave the screen."""
+        if self.screen.is_running and not self.screen.is_done:
+            self.screen.exit(result=code)
+
+    def decide(self, decision: events.Decision) -> None:
+        """Answer the open question."""
+        asked = self.approvals.current
+        if asked is None or self.agent is None:
+            return
+        if decision == "always" and not asked.prefix:
+            self.tell("this cannot be remembered: y allows it once")
+            return
+        self.agent.approve(asked.approval_id, decision)
+
+    def _deny(self, reason: str) -> None:
+        self.decide("deny")
+        if reason:
+            self._send("steer", reason)
+
+    def _send(self, kind: Kind, text: str) -> None:
+        try:
+            self.outbox.send(self.agent, kind, text)
+        except FulgurError as error:
+            self.complain(error.message, error.hint or "")
+            self._give_back_pending()
+        if self.agent is None:
+            self.open()
+        self.screen.request_frame()
+
+    def _command(self, text: str) -> None:
+        if self.agent is None:
+            self.tell("still starting: try again in a moment")
+            self.draft.give(text)
+            self.open()
+            return
+        self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
+        self.screen.create_background_task(commands.run_command(self, self.agent, text))
+
+    def accept_choice(self, *, and_run: bool = False) -> bool:
+        """Take the chosen row of the menu; true when the draft is a whole command that may run."""
+        command = commands.COMMANDS.get(self.draft.menu.chosen.text) if self.draft.menu else None
+        return self.draft.accept(bool(command and command.argument), and_run=and_run)
+
+    def _arm(self) -> None:
+        wait = self.approvals.arm()
+        if wait is not None and self.screen.loop is not None:
+            self.screen.loop.call_later(wait, self._arm)
+        self.screen.request_frame()

@@ -1,0 +1,76 @@
+"""Approvals waiting for an answer. A key meant for the draft must never allow a command."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from fulgur.protocol.agent import ApprovalAsked
+from fulgur.ui.tui.draft import Draft
+
+ARM_SECONDS = 0.3  # after the question appeared
+STILL_SECONDS = 0.5  # after the last key
+
+
+class Approvals:
+    """One question at a time. Its keys count only once the person has stopped typing; the draft is put aside then."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._waiting: deque[ApprovalAsked] = deque()
+        self._shown = 0.0
+        self.armed = False
+        self.refusing = False  # a no was given, its reason is being typed
+        self.stashed = ""
+
+    @property
+    def current(self) -> ApprovalAsked | None:
+        return self._waiting[0] if self._waiting else None
+
+    @property
+    def wants_key(self) -> bool:
+        """Whether y, a and n are answers now, and not text."""
+        return self.armed and not self.refusing and not self._draft.text
+
+    def ask(self, event: ApprovalAsked) -> None:
+        """A new question; it waits behind those before it."""
+        self._waiting.append(event)
+        if len(self._waiting) == 1:
+            self._shown = time.monotonic()
+
+    def arm(self) -> float | None:
+        """Take the keys for the question if the person is still; else how long to wait before trying again."""
+        if self.current is None or self.armed:
+            return None
+        now = time.monotonic()
+        wait = max(self._shown + ARM_SECONDS - now, self._draft.last_key + STILL_SECONDS - now)
+        if wait > 0:
+            return wait
+        self.armed = True
+        self.stashed = self._draft.take()
+        return None
+
+    def refuse(self, on: bool = True) -> None:
+        """Type the reason of a no, or do not after all."""
+        self.refusing, self._draft.completes = on, not on
+
+    def settle(self, approval_id: str) -> None:
+        """The question was answered, here or elsewhere; the draft comes back."""
+        if self.current is None or self.current.approval_id != approval_id:
+            self._waiting = deque(asked for asked in self._waiting if asked.approval_id != approval_id)
+            return
+        self._waiting.popleft()
+        self._shown = time.monotonic()
+        self._release()
+
+    def clear(self) -> None:
+        """The turn is over: no question is open any more."""
+        self._waiting.clear()
+        self._release()
+
+    def _release(self) -> None:
+        self.armed = False
+        self.refuse(False)
+        if self.stashed:
+            self._draft.put_back(self.stashed)
+            self.stashed = ""

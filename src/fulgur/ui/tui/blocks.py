@@ -1,0 +1,89 @@
+"""The rows of everything that is not streamed text: prompts, tool calls, guards, errors, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fulgur.ui.tui.theme import Span, paint, printable
+from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
+
+# Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
+QUIET_TOOLS = frozenset({"read", "read_file", "search", "list", "list_dir", "apply_patch", "edit", "update_plan"})
+_PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
+
+
+def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 0, meaning: str = "") -> list[str]:
+    """Paragraphs folded at spaces, with something before the first row and an indent before the others."""
+    rows: list[str] = []
+    lead: Sequence[Span] = first
+    for line in printable(text).split("\n"):
+        while split := break_row(line, max(width - indent, 10)):
+            rows.append(paint([*lead, (meaning, split[0])]))
+            line, lead = split[1], [("", " " * indent)]
+        rows.append(paint([*lead, (meaning, line)]))
+        lead = [("", " " * indent)]
+    return rows
+
+
+def prompt_rows(text: str, width: int) -> list[str]:
+    """What the person said."""
+    return wrapped(text, width, first=[("user", "› ")], indent=2, meaning="bold")
+
+
+def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> list[str]:
+    """A remark by the program itself."""
+    return wrapped(text, width, first=[(meaning, f"{mark} ")], indent=2, meaning=meaning)
+
+
+def problem(message: str, hint: str, width: int, *, warning: bool = False) -> list[str]:
+    """An error or a warning, and what to do about it."""
+    colour = "warn" if warning else "bad"
+    rows = wrapped(message, width, first=[(colour, "! " if warning else "✗ ")], indent=2, meaning=colour)
+    return rows + (wrapped(hint, width, first=[("", "  ")], indent=2, meaning="dim") if hint else [])
+
+
+def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, width: int) -> list[str]:
+    """A finished call: its title, how it ended, and a few lines of what it said."""
+    mark: Span = ("good", "✓") if ok else ("bad", "✗")
+    took = f"  {duration(seconds)}" if seconds >= 0.05 else ""
+    head = shorten(printable(title), width - 4 - len(took))
+    rows = [paint([mark, ("", " "), ("", head), ("dim", took)])]
+    if ok and name in QUIET_TOOLS:
+        return rows
+    lines = [line.rstrip() for line in printable(output).strip("\n").split("\n")] if output.strip() else []
+    for line in _preview(lines):
+        rows.append(paint([("dim", "  │ " + line[: cut(line, max(width - 4, 10))])]))
+    return rows
+
+
+def _preview(lines: list[str]) -> Iterable[str]:
+    if len(lines) <= _PREVIEW_HEAD + _PREVIEW_TAIL + 1:
+        return lines
+    left = len(lines) - _PREVIEW_HEAD - _PREVIEW_TAIL
+    return [*lines[:_PREVIEW_HEAD], f"… {left} more lines", *lines[-_PREVIEW_TAIL:]]
+
+
+def table(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Names and values in two columns."""
+    column = max((cells(name) for name, _ in pairs), default=0) + 2
+    rows = []
+    for name, value in pairs:
+        lead: list[Span] = [("dim", f"  {name}{' ' * (column - cells(name))}")]
+        rows += wrapped(value, width, first=lead, indent=column + 2)
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02} s"
+
+
+def count(number: int) -> str:
+    """Token counts in few characters: 950, 12.4k, 131k."""
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 100_000 else f"{number // 1000}k"

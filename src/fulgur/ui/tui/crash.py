@@ -1,0 +1,32 @@
+"""What goes wrong in the program itself: said on the screen and written to a log; the screen and the draft live on."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+def log_crash(error: BaseException, log: Path) -> str:
+    """Append the traceback to the log; where it happened, in one line."""
+    with log.open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+class CapturedStderr(io.TextIOBase):
+    """Whatever a library prints to stderr becomes a remark instead of rubbish over the live area."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._tell(line)
+        return len(text)

@@ -1,0 +1,104 @@
+"""What each key does. Everything else is prompt_toolkit's Emacs editing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+
+if TYPE_CHECKING:
+    from fulgur.ui.tui.app import Tui
+
+# Shift-Enter, in the two ways terminals send it when they are set up to.
+for _sequence in ("\x1b[13;2u", "\x1b[27;2;13~"):
+    ANSI_SEQUENCES[_sequence] = (Keys.Escape, Keys.ControlM)
+
+
+def key_bindings(tui: Tui) -> KeyBindings:
+    """The bindings of one screen."""
+    keys = KeyBindings()
+    menu_open = Condition(lambda: tui.draft.menu is not None)
+    asked = Condition(lambda: tui.approvals.wants_key)
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.buffer.document.text_before_cursor.endswith("\\"):
+            tui.draft.buffer.delete_before_cursor()
+            tui.draft.buffer.insert_text("\n")
+        elif tui.draft.menu is None or tui.accept_choice(and_run=True):
+            tui.enter()
+
+    @keys.add("c-j")
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        tui.draft.buffer.insert_text("\n")
+
+    @keys.add("tab")
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.menu is not None:
+            tui.accept_choice()
+        else:
+            tui.queue()
+
+    @keys.add("up", filter=menu_open)
+    @keys.add("c-p", filter=menu_open)
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.menu:
+            tui.draft.menu.move(-1)
+
+    @keys.add("down", filter=menu_open)
+    @keys.add("c-n", filter=menu_open)
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.menu:
+            tui.draft.menu.move(1)
+
+    @keys.add("up", filter=~menu_open)
+    def _(event: KeyPressEvent) -> None:
+        tui.draft.buffer.auto_up()
+
+    @keys.add("down", filter=~menu_open)
+    def _(event: KeyPressEvent) -> None:
+        tui.draft.buffer.auto_down()
+
+    @keys.add("escape")
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.menu is not None:
+            tui.draft.menu = None
+        else:
+            tui.stop()
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        tui.interrupt()
+
+    @keys.add("c-d")
+    def _(event: KeyPressEvent) -> None:
+        if tui.draft.text:
+            tui.draft.buffer.delete()
+        else:
+            tui.quit(0)
+
+    @keys.add("c-l")
+    def _(event: KeyPressEvent) -> None:
+        tui.screen.redraw_all()
+
+    @keys.add("c-z")
+    def _(event: KeyPressEvent) -> None:
+        event.app.suspend_to_background()
+
+    @keys.add("y", filter=asked)
+    def _(event: KeyPressEvent) -> None:
+        tui.decide("once")
+
+    @keys.add("a", filter=asked)
+    def _(event: KeyPressEvent) -> None:
+        tui.decide("always")
+
+    @keys.add("n", filter=asked)
+    def _(event: KeyPressEvent) -> None:
+        tui.approvals.refuse()
+
+    return keys

@@ -1,0 +1,168 @@
+"""The live area: the growing row, running calls, waiting prompts, an approval, the input, the menu, the status line."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, VerticalAlign, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.styles import Style
+
+from fulgur.ui.tui.blocks import duration
+from fulgur.ui.tui.theme import LIVE, colours_wanted, printable
+from fulgur.ui.tui.wrap import cells, shorten
+
+if TYPE_CHECKING:
+    from fulgur.ui.tui.app import Tui
+
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_MENU_ROWS = 6
+_TOOL_ROWS = 3
+_WAITING_ROWS = 4
+_STOP: StyleAndTextTuples = [("class:chosen", "Esc"), ("", " stop")]
+
+
+def style() -> Style:
+    """The live area's styles; attributes only, without colours, when none are wanted."""
+    if colours_wanted():
+        return Style.from_dict(LIVE)
+    plain = {name: " ".join(w for w in value.split() if w in ("bold", "dim")) for name, value in LIVE.items()}
+    return Style.from_dict(plain)
+
+
+class LiveArea:
+    """Draws the state of a Tui."""
+
+    def __init__(self, tui: Tui) -> None:
+        self._tui = tui
+        self.input = Window(
+            BufferControl(tui.draft.buffer, focusable=True),
+            wrap_lines=True,
+            get_line_prefix=self._prefix,
+            height=self._input_height,
+            dont_extend_height=True,
+        )
+
+    def layout(self) -> Layout:
+        """From top to bottom, everything that is not committed yet."""
+        rows = [
+            self._part(self._tail, wrap=True),
+            self._part(self._tools),
+            self._part(self._waiting),
+            self._part(self._approval, wrap=True),
+            Window(FormattedTextControl(self._working), height=1, dont_extend_height=True),
+            self.input,
+            self._part(self._menu),
+            Window(FormattedTextControl(self._status), height=1, dont_extend_height=True),
+        ]
+        return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=self.input)
+
+    def _part(self, draw: object, *, wrap: bool = False) -> ConditionalContainer:
+        control = FormattedTextControl(draw)  # type: ignore[arg-type]
+        window = Window(control, wrap_lines=wrap, dont_extend_height=True)
+        return ConditionalContainer(window, Condition(lambda: bool(draw())))  # type: ignore[operator]
+
+    def _input_height(self) -> Dimension:
+        """As many rows as the draft has, up to a third of the terminal."""
+        size = self._tui.screen.frames.get_size()
+        width = max(size.columns - 2, 10)
+        rows = sum(cells(line) // width + 1 for line in self._tui.draft.text.split("\n"))
+        most = max(3, size.rows // 3)
+        return Dimension.exact(min(rows, most))
+
+    def _prefix(self, line: int, wrapped: int) -> StyleAndTextTuples:
+        if line or wrapped:
+            return [("", "  ")]
+        if self._tui.approvals.refusing:
+            return [("class:bad", "no, because: ")]
+        return [("class:user", "› ")]
+
+    def _tail(self) -> StyleAndTextTuples:
+        tail = self._tui.transcript.tail
+        return to_formatted_text(ANSI(tail)) if tail else []
+
+    def _tools(self) -> StyleAndTextTuples:
+        rows: StyleAndTextTuples = []
+        running = list(self._tui.transcript.tools.values())
+        width = self._tui.screen.width - 1
+        for tool in running[-_TOOL_ROWS:]:
+            took = f"  {duration(time.monotonic() - tool.started)}"
+            title = shorten(printable(tool.title), width - 3 - len(took))
+            rows += [("", "\n" if rows else ""), ("class:accent", f"{self._spin()} "), ("", title), ("class:dim", took)]
+            if line := tool.last_line:
+                rows.append(("class:dim", "\n  │ " + shorten(printable(line), width - 4)))
+        if len(running) > _TOOL_ROWS:
+            rows.append(("class:dim", f"\n  and {len(running) - _TOOL_ROWS} more calls"))
+        return rows
+
+    def _waiting(self) -> StyleAndTextTuples:
+        """Prompts that are on their way to the agent, and those queued for after the turn."""
+        width = self._tui.screen.width - 1
+        prompts = [("class:user", "› ", text) for text in self._tui.outbox.pending]
+        prompts += [("class:queued", f"queued {n}: ", text) for n, text in enumerate(self._tui.outbox.queued, 1)]
+        rows: StyleAndTextTuples = []
+        for colour, mark, text in prompts[:_WAITING_ROWS]:
+            shown = shorten(printable(text), width - len(mark))
+            rows += [("", "\n" if rows else ""), (colour, mark), ("class:dim", shown)]
+        if len(prompts) > _WAITING_ROWS:
+            rows.append(("class:dim", f"\n  and {len(prompts) - _WAITING_ROWS} more"))
+        return rows
+
+    def _approval(self) -> StyleAndTextTuples:
+        asked = self._tui.approvals.current
+        if asked is None:
+            return []
+        rows: StyleAndTextTuples = [("class:warn", "? "), ("class:strong", printable(asked.title))]
+        if asked.reason:
+            rows.append(("class:dim", f"\n  {printable(asked.reason)}"))
+        if self._tui.approvals.armed and self._tui.draft.text:
+            if not self._tui.approvals.refusing:
+                rows += [("", "\n  "), ("class:chosen", "Enter"), ("", " no, for this reason   "), *_STOP]
+        elif not self._tui.approvals.refusing:
+            rows += [("", "\n  "), ("class:chosen", "y"), ("", " allow once   ")]
+            if asked.prefix:
+                rows += [("class:chosen", "a"), ("", f" always `{printable(' '.join(asked.prefix))}`   ")]
+            rows += [("class:chosen", "n"), ("", " no, with a reason   "), *_STOP]
+        if self._tui.approvals.stashed:
+            rows.append(("class:dim", "\n  your draft comes back after the answer"))
+        return rows
+
+    def _working(self) -> StyleAndTextTuples:
+        """One row above the input: what goes on and which keys do what, or a remark; empty when idle."""
+        tui = self._tui
+        if tui.notice:
+            return [("class:warn", shorten(f"  {tui.notice}", tui.screen.width - 1))]
+        if tui.opening:
+            return [("class:accent", f"{self._spin()} "), ("class:dim", "starting: what you type is kept")]
+        if not tui.running or tui.approvals.current is not None:
+            return []
+        took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
+        keys = "Enter redirects · Tab queues · Esc stops"
+        line = shorten(f"working {took} · {keys}", tui.screen.width - 3)
+        return [("class:accent", f"{self._spin()} "), ("class:dim", line)]
+
+    def _spin(self) -> str:
+        return _SPINNER[int(time.monotonic() * 10) % len(_SPINNER)]
+
+    def _menu(self) -> StyleAndTextTuples:
+        menu = self._tui.draft.menu
+        if menu is None:
+            return []
+        first, choices = menu.window(_MENU_ROWS)
+        column = max(cells(choice.text) for choice in choices) + 2
+        width = self._tui.screen.width - 1
+        rows: StyleAndTextTuples = []
+        for number, choice in enumerate(choices, first):
+            chosen = number == menu.index
+            text = shorten(choice.text, width - 2)
+            rows += [("", "\n" if rows else ""), ("class:chosen" if chosen else "", f"{'❯' if chosen else ' '} {text}")]
+            room = width - 2 - column
+            if choice.note and room > 10:
+                rows.append(("class:dim", " " * (column - cells(choice.text)) + shorten(choice.note, room)))
+        return rows
+
+    def _status(self) -> StyleAndTextTuples:
+        return list(self._tui.meter.fragments(self._tui.screen.width, self._tui.mode))

@@ -1,0 +1,63 @@
+"""Prompts between the Enter key and the agent: shown until the agent takes them up, given back if it cannot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from fulgur.agent.agent import Agent
+
+Kind = Literal["submit", "steer", "queue"]
+
+
+class Outbox:
+    """`pending`: sent, or waiting for the agent to open. `queued`: taken, for a turn of their own."""
+
+    def __init__(self) -> None:
+        self.pending: list[str] = []
+        self.queued: list[str] = []
+        self._early: list[tuple[Kind, str]] = []
+
+    def send(self, agent: Agent | None, kind: Kind, text: str) -> None:
+        """Hand a prompt to the agent, or keep it until there is one."""
+        if kind != "queue":
+            self.pending.append(text)
+        if agent is None:
+            self._early.append((kind, text))
+        else:
+            _call(agent, kind, text)
+
+    def send_early(self, agent: Agent) -> None:
+        """The agent is there: what waited for it goes out, in order."""
+        early, self._early = self._early, []
+        for kind, text in early:
+            _call(agent, kind, text)
+
+    def taken(self, text: str) -> None:
+        """The agent has begun with it."""
+        for texts in (self.pending, self.queued):
+            if text in texts:
+                texts.remove(text)
+                return
+
+    def is_queued(self, text: str, position: int) -> None:
+        """The agent keeps it for later; it may have been sent as a new direction just when the turn ended."""
+        if text in self.pending:
+            self.pending.remove(text)
+        if len(self.queued) < position:
+            self.queued.append(text)
+
+    def take_back(self) -> list[str]:
+        """What the agent never took up."""
+        texts, self.pending, self._early = self.pending, [], []
+        return texts
+
+
+def _call(agent: Agent, kind: Kind, text: str) -> None:
+    match kind:
+        case "submit":
+            agent.submit(text)
+        case "steer":
+            agent.steer(text)
+        case "queue":
+            agent.queue(text)

@@ -1,0 +1,168 @@
+"""The terminal as two parts: rows committed once, which belong to its scrollback, and a live area below them.
+
+Every frame is one write: erase the live area, print the closed rows, draw the live area again. Nothing above the
+live area is ever redrawn, so selecting, copying, searching and scrolling are the terminal's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from fulgur.ui.tui.wrap import cells
+
+FRAME_SECONDS = 1 / 30
+KEPT_ROWS = 1000  # for Ctrl-L
+
+
+class FrameOutput(Vt100_Output):
+    """Holds what is written until the frame is whole, then hands it to the terminal in one synchronised write."""
+
+    _held = 0
+    _paste_wanted = False
+    _paste_active = False
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Everything written inside appears at once; terminals without mode 2026 still get a single write."""
+        self._held += 1
+        if self._held == 1:
+            self.write_raw("\x1b[?2026h")
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if self._held == 0:
+                self._settle_paste()
+                self.write_raw("\x1b[?2026l")
+                self.flush()
+
+    def flush(self) -> None:
+        if not self._held:
+            self._settle_paste()
+            super().flush()
+
+    # The renderer switches bracketed paste off and on around every erase: send only what really changes.
+    def enable_bracketed_paste(self) -> None:
+        self._paste_wanted = True
+
+    def disable_bracketed_paste(self) -> None:
+        self._paste_wanted = False
+
+    def _settle_paste(self) -> None:
+        if self._paste_wanted != self._paste_active:
+            self._paste_active = self._paste_wanted
+            self.write_raw("\x1b[?2004h" if self._paste_wanted else "\x1b[?2004l")
+
+
+def _terminal_size() -> Size:
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    return Size(rows=rows or 24, columns=columns or 80)
+
+
+class Screen(Application[int]):
+    """The application: prompt_toolkit's layout as the live area, and `commit` for the rows above it."""
+
+    def __init__(self, **options: Any) -> None:
+        # Asking the terminal where the cursor is costs a round trip for each frame, and nothing here needs it.
+        self.frames = FrameOutput(sys.stdout, _terminal_size, term=os.environ.get("TERM"), enable_cpr=False)
+        super().__init__(
+            full_screen=False, output=self.frames, max_render_postpone_time=None, erase_when_done=True, **options
+        )
+        self.ttimeoutlen = self.timeoutlen = 0.05  # how long Esc waits to be the start of something longer
+        self.before_frame: Callable[[], Sequence[str]] = list
+        self._kept: deque[str] = deque(maxlen=KEPT_ROWS)
+        self._waiting: list[str] = []
+        self._frame_due = False
+        self._last_frame = 0.0
+        # xterm cuts rows when it gets narrower; the others fold them.
+        self._folds = "XTERM_VERSION" not in os.environ or "TMUX" in os.environ
+
+    @property
+    def width(self) -> int:
+        return self.frames.get_size().columns
+
+    def commit(self, rows: Sequence[str]) -> None:
+        """Rows for the scrollback, shown with the next frame."""
+        self._waiting += rows
+        self.request_frame()
+
+    def request_frame(self) -> None:
+        """Draw soon: at most 30 frames a second, and none while nothing changes."""
+        if self._frame_due or self.loop is None:
+            return
+        self._frame_due = True
+        wait = self._last_frame + FRAME_SECONDS - self.loop.time()
+        self.loop.call_later(max(wait, 0.0), self.draw_frame)
+
+    def draw_frame(self) -> None:
+        """One frame, now."""
+        self._frame_due = False
+        if self.loop is None or not self.is_running:
+            return
+        self._last_frame = self.loop.time()
+        rows = [*self.before_frame(), *self._waiting]
+        self._waiting = []
+        with self.frames.frame():
+            if rows or self._shrinks():
+                self.renderer.erase(leave_alternate_screen=False)
+            self._print(rows)
+            self._redraw()
+
+    def flush_rows(self) -> None:
+        """Print what still waits; for the end, when the live area is gone."""
+        rows, self._waiting = [*self.before_frame(), *self._waiting], []
+        with self.frames.frame():
+            self._print(rows)
+
+    def redraw_all(self) -> None:
+        """Clear the terminal and print the last rows again (Ctrl-L)."""
+        size = self.frames.get_size()
+        with self.frames.frame():
+            self.renderer.clear()
+            for row in list(self._kept)[-size.rows :]:
+                self.frames.write_raw(row + "\r\n")
+            self._redraw()
+
+    def _print(self, rows: Sequence[str]) -> None:
+        if rows:
+            self._kept.extend(rows)
+            self.frames.write_raw("".join(f"{row}\r\n" for row in rows))
+
+    def _shrinks(self) -> bool:
+        """The renderer never makes its area smaller by itself."""
+        last = self.renderer.last_rendered_screen
+        if last is None:
+            return False
+        size = self.frames.get_size()
+        return self.layout.container.preferred_height(size.columns, size.rows).preferred < last.height
+
+    def _on_resize(self) -> None:
+        """Erase the live area where the terminal has moved it to, and draw it for the new size."""
+        with self.frames.frame():
+            self.frames.cursor_up(self._rows_folded())
+            self.renderer.erase(leave_alternate_screen=False)
+            self._redraw()
+        self.request_frame()
+
+    def _rows_folded(self) -> int:
+        """Rows that a narrower terminal has added above the cursor by folding long ones."""
+        last, width = self.renderer.last_rendered_screen, max(self.width, 1)
+        if last is None or not self._folds:
+            return 0
+        cursor = last.get_cursor_position(self.layout.current_window)
+        added = 0
+        for y in range(cursor.y + 1):
+            row = last.data_buffer[y]
+            text = "".join(row[x].char for x in range(max(row, default=-1) + 1)).rstrip()
+            length = cells(text) if y < cursor.y else cursor.x + 1
+            added += max(length - 1, 0) // width
+        return added

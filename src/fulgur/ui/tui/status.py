@@ -1,0 +1,108 @@
+"""The status line: the model that really answers, its speed while it speaks, the context and the cost."""
+
+from __future__ import annotations
+
+import time
+
+from fulgur.protocol.agent import UsageReported
+from fulgur.ui.tui.blocks import count, duration
+from fulgur.ui.tui.wrap import cells
+
+_LONG_DELTA = 12  # characters; a provider whose deltas are longer sends several tokens in one
+_CHARACTERS_PER_TOKEN = 4
+_SETTLE_SECONDS = 0.15  # no rate is shown before there is enough to divide by
+
+Fragment = tuple[str, str]
+
+
+class Meter:
+    """Counts what streams. The numbers of the model's own report replace the counted ones when it arrives."""
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.answered = False  # `model` is the one named in a response, not only the one asked for
+        self.context_used = self.context_limit = 0
+        self.cost: float | None = None
+        self.turn_tokens = 0
+        self.turn_started: float | None = None
+        self.last: UsageReported | None = None
+        self._deltas = self._characters = 0
+        self._asked = self._first = self._latest = 0.0
+
+    def start_turn(self) -> None:
+        """A prompt was sent."""
+        self.turn_started = time.monotonic()
+        self.turn_tokens = 0
+        self.last = None
+        self.next_answer()
+
+    def end_turn(self) -> float:
+        """The turn is over; how long it took."""
+        seconds = time.monotonic() - self.turn_started if self.turn_started else 0.0
+        self.turn_started = None
+        return seconds
+
+    def delta(self, text: str) -> None:
+        """A piece of an answer came."""
+        self._latest = time.monotonic()
+        if not self._deltas:
+            self._first = self._latest
+        self._deltas += 1
+        self._characters += len(text)
+
+    def report(self, usage: UsageReported) -> None:
+        """The provider's numbers of one answer."""
+        self.last = usage
+        self.turn_tokens += usage.output_tokens
+        if usage.model:
+            self.model, self.answered = usage.model, True
+        self.context_used, self.context_limit = usage.context_used, usage.context_limit or self.context_limit
+        if usage.cost is not None:
+            self.cost = (self.cost or 0.0) + usage.cost
+        self.next_answer()
+
+    def next_answer(self) -> None:
+        """The model is asked again: its first token is counted from here."""
+        self._deltas = self._characters = 0
+        self._asked = time.monotonic()
+
+    def rate(self) -> tuple[float, bool] | None:
+        """Tokens a second, and whether it is counted here (true) or reported by the model's side (false)."""
+        elapsed = self._latest - self._first
+        if self._deltas > 1 and elapsed > _SETTLE_SECONDS:
+            long = self._characters / self._deltas > _LONG_DELTA
+            tokens = self._characters / _CHARACTERS_PER_TOKEN if long else self._deltas - 1
+            return tokens / elapsed, True
+        return (self.last.tokens_per_second, False) if self.last else None
+
+    def first_token(self) -> float | None:
+        """Seconds to the first token of the answer under way, else of the last one."""
+        if self._deltas:
+            return self._first - self._asked
+        return self.last.ttft_seconds if self.last else None
+
+    def fragments(self, width: int, extra: str = "") -> list[Fragment]:
+        """The line, as much of it as fits."""
+        parts: list[Fragment] = [("class:strong" if self.answered else "", self.model or "no model yet")]
+        if rate := self.rate():
+            parts.append(("class:accent", f"{'~' if rate[1] else ''}{rate[0]:,.0f} tok/s"))
+        first = self.first_token()
+        if first is not None:
+            parts.append(("class:dim", f"first {duration(first)}"))
+        if self.context_limit:
+            share = 100 * self.context_used / self.context_limit
+            style = "class:warn" if share >= 80 else "class:dim"
+            parts.append((style, f"ctx {count(self.context_used)}/{count(self.context_limit)} {share:.0f}%"))
+        if self.cost is not None:
+            parts.append(("class:dim", f"${self.cost:.4f}" if self.cost < 1 else f"${self.cost:.2f}"))
+        if extra:
+            parts.append(("class:dim", extra))
+        line: list[Fragment] = [("", "  ")]
+        used = 2
+        for number, part in enumerate(parts):
+            needed = cells(part[1]) + (3 if number else 0)
+            if used + needed > width - 1:
+                break
+            line += [("class:dim", " · "), part] if number else [part]
+            used += needed
+        return line

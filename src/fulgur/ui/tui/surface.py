@@ -1,0 +1,63 @@
+"""What is on the screen: the transcript above, the live area below, and the program's own remarks in both."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fulgur.ui.tui import blocks
+from fulgur.ui.tui.crash import log_crash
+from fulgur.ui.tui.screen import Screen
+from fulgur.ui.tui.transcript import Transcript
+
+
+class Surface:
+    """A screen with a transcript; the Tui adds the agent and the keys."""
+
+    def __init__(self, screen: Screen, crash_log: Path) -> None:
+        self.screen = screen
+        self.transcript = Transcript(screen.width)
+        self.notice = ""
+        self._crash_log = crash_log
+        screen.before_frame = self._closed_rows
+
+    def _closed_rows(self) -> list[str]:
+        self.transcript.width = self.screen.width
+        return self.transcript.take()
+
+    def say(self, text: str) -> None:
+        """A remark that stays on screen."""
+        self.show(blocks.note(text, self.screen.width))
+
+    def show(self, rows: list[str]) -> None:
+        """Rows by the program itself."""
+        self.transcript.add("note", rows)
+        self.screen.request_frame()
+
+    def complain(self, message: str, hint: str, *, warning: bool = False) -> None:
+        """An error or a warning."""
+        self.transcript.add("problem", blocks.problem(message, hint, self.screen.width, warning=warning))
+        self.screen.request_frame()
+
+    def tell(self, text: str, seconds: float = 3.0) -> None:
+        """A remark above the input that goes away by itself."""
+        self.notice = text
+        self.screen.request_frame()
+        if self.screen.loop is not None:
+            self.screen.loop.call_later(seconds, self._untell, text)
+
+    def _untell(self, text: str) -> None:
+        if self.notice == text:
+            self.notice = ""
+            self.screen.request_frame()
+
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None:
+            self.crashed(error)
+
+    def crashed(self, error: BaseException) -> None:
+        """A bug: the screen lives on."""
+        where = log_crash(error, self._crash_log)
+        self.complain(f"internal error: {where}", f"the draft is kept; details in {self._crash_log}")
