@@ -1,0 +1,57 @@
+"""`fulgur bench NAME`: measure this machine. Each bench is a module that is imported only when it is called.
+
+A bench module has two functions:
+    add_arguments(parser: argparse.ArgumentParser) -> None
+    run(args: argparse.Namespace) -> fulgur.bench.report.Report
+The table, `--json` and `--plot` are the same for all of them and are done here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+from fulgur.errors import UsageError
+
+# name -> (module, one line of help)
+BENCHES: dict[str, tuple[str, str]] = {
+    "engine": (
+        "fulgur.bench.engine",
+        "decode, prefill, verify and edit speed of the CPU engine, with llama.cpp beside it",
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The bench's name; what follows it belongs to the bench."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "benches:\n" + "\n".join(f"  {name:<12}{text}" for name, (_, text) in BENCHES.items())
+    parser.add_argument("name", choices=list(BENCHES), metavar="NAME", help="which bench")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur bench NAME --help` lists them")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one bench; exit code 0 whenever it could measure (a bar that is missed is shown, not an error)."""
+    name, text = BENCHES[args.name]
+    module = importlib.import_module(name)
+    parser = argparse.ArgumentParser(prog=f"fulgur bench {args.name}", description=text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the rows")
+    module.add_arguments(parser)
+    options = parser.parse_args(args.options)
+    for path in (options.json, options.plot):
+        # Found out before the measurement, not after it.
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: its folder is not there")
+    if options.plot is not None and options.plot.suffix != ".svg":
+        raise UsageError(f"{options.plot}: --plot draws SVG", hint="Give a name that ends in .svg.")
+    report = module.run(options)
+    report.print()
+    if options.json is not None:
+        report.write_json(options.json)
+    if options.plot is not None:
+        from fulgur.bench.plot import svg
+
+        options.plot.write_text(svg(report), encoding="utf-8")
+    return 0
