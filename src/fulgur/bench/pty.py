@@ -1,0 +1,67 @@
+"""A program in a real pseudo terminal: what it prints is read as bytes, keys are written as bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class PtyProgram:
+    """Starts the program with the terminal as its stdin, stdout and stderr."""
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, columns: int = 80, rows: int = 24
+    ) -> None:
+        self.started = time.perf_counter()
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.chdir(cwd)
+            os.execve(command[0], list(command), dict(env))
+        self.exit_code: int | None = None
+
+    def write(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.fd, keys.encode())
+
+    def read(self, seconds: float) -> bytes:
+        """What is there, waiting for at most `seconds`; empty when nothing came or the program has ended."""
+        ready, _, _ = select.select([self.fd], [], [], max(seconds, 0))
+        if not ready:
+            return b""
+        try:
+            return os.read(self.fd, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            return b""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """As when the window is dragged: the program gets SIGWINCH."""
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended."""
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the program if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """End it and give the terminal back."""
+        self.kill()
+        while self.poll() is None:
+            time.sleep(0.005)
+        os.close(self.fd)

@@ -1,0 +1,192 @@
+"""The parts of the screen by themselves: diffs, completion, approvals, the meter, the transcript's order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fulgur.protocol import agent as events
+from fulgur.ui.tui import approvals as approvals_module
+from fulgur.ui.tui.approvals import Approvals
+from fulgur.ui.tui.blocks import count, duration, tool_rows
+from fulgur.ui.tui.complete import Choice, Completer
+from fulgur.ui.tui.diff import diff_rows
+from fulgur.ui.tui.draft import Draft
+from fulgur.ui.tui.files import FileIndex
+from fulgur.ui.tui.outbox import Outbox
+from fulgur.ui.tui.status import Meter
+from fulgur.ui.tui.transcript import Transcript
+
+DIFF = """--- a/app.py
++++ b/app.py
+@@ -3,4 +3,4 @@ def main():
+ import os
+
+-x = 1
++x = 2
++++ counter
+ done()
+@@ -40,1 +41,1 @@
+-old
++new
+"""
+
+
+def plain(rows: list[str]) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", row).rstrip() for row in rows]
+
+
+def test_diff_rows_have_numbers_and_colours() -> None:
+    rows = diff_rows(DIFF)
+    assert plain(rows) == [
+        "    3   import os",
+        "    4",
+        "    5 - x = 1",
+        "    5 + x = 2",
+        "    6 + ++ counter",
+        "    7   done()",
+        "     ⋮",
+        "   40 - old",
+        "   41 + new",
+    ]
+    assert "\x1b[31m- x = 1" in rows[2] and "\x1b[32m+ x = 2" in rows[3]
+
+
+def test_a_long_diff_says_how_much_is_left() -> None:
+    assert plain(diff_rows(DIFF, limit=4))[-1].strip() == "… 5 more rows, /diff shows all"
+
+
+def completer(tmp_path: Path) -> Completer:
+    for name in ("src/app.py", "src/apple.txt", "readme.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    commands = [Choice("/model"), Choice("/fast"), Choice("/fork")]
+    made = Completer(
+        FileIndex(tmp_path), commands, lambda name: [Choice("on"), Choice("off")] if name == "/fast" else []
+    )
+    made.files.refresh()
+    made.files.wait(10)
+    return made
+
+
+def test_completion_of_commands_arguments_and_files(tmp_path: Path) -> None:
+    made = completer(tmp_path)
+
+    def choices(text: str) -> list[str]:
+        menu = made.menu(text, len(text))
+        return [choice.text for choice in menu.choices] if menu else []
+
+    assert choices("/f") == ["/fast", "/fork"]
+    assert choices("/fast o") == ["on", "off"]
+    assert choices("look at @app") == ["@src/app.py", "@src/apple.txt"]
+    assert choices("look at @sat") == ["@src/apple.txt"]  # letters in this order
+    assert choices("mail me@app") == []
+    assert choices("a /f") == []
+
+
+def test_accepting_a_file_keeps_the_rest_of_the_draft(tmp_path: Path) -> None:
+    draft = Draft(tmp_path / "history", completer(tmp_path))
+    draft.give("fix @app please")
+    draft.buffer.cursor_position = len("fix @app")
+    assert draft.menu is not None
+    assert draft.accept(False, and_run=True) is False
+    assert draft.text == "fix @src/app.py please"
+
+
+def asked(name: str) -> events.ApprovalAsked:
+    return events.ApprovalAsked(turn=1, approval_id=name, call_id="c", title="$ rm x", reason="", prefix=("rm",))
+
+
+def test_an_approval_takes_no_key_while_the_person_types(tmp_path: Path) -> None:
+    draft = Draft(tmp_path / "history", completer(tmp_path))
+    waiting = Approvals(draft)
+    draft.buffer.insert_text("half a sent")
+    waiting.ask(asked("1"))
+    assert waiting.arm() is not None and not waiting.wants_key  # too early: the keys still belong to the draft
+    draft.last_key -= approvals_module.STILL_SECONDS
+    waiting._shown -= approvals_module.ARM_SECONDS
+    assert waiting.arm() is None and waiting.wants_key and draft.text == ""
+    draft.buffer.insert_text("typed since")
+    waiting.settle("1")
+    assert draft.text == "half a sent\ntyped since"
+
+
+def test_approvals_of_parallel_calls_are_asked_one_after_another(tmp_path: Path) -> None:
+    waiting = Approvals(Draft(tmp_path / "history", completer(tmp_path)))
+    for name in ("1", "2", "3"):
+        waiting.ask(asked(name))
+    waiting.settle("2")  # answered by a remembered prefix meanwhile
+    waiting.settle("1")
+    assert waiting.current is not None and waiting.current.approval_id == "3"
+
+
+def test_what_the_agent_never_took_up_is_given_back() -> None:
+    box = Outbox()
+    box.send(None, "submit", "first")
+    box.send(None, "steer", "second")
+    box.taken("first")
+    assert box.take_back() == ["second"] and box.pending == []
+
+
+def usage(**changes: object) -> events.UsageReported:
+    fields = {
+        "turn": 1,
+        "model": "m",
+        "input_tokens": 10,
+        "cached_tokens": 0,
+        "output_tokens": 20,
+        "tokens_per_second": 1234.0,
+        "ttft_seconds": 0.08,
+        "context_used": 30_000,
+        "context_limit": 32_768,
+        "cost": 0.5,
+    }
+    return events.UsageReported(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_status_line_shows_the_reported_numbers_and_drops_what_does_not_fit() -> None:
+    meter = Meter()
+    meter.start_turn()
+    meter.report(usage())
+    line = "".join(text for _, text in meter.fragments(100))
+    assert line == "  m · 1,234 tok/s · first 80 ms · ctx 30.0k/32.8k 92% · $0.5000"
+    meter.report(usage())
+    assert "$1.00" in "".join(text for _, text in meter.fragments(100))  # the cost adds up
+    assert "".join(text for _, text in meter.fragments(24)) == "  m · 1,234 tok/s"
+
+
+def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
+    transcript = Transcript(60)
+    for event in (
+        events.TurnStarted(turn=1, text="do it", way="tools", reason="tool loop"),
+        events.TextDelta(turn=1, text="First I wi"),
+        events.Steered(turn=1, text="no, other"),
+        events.TextDelta(turn=1, text="Right."),
+        events.ToolStarted(turn=1, call_id="a", name="shell", title="$ ls"),
+        events.ToolFinished(turn=1, call_id="a", name="shell", ok=False, output="no such file", seconds=0.01),
+        events.TextDelta(turn=1, text="Hm"),
+        events.TurnStopped(turn=1, text="…"),
+    ):
+        transcript.on_event(event)
+    shown = [row for row in plain(transcript.take()) if row]
+    assert shown == [
+        "› do it",
+        "· tool loop",
+        "First I wi",
+        "› no, other",
+        "Right.",
+        "✗ $ ls",
+        "  │ no such file",
+        "Hm",
+        "■ stopped; what was said is kept",
+    ]
+
+
+def test_long_output_of_a_call_is_cut_in_the_middle() -> None:
+    rows = plain(tool_rows("$ x", "shell", True, "\n".join(map(str, range(50))), 2.0, 80))
+    assert rows == ["✓ $ x  2.0 s", *(f"  │ {t}" for t in ("0", "1", "… 44 more lines", "46", "47", "48", "49"))]
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [count(950), count(12_400), count(131_072)] == ["950", "12.4k", "131k"]
+    assert [duration(0.0853), duration(4.1), duration(75)] == ["85 ms", "4.1 s", "1 min 15 s"]
