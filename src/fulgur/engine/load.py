@@ -1,0 +1,142 @@
+"""From a model on disk to an engine in this process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.engine.engine import Engine
+    from fulgur.engine.runtime import Runtime
+    from fulgur.model.config import ModelConfig
+    from fulgur.model.weights import Weights
+    from fulgur.text.tokenizer import Tokenizer
+
+RUNTIMES = ("native", "reference")
+_DEFAULT_TOKENS = (8192, 32768)  # the KV cache holds two contexts, within these bounds and a quarter of the free memory
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to open a model. None leaves the choice to the engine."""
+
+    model: Path
+    bits: int | None = None
+    threads: int | None = None
+    kv_tokens: int | None = None
+    runtime: str = "native"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What was opened. `memory` is bytes of the whole process, after loading."""
+
+    model: str
+    config: ModelConfig
+    context: int
+    kv_tokens: int
+    vocab_size: int
+    runtime: str
+    isa: str
+    threads: int
+    weight_bytes: int
+    kv_bytes: int
+    memory: int
+    pid: int
+
+
+def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, EngineInfo]:
+    """Load weights and tokenizer and make an engine over the chosen runtime."""
+    from fulgur.engine.engine import Engine
+    from fulgur.engine.speculate import measure_cost
+    from fulgur.model.weights import load
+
+    if options.runtime not in RUNTIMES:
+        raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
+    weights = load(options.model, bits=options.bits)
+    tokenizer = open_tokenizer(options.model)
+    blocks = kv_blocks(weights.config, options.kv_tokens)
+    runtime = open_runtime(options.runtime, weights, blocks, options.threads)
+    engine = Engine(runtime, tokenizer, cost=measure_cost(runtime), **engine_options)
+    info = EngineInfo(
+        model=options.model.stem if options.model.is_file() else options.model.resolve().name,
+        config=weights.config,
+        context=engine.context,
+        kv_tokens=blocks * _BLOCK,
+        vocab_size=runtime.vocab_size,
+        runtime=options.runtime,
+        isa=str(getattr(runtime, "isa", options.runtime)),
+        threads=int(getattr(runtime, "threads", 1)),
+        weight_bytes=weights.nbytes,
+        kv_bytes=blocks * _BLOCK * kv_bytes_per_token(weights.config),
+        memory=process_memory(),
+        pid=os.getpid(),
+    )
+    return engine, info
+
+
+def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None) -> Runtime:
+    if kind == "native":
+        from fulgur.kernels.native import Runtime as NativeRuntime
+
+        return NativeRuntime(weights, kv_blocks=blocks, threads=threads)
+    from fulgur.kernels.reference import Runtime as ReferenceRuntime
+
+    return ReferenceRuntime(weights, kv_blocks=blocks, threads=threads)
+
+
+def open_tokenizer(model: Path) -> Tokenizer:
+    """The tokenizer of a model folder or of a .gguf file."""
+    from fulgur.text.tokenizer import Tokenizer
+
+    if model.is_dir() and ((model / "tokenizer.json").exists() or not list(model.glob("*.gguf"))):
+        return Tokenizer.from_folder(model)
+    from fulgur.model.gguf import GgufSource
+    from fulgur.model.weights import open_source
+
+    source = open_source(model)
+    assert isinstance(source, GgufSource)
+    return Tokenizer.from_gguf_metadata(source.tokenizer_metadata)
+
+
+def kv_bytes_per_token(config: ModelConfig) -> int:
+    """Keys and values of every layer, in bf16."""
+    return 2 * 2 * config.n_layers * config.n_kv_heads * config.head_dim
+
+
+def kv_blocks(config: ModelConfig, tokens: int | None) -> int:
+    """Blocks of the KV cache for that many tokens, or for a default that fits the machine."""
+    if tokens is None:
+        low, high = _DEFAULT_TOKENS
+        tokens = min(max(2 * config.max_context, low), high)
+        affordable = free_memory() // 4 // kv_bytes_per_token(config)
+        tokens = max(min(tokens, affordable), 1024)
+    if tokens < _BLOCK:
+        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {_BLOCK}.")
+    return -(-tokens // _BLOCK)
+
+
+def free_memory() -> int:
+    """Bytes that could be had, as far as the system says."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def process_memory() -> int:
+    """Resident bytes of this process; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

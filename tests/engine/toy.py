@@ -1,0 +1,72 @@
+"""A runtime without a model: the next token is a hash of everything the row attends to.
+
+It honours the contract of the real ones. Keys and values are one number a slot, mixed from token and position; a row
+reads all slots up to its own through its table. A wrong block, a stale slot or a wrong position changes the output.
+`period` makes texts repeat themselves, so that drafts have something to find.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+
+
+def _stir(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(29))) * _B
+    return x ^ (x >> np.uint64(32))
+
+
+class ToyRuntime:
+    """`window`: only the last tokens decide (0: all of them), which makes loops and copies likely."""
+
+    block_tokens = 64
+    max_rows = 256
+
+    def __init__(self, vocab_size: int = 300, kv_blocks: int = 32, max_context: int = 1024, window: int = 0) -> None:
+        self.vocab_size = vocab_size
+        self.kv_blocks = kv_blocks
+        self.max_context = max_context
+        self.window = window
+        self.kv = np.zeros((kv_blocks, self.block_tokens), np.uint64)
+        self.steps = 0
+        self.rows = 0
+        self.copies = 0
+        self.logit_steps = 0
+        self._ids = np.arange(vocab_size, dtype=np.uint64) * _A
+
+    def step(self, tokens, positions, sequences, tables, logit_rows, logits=None):
+        self.steps += 1
+        self.rows += len(tokens)
+        self.logit_steps += logits is not None
+        assert 0 < len(tokens) <= self.max_rows
+        assert tokens.min() >= 0 and tokens.max() < self.vocab_size and positions.max() < self.max_context
+        blocks = tables[sequences, positions // 64]
+        assert blocks.min() >= 0, "a row without a block"
+        assert len({(b, p % 64) for b, p in zip(blocks.tolist(), positions.tolist(), strict=True)}) == len(tokens)
+        where = np.zeros_like(positions) if self.window else positions
+        value = _stir((tokens.astype(np.uint64) + np.uint64(1)) * _A + where.astype(np.uint64))
+        self.kv[blocks, positions % 64] = value
+        best = np.empty(len(logit_rows), np.int32)
+        for i, row in enumerate(logit_rows.tolist()):
+            scores = self._scores(int(positions[row]), tables[sequences[row]])
+            best[i] = scores.argmax()
+            if logits is not None:
+                logits[i] = scores
+        return best
+
+    def _scores(self, position: int, table: np.ndarray) -> np.ndarray:
+        held = self.kv[table[: position // 64 + 1]].ravel()[: position + 1]
+        held = held[-self.window :] if self.window else held
+        weights = np.arange(1, len(held) + 1, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        state = (held * weights).sum(dtype=np.uint64)
+        hashed = _stir(self._ids + _stir(np.array([state]))[0])
+        return ((hashed >> np.uint64(40)).astype(np.float32) / np.float32(1 << 21)).astype(np.float32)
+
+    def copy_block(self, source: int, target: int) -> None:
+        assert source != target
+        self.copies += 1
+        self.kv[target] = self.kv[source]
+
+    def close(self) -> None:
+        pass
