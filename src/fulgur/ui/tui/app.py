@@ -25,7 +25,7 @@ from fulgur.ui.tui.opening import open_agent
 from fulgur.ui.tui.outbox import Kind, Outbox
 from fulgur.ui.tui.screen import Screen
 from fulgur.ui.tui.status import Meter
-from fulgur.ui.tui.surface import Surface
+from fulgur.ui.tui.surface import TERMINAL_GONE, Surface
 from fulgur.ui.tui.theme import paint
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Tui(Surface):
         try:
             with redirect_stderr(CapturedStderr(lambda line: self.complain(line, "", warning=True))):
                 code = await self.screen.run_async(pre_run=self._start, set_exception_handler=False)
-        except EOFError:
-            code = 0  # the terminal went away
+        except (EOFError, OSError):
+            code = TERMINAL_GONE
         finally:
             self.draft.save()
         self.transcript.close()
@@ -81,7 +81,8 @@ class Tui(Surface):
                 await self.agent.close()
             if session.turns:
                 self.transcript.add("end", blocks.note(f"fulgur --resume {session.session_id}", self.screen.width))
-        self.screen.flush_rows()
+        if code != TERMINAL_GONE:
+            self.screen.flush_rows()
         return code
 
     def _start(self) -> None:
@@ -237,11 +238,6 @@ class Tui(Surface):
         elif self.draft.text.strip():
             self.draft.send()
         self.tell("Ctrl-C again to leave", _TWICE_SECONDS)
-
-    def quit(self, code: int) -> None:
-        """Leave the screen."""
-        if self.screen.is_running and not self.screen.is_done:
-            self.screen.exit(result=code)
 
     def decide(self, decision: events.Decision) -> None:
         """Answer the open question."""

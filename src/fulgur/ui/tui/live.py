@@ -50,10 +50,11 @@ class LiveArea:
         """From top to bottom, everything that is not committed yet."""
         rows = [
             self._part(self._tail, wrap=True),
+            Window(height=1, dont_extend_height=True),
             self._part(self._tools),
             self._part(self._waiting),
             self._part(self._approval, wrap=True),
-            Window(FormattedTextControl(self._working), height=1, dont_extend_height=True),
+            self._part(self._working),
             self.input,
             self._part(self._menu),
             Window(FormattedTextControl(self._status), height=1, dont_extend_height=True),

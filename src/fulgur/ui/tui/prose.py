@@ -44,7 +44,7 @@ class Prose:
 
     def finish(self) -> list[str]:
         """Close the row under way, if there is one."""
-        return [self._close_line()] if self._line else []
+        return [self._close_line()] if self._line.strip() else []
 
     @property
     def tail(self) -> str:

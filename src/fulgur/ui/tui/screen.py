@@ -64,12 +64,15 @@ class FrameOutput(Vt100_Output):
 
 
 def _terminal_size() -> Size:
-    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:  # the terminal has gone away; the signal that says so is on its way
+        columns = rows = 0
     return Size(rows=rows or 24, columns=columns or 80)
 
 
 class Screen(Application[int]):
-    """The application: prompt_toolkit's layout as the live area, and `commit` for the rows above it."""
+    """The application: prompt_toolkit's layout as the live area; `before_frame` gives the rows to print above it."""
 
     def __init__(self, **options: Any) -> None:
         # Asking the terminal where the cursor is costs a round trip for each frame, and nothing here needs it.
@@ -80,7 +83,6 @@ class Screen(Application[int]):
         self.ttimeoutlen = self.timeoutlen = 0.05  # how long Esc waits to be the start of something longer
         self.before_frame: Callable[[], Sequence[str]] = list
         self._kept: deque[str] = deque(maxlen=KEPT_ROWS)
-        self._waiting: list[str] = []
         self._frame_due = False
         self._last_frame = 0.0
         # xterm cuts rows when it gets narrower; the others fold them.
@@ -89,11 +91,6 @@ class Screen(Application[int]):
     @property
     def width(self) -> int:
         return self.frames.get_size().columns
-
-    def commit(self, rows: Sequence[str]) -> None:
-        """Rows for the scrollback, shown with the next frame."""
-        self._waiting += rows
-        self.request_frame()
 
     def request_frame(self) -> None:
         """Draw soon: at most 30 frames a second, and none while nothing changes."""
@@ -109,8 +106,7 @@ class Screen(Application[int]):
         if self.loop is None or not self.is_running:
             return
         self._last_frame = self.loop.time()
-        rows = [*self.before_frame(), *self._waiting]
-        self._waiting = []
+        rows = self.before_frame()
         with self.frames.frame():
             if rows or self._shrinks():
                 self.renderer.erase(leave_alternate_screen=False)
@@ -119,9 +115,8 @@ class Screen(Application[int]):
 
     def flush_rows(self) -> None:
         """Print what still waits; for the end, when the live area is gone."""
-        rows, self._waiting = [*self.before_frame(), *self._waiting], []
         with self.frames.frame():
-            self._print(rows)
+            self._print(self.before_frame())
 
     def redraw_all(self) -> None:
         """Clear the terminal and print the last rows again (Ctrl-L)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from fulgur.ui.tui import blocks
 from fulgur.ui.tui.crash import log_crash
 from fulgur.ui.tui.screen import Screen
 from fulgur.ui.tui.transcript import Transcript
+
+TERMINAL_GONE = 128 + signal.SIGHUP  # exit code
 
 
 class Surface:
@@ -53,9 +57,17 @@ class Surface:
             self.screen.request_frame()
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Nothing that goes wrong in a callback is silent, and nothing of it ends the session."""
         error = context.get("exception")
-        if error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE, errno.EBADF):
+            self.quit(TERMINAL_GONE)
+        elif error is not None:
             self.crashed(error)
+
+    def quit(self, code: int) -> None:
+        """Leave the screen."""
+        if self.screen.is_running and not self.screen.is_done:
+            self.screen.exit(result=code)
 
     def crashed(self, error: BaseException) -> None:
         """A bug: the screen lives on."""
