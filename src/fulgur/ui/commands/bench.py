@@ -20,6 +20,7 @@ BENCHES: dict[str, tuple[str, str]] = {
         "fulgur.bench.engine",
         "decode, prefill, verify and edit speed of the CPU engine, with llama.cpp beside it",
     ),
+    "tui": ("fulgur.bench.tui", "start of the terminal UI and key lag while text streams"),
 }
 
 

@@ -1,0 +1,83 @@
+"""A real server on a free port whose model plays a script: the other side of measurements and tests of the terminal UI."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+from fulgur.errors import FulgurError
+
+MODEL = "scripted"
+
+
+class ScriptedServer:
+    """Writes the server's and the agent's config into `home` (a FULGUR_HOME of its own) and runs `fulgur serve`."""
+
+    def __init__(self, home: Path, script: str, *, config: str = "") -> None:
+        self.home = home
+        self.port = _free_port()
+        self.environment = {"FULGUR_HOME": str(home)}
+        self._process: subprocess.Popen[bytes] | None = None
+        (home / "script.toml").write_text(script, encoding="utf-8")
+        (home / "server.toml").write_text(
+            f'[server]\nport = {self.port}\n[models.{MODEL}]\nbackend = "scripted"\npath = "{home / "script.toml"}"\n'
+            "price = {input = 1.0, output = 2.0}\n",
+            encoding="utf-8",
+        )
+        (home / "config.toml").write_text(
+            f'model = "{MODEL}"\nmodel_provider = "scripted"\n{config}\n'
+            f'[model_providers.scripted]\nname = "scripted"\nbase_url = "http://127.0.0.1:{self.port}/v1"\n',
+            encoding="utf-8",
+        )
+
+    def __enter__(self) -> ScriptedServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        log = self.home / "server.log"
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fulgur", "serve"],
+                env={**os.environ, **self.environment},
+                stdout=file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+            )
+        end = time.monotonic() + 20
+        while not self._healthy():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise FulgurError("the scripted server did not start", hint=log.read_text(errors="replace")[-800:])
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,145 @@
+"""`fulgur bench tui`: from start to the first prompt, and from a key to the screen while 2,000 tokens a second stream.
+
+The real program runs in a real pseudo terminal against a real server whose scripted model keeps the pace. A key counts
+as shown when the terminal has received it. Every key is another rare letter, so none is mistaken for streamed text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fulgur.bench.pty import PtyProgram
+from fulgur.bench.report import Report, progress
+from fulgur.bench.scripted_server import ScriptedServer
+from fulgur.errors import FulgurError
+
+_PROMPT = "› ".encode()
+_LETTERS = [chr(code) for code in range(0x100, 0x180) if chr(code).isalpha()]
+_WORD = re.compile(rb"w(\d{4})")
+_WARM_UP = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How much to measure."""
+    parser.add_argument("--starts", type=int, default=15, help="how often the program is started (default 15)")
+    parser.add_argument("--keys", type=int, default=200, help="how many keys are pressed (default 200)")
+    parser.add_argument("--rate", type=int, default=2000, help="tokens a second that stream meanwhile (default 2000)")
+
+
+def run(args: argparse.Namespace) -> Report:
+    """Measure both; medians and the 95th percentile."""
+    report = Report("terminal UI")
+    with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("bench tui", 3) as begin:
+        home, work = Path(folder) / "home", Path(folder) / "work"
+        home.mkdir()
+        work.mkdir()
+        begin("server")
+        # Enough to speak for as long as the keys take, and some more.
+        tokens = int(args.rate * (args.keys * 0.15 + 30))
+        script = f"rate = {args.rate}\n[[reply]]\nsteps = [{{tokens = {tokens}}}]\n"
+        with ScriptedServer(home, script) as server:
+            env = {**os.environ, **server.environment, "TERM": "xterm-256color"}
+            begin("starts")
+            starts = [_start_ms(env, work, report) for _ in range(_WARM_UP + args.starts)][_WARM_UP:]
+            begin("keys")
+            lags, rate = _lags_ms(env, work, args.keys)
+    report.add("tui.start_ms", statistics.median(starts), "ms", bar=400, at_most=True)
+    report.add("tui.start_max_ms", max(starts), "ms")
+    report.add("tui.lag_p50_ms", statistics.median(lags), "ms")
+    report.add("tui.lag_p95_ms", statistics.quantiles(lags, n=20)[-1], "ms", bar=30, at_most=True)
+    report.add("tui.lag_max_ms", max(lags), "ms")
+    report.add("tui.stream_tok_s", rate, "tok/s", bar=0.95 * args.rate)
+    report.notes.append(f"{len(starts)} starts (median), {len(lags)} keys, at random moments while text streams")
+    return report
+
+
+def _program(env: dict[str, str], work: Path) -> PtyProgram:
+    command = [sys.executable, "-m", "fulgur"]
+    return PtyProgram(command, env=env, cwd=work)
+
+
+def _start_ms(env: dict[str, str], work: Path, report: Report) -> float:
+    """Spawn to prompt; the prompt takes keys by then, so one is pressed and waited for to be sure."""
+    program = _program(env, work)
+    try:
+        _wait_for(program, _PROMPT)
+        seconds = time.perf_counter() - program.started
+        program.write(_LETTERS[0])
+        _wait_for(program, _LETTERS[0].encode())
+        loaded = Path(f"/proc/{program.pid}/maps")
+        if loaded.exists() and "libtorch" in loaded.read_text():
+            report.notes.append("torch was loaded at start")
+        return seconds * 1000
+    finally:
+        program.close()
+
+
+def _lags_ms(env: dict[str, str], work: Path, keys: int) -> tuple[list[float], float]:
+    """Key-to-screen times while the answer streams, and the rate at which it really did."""
+    program = _program(env, work)
+    pause = random.Random(7)
+    try:
+        _wait_for(program, _PROMPT)
+        program.write("speak\r")
+        _wait_for(program, b"w0100", 60)
+        counter = _WordCounter()
+        lags = []
+        begun = time.perf_counter()
+        for number in range(keys):
+            _drain(program, pause.uniform(0.03, 0.13), counter)
+            letter = _LETTERS[number % len(_LETTERS)]
+            if number and number % len(_LETTERS) == 0:
+                program.write("\x15")  # Ctrl-U: the letters are used again
+                _drain(program, 0.1, counter)
+            pressed = time.perf_counter()
+            program.write(letter)
+            counter.feed(_wait_for(program, letter.encode()))
+            lags.append((time.perf_counter() - pressed) * 1000)
+        rate = counter.words / (time.perf_counter() - begun)
+    finally:
+        program.close()
+    return lags, rate
+
+
+class _WordCounter:
+    """The streamed words are numbered, so the newest one tells how many there were, however often rows are drawn."""
+
+    def __init__(self) -> None:
+        self.words = 0
+        self._newest: int | None = None
+
+    def feed(self, data: bytes) -> None:
+        for match in _WORD.finditer(data):
+            number = int(match.group(1))
+            if self._newest is None:
+                self._newest = number
+            step = (number - self._newest) % 10_000
+            if step < 5_000:  # otherwise an older word, drawn again
+                self.words += step
+                self._newest = number
+
+
+def _drain(program: PtyProgram, seconds: float, counter: _WordCounter) -> None:
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        counter.feed(program.read(left))
+
+
+def _wait_for(program: PtyProgram, wanted: bytes, seconds: float = 20.0) -> bytes:
+    """Read until the bytes came; everything read."""
+    data = b""
+    end = time.perf_counter() + seconds
+    while wanted not in data:
+        data += program.read(end - time.perf_counter())
+        if time.perf_counter() > end or program.poll() is not None:
+            shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))[-400:]
+            raise FulgurError(f"the terminal UI did not show {wanted.decode()!r}", hint=f"it showed: {shown.strip()!r}")
+    return data
