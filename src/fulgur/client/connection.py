@@ -15,13 +15,14 @@ from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.errors import ApiError
+from fulgur.protocol.ids import new_id
 from fulgur.protocol.items import Item, user_message
 
 RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
 
 
 class Turn:
-    """A finished response as this side remembers it: enough to send the conversation again without the server's help."""
+    """A finished response as this side remembers it: enough to send the conversation again in full."""
 
     __slots__ = ("input", "output", "parent")
 
@@ -55,7 +56,7 @@ class Connection:
         self._waiting: dict[str | None, deque[ResponseStream]] = {}  # sent, response.created not seen
         self._active: dict[str | None, ResponseStream] = {}
         self._latest: dict[str | None, str] = {}
-        self._prefills: deque[asyncio.Future[ev.Prefilled]] = deque()
+        self._prefills: dict[str, asyncio.Future[ev.Prefilled]] = {}
         self._closed = False
         self._live = asyncio.Event()
 
@@ -83,8 +84,10 @@ class Connection:
         if not self.is_fulgur:
             return None
         future: asyncio.Future[ev.Prefilled] = asyncio.get_running_loop().create_future()
-        self._prefills.append(future)
-        await self.send({**body, "type": "response.prefill", **({"stream_id": lane} if lane else {})})
+        name = new_id("prefill")
+        self._prefills[name] = future
+        frame = {**body, "type": "response.prefill", "prefill_id": name}
+        await self.send({**frame, "stream_id": lane} if lane else frame)
         return await future
 
     async def models(self) -> list[dict[str, Any]]:
@@ -192,7 +195,7 @@ class Connection:
                     self._live.set()  # let waiting senders see that it is closed
 
     async def _recover(self) -> None:
-        for future in self._prefills:  # a hint that is not worth repeating
+        for future in self._prefills.values():  # a hint that is not worth repeating
             future.cancel()
         self._prefills.clear()
         streams = [*self._active.values(), *(stream for lane in self._waiting.values() for stream in lane)]
@@ -225,8 +228,9 @@ class Connection:
             self.rate_limits = event.rate_limits
             return
         if isinstance(event, ev.Prefilled):
-            if self._prefills:
-                self._prefills.popleft().set_result(event)
+            future = self._prefills.pop(str(event.prefill_id), None)
+            if future is not None and not future.done():
+                future.set_result(event)
             return
         if isinstance(event, ev.ResponseCreated):
             self._start(lane, event)

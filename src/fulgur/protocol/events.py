@@ -2,7 +2,7 @@
 
 Order, for one response: `created`, `in_progress` (after `queued` when it waits), then for each output item
 `output_item.added`, its parts and deltas, `output_item.done`; then exactly one of `completed`, `incomplete`,
-`failed`. `sequence_number` counts from 0 within a response; steer events take the next number of the response they steer.
+`failed`. `sequence_number` counts from 0 within a response; steer events take the next number of the steered one.
 `stream_id` is present only when the create named a lane.
 """
 
@@ -183,6 +183,7 @@ class Prefilled(Event, tag="response.prefilled"):
 
     input_tokens: int
     cached_tokens: int = 0
+    prefill_id: str | Unset = UNSET
 
 
 class RateLimits(Event, tag="codex.rate_limits"):

@@ -22,8 +22,11 @@ COMMANDS: dict[str, str] = {
     "exec": "work on a prompt without a screen, for scripts and CI",
     "ask": "which file owns X? from the symbol index, without a model",
     "config": "show, check, trust or import the configuration",
+    "serve": "serve models on this machine: the Responses API over HTTP and WebSocket",
+    "connect": "point another client at this server: codex",
     "demo": "walk through a completion and an edit, with the speeds",
     "bench": "measure this machine: engine",
+    "train": "train the embedded models: corpus, stages, export, evaluation",
     "doctor": "what this machine can do, and which kernels are used",
 }
 

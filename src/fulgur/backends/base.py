@@ -1,0 +1,231 @@
+"""The one interface of a backend: a turn goes in, an ordered stream of chunks comes out.
+
+A `Generation` yields, in order: `Begin` once; then deltas of text, reasoning and tool calls; then `Finish` once.
+After `steer` it yields `Steered` exactly where the old direction ends: what follows belongs to the new one.
+An error is raised from the iterator (ApiError when the client can act on it).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fulgur.protocol.items import Item
+
+Tool = dict[str, Any]
+
+
+class Conversation:
+    """The items of a conversation, as a chain of what each turn added: a warm turn costs only its own items.
+
+    `memo` is the backends' own: what they worked out about this prefix (its tokens), to go on from.
+    """
+
+    __slots__ = ("items", "length", "memo", "parent", "tools")
+
+    def __init__(self, items: list[Item], parent: Conversation | None = None) -> None:
+        self.parent = parent
+        self.items = items
+        self.length: int = len(items) + (parent.length if parent else 0)
+        self.memo: dict[str, Any] = {}
+        # Tools offered inside the input (`additional_tools`) stay offered in the turns that follow.
+        offered = [tool for item in items if item.get("type") == "additional_tools" for tool in item["tools"]]
+        self.tools: list[Tool] = offered or (parent.tools if parent else [])
+
+    def extend(self, items: list[Item]) -> Conversation:
+        return Conversation(items, self)
+
+    def chain(self) -> list[Conversation]:
+        """From the oldest part to this one."""
+        parts: list[Conversation] = []
+        part: Conversation | None = self
+        while part is not None:
+            parts.append(part)
+            part = part.parent
+        parts.reverse()
+        return parts
+
+    def all(self) -> list[Item]:
+        return [item for part in self.chain() for item in part.items]
+
+    def last(self) -> Item | None:
+        part: Conversation | None = self
+        while part is not None:
+            if part.items:
+                return part.items[-1]
+            part = part.parent
+        return None
+
+
+EMPTY = Conversation([])
+
+
+@dataclass
+class Sampling:
+    """How tokens are chosen; None means the model's own default."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Turn:
+    """What a model is asked to answer."""
+
+    conversation: Conversation
+    instructions: str | None = None
+    tools: list[Tool] = field(default_factory=list)  # function and custom tools; a namespaced one has "namespace"
+    tool_choice: str | dict[str, Any] = "auto"
+    parallel_tool_calls: bool = True
+    sampling: Sampling = field(default_factory=Sampling)
+    format: dict[str, Any] | None = None  # text.format: json_schema, json_object or text
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    verbosity: str | None = None
+    prediction: str | None = None  # text the answer is expected to resemble: the draft of the edit drafter
+    service_tier: str | None = None
+    cache_key: str | None = None
+
+
+@dataclass
+class Completion:
+    """A raw prompt to go on from; with `suffix`, the text between."""
+
+    prompt: str | list[int]
+    suffix: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a model can be asked for."""
+
+    context: int
+    chat: bool = True
+    tools: bool = True
+    fim: bool = False
+    edit: bool = False
+    steering: bool = True  # at a token, not only at an item's end
+    grammar: bool = False  # structured output is enforced, not hoped for
+    reasoning: bool = False
+    vision: bool = False
+    logprobs: bool = False
+
+
+@dataclass(slots=True)
+class Usage:
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Begin:
+    input_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class TextDelta:
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+
+
+@dataclass(slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(slots=True)
+class CallStart:
+    """A tool call begins. `custom` calls carry free text, the others JSON arguments."""
+
+    name: str
+    custom: bool = False
+    namespace: str | None = None
+    call_id: str | None = None
+
+
+@dataclass(slots=True)
+class CallDelta:
+    text: str
+
+
+@dataclass(slots=True)
+class CallEnd:
+    pass
+
+
+@dataclass(slots=True)
+class Steered:
+    """The new direction begins here: `items` were appended, `usage` is that of the old direction."""
+
+    items: list[Item]
+    usage: Usage
+    begin: Begin
+
+
+@dataclass(slots=True)
+class Finish:
+    """`reason`: stop, length, tool_calls, content_filter or cancelled."""
+
+    reason: str
+    usage: Usage
+
+
+Chunk = Begin | TextDelta | ReasoningDelta | CallStart | CallDelta | CallEnd | Steered | Finish
+
+
+class Generation(ABC):
+    """One running answer."""
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Stop at the next token; the iterator ends with `Finish("cancelled")`."""
+
+    @abstractmethod
+    def steer(self, items: list[Item]) -> bool:
+        """Stop at the next token, append the items, go on. False when it is too late: the answer has ended."""
+
+
+class Backend(ABC):
+    """A model that can be asked."""
+
+    name: str = ""  # the model's name
+    kind: str = ""  # local, upstream or scripted
+    capabilities: Capabilities
+    default_temperature: float = 1.0  # used, and named in the response, when the request has none
+
+    async def start(self) -> None:  # noqa: B027 - not every backend has something to start
+        """Load what is needed; called once before the first use."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Give back what `start` took."""
+
+    @abstractmethod
+    def generate(self, turn: Turn) -> Generation: ...
+
+    @abstractmethod
+    def complete(self, completion: Completion) -> Generation: ...
+
+    @abstractmethod
+    async def prefill(self, turn: Turn, *, unfinished: bool = False) -> Usage:
+        """Bring the turn's input into the cache and answer nothing; `unfinished`: its last message may still grow."""
+
+    @abstractmethod
+    async def count(self, turn: Turn) -> int:
+        """How many tokens the turn's input is."""

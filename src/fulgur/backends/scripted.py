@@ -1,0 +1,320 @@
+"""A backend that plays a script: deterministic answers, at any pace, with any failure. For tests and measurements.
+
+A script is a TOML or JSON file, or the same as objects:
+
+    rate = 2000            # tokens a second; 0: as fast as they are read
+    prefill_rate = 50000   # input tokens a second that are not in the cache; 0: at once
+    [[reply]]
+    match = "rename"       # regular expression over the last user text; left out: any
+    after = "function_call_output"   # kind of the last input item; left out: any
+    times = 1              # how often this reply may be used; left out: always
+    steps = [{text = "On it."}, {call = "exec_command", arguments = {cmd = "ls"}}, {delay = 0.1}, {tokens = 500},
+             {reasoning = "hm"}, {custom = "apply_patch", input = "*** Begin Patch"}, {fail = "the engine died"}]
+
+Without a matching reply it answers with what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fulgur.backends.base import (
+    Backend,
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Capabilities,
+    Chunk,
+    Completion,
+    Conversation,
+    Finish,
+    Generation,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    Turn,
+    Usage,
+)
+from fulgur.errors import FulgurError, UsageError
+from fulgur.protocol.errors import context_exceeded
+from fulgur.protocol.items import Item, item_type, text_of
+
+_TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
+
+
+class Step(msgspec.Struct, forbid_unknown_fields=True):
+    """One thing the model does; exactly one of the first six fields is set."""
+
+    text: str | None = None
+    reasoning: str | None = None
+    tokens: int | None = None
+    call: str | None = None
+    custom: str | None = None
+    fail: str | None = None
+    delay: float = 0.0
+    arguments: dict[str, Any] | str | None = None
+    input: str = ""
+    namespace: str | None = None
+
+
+class Reply(msgspec.Struct, forbid_unknown_fields=True):
+    steps: list[Step]
+    match: str | None = None
+    after: str | None = None
+    times: int | None = None
+
+
+class Script(msgspec.Struct, forbid_unknown_fields=True):
+    reply: list[Reply] = []
+    rate: float = 0.0
+    prefill_rate: float = 0.0
+
+
+def load_script(path: Path) -> Script:
+    """Read a script file; a UsageError names what is wrong in it."""
+    try:
+        raw = path.read_bytes()
+        data = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
+        return msgspec.convert(data, Script)
+    except OSError as error:
+        raise UsageError(f"Cannot read the script {path}: {error.strerror}") from None
+    except (msgspec.ValidationError, msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+class ScriptedBackend(Backend):
+    """Plays a `Script`; counts tokens and keeps a prefix cache as a real engine would."""
+
+    kind = "scripted"
+
+    def __init__(self, name: str, script: Script, *, context: int = 200_000, capabilities: Capabilities | None = None):
+        self.name = name
+        self.script = script
+        self.capabilities = capabilities or Capabilities(
+            context=context, fim=True, edit=True, reasoning=True, vision=True
+        )
+        self.running = 0  # generations under way: tests look at it to see that a vanished client frees the engine
+        self._used: dict[int, int] = {}
+
+    def generate(self, turn: Turn) -> Generation:
+        tokens = self._count(turn)
+        if tokens >= self.capabilities.context:
+            raise context_exceeded(self.name, tokens, self.capabilities.context)
+        return ScriptedGeneration(self, turn, tokens)
+
+    def complete(self, completion: Completion) -> Generation:
+        prompt = completion.prompt if isinstance(completion.prompt, str) else f"{len(completion.prompt)} tokens"
+        text = f"{prompt}␣{completion.suffix}" if completion.suffix else prompt
+        item = {"type": "message", "role": "user", "content": text}
+        return self.generate(Turn(Conversation([item]), sampling=completion.sampling))
+
+    async def prefill(self, turn: Turn, *, unfinished: bool = False) -> Usage:
+        tokens = self._count(turn)
+        cached = self.cached(turn.conversation)
+        await self.take_time_to_prefill(tokens - cached)
+        self.keep(turn.conversation)
+        return Usage(input_tokens=tokens, cached_tokens=cached)
+
+    async def count(self, turn: Turn) -> int:
+        return self._count(turn)
+
+    def reply_to(self, conversation: Conversation) -> list[Step]:
+        """The steps of the first reply that fits, else an echo."""
+        last = conversation.last()
+        kind = item_type(last) if last else ""
+        text = last_user_text(conversation)
+        for index, reply in enumerate(self.script.reply):
+            if reply.after is not None and reply.after != kind:
+                continue
+            if reply.match is not None and not re.search(reply.match, text):
+                continue
+            if reply.times is not None:
+                if self._used.get(index, 0) >= reply.times:
+                    continue
+                self._used[index] = self._used.get(index, 0) + 1
+            return reply.steps
+        return [Step(text=f"You said: {text}")]
+
+    def cached(self, conversation: Conversation) -> int:
+        part: Conversation | None = conversation
+        while part is not None:
+            if "scripted.cached" in part.memo:
+                return int(part.memo["scripted.tokens"])
+            part = part.parent
+        return 0
+
+    def keep(self, conversation: Conversation) -> None:
+        conversation.memo["scripted.cached"] = True
+
+    async def take_time_to_prefill(self, tokens: int) -> None:
+        if self.script.prefill_rate:
+            await asyncio.sleep(tokens / self.script.prefill_rate)
+
+    def _count(self, turn: Turn) -> int:
+        return count_conversation(turn.conversation) + len(turn.instructions or "") // 4
+
+
+class ScriptedGeneration(Generation):
+    def __init__(self, backend: ScriptedBackend, turn: Turn, tokens: int) -> None:
+        self._backend = backend
+        self._turn = turn
+        self._conversation = turn.conversation
+        self._usage = Usage(input_tokens=tokens, cached_tokens=backend.cached(turn.conversation))
+        self._said = ""
+        self._stopped = False
+        self._steers: list[Item] = []
+        self._ended = False
+        self._pause: asyncio.Future[None] | None = None
+
+    def cancel(self) -> None:
+        self._stopped = True
+        self._wake()
+
+    def steer(self, items: list[Item]) -> bool:
+        if self._ended or self._stopped:
+            return False
+        self._steers += items
+        self._wake()
+        return True
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        backend, usage = self._backend, self._usage
+        backend.running += 1
+        try:
+            await self._sleep(self._prefill_seconds())
+            backend.keep(self._conversation)
+            yield Begin(usage.input_tokens, usage.cached_tokens)
+            reason = ""
+            while not reason:
+                async for chunk in self._play(backend.reply_to(self._conversation)):
+                    if isinstance(chunk, Finish):
+                        reason = chunk.reason
+                    else:
+                        yield chunk
+                if self._steers and not self._stopped:
+                    reason = ""
+                    old, steers = self._usage, self._steers
+                    self._take_steers()
+                    yield Steered(steers, old, Begin(self._usage.input_tokens, self._usage.cached_tokens))
+            self._ended = True
+            yield Finish(reason, self._usage)
+        finally:
+            self._ended = True
+            backend.running -= 1
+
+    async def _play(self, steps: list[Step]) -> AsyncIterator[Chunk]:
+        """The chunks of the steps, one token at a time, until the end, a cancel or a steer."""
+        limit = self._turn.sampling.max_tokens
+        interval = 1 / self._backend.script.rate if self._backend.script.rate else 0.0
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        called = False
+        for step in steps:
+            if step.delay:
+                await self._sleep(step.delay)
+                due = loop.time()
+            if step.fail is not None:
+                raise FulgurError(step.fail)
+            start, kind, text = opening(step)
+            called |= start is not None
+            if start is not None and not self._interrupted():
+                yield start
+            for match in _TOKEN.finditer(text):
+                due += interval
+                await self._sleep(due - loop.time() if interval else 0.0)
+                if self._interrupted():
+                    yield Finish("cancelled", self._usage)
+                    return
+                if limit is not None and self._usage.output_tokens >= limit:
+                    yield Finish("length", self._usage)
+                    return
+                self._usage.output_tokens += 1
+                if kind is TextDelta:
+                    self._said += match.group()
+                elif kind is ReasoningDelta:
+                    self._usage.reasoning_tokens += 1
+                yield kind(match.group())
+            if self._interrupted():
+                yield Finish("cancelled", self._usage)
+                return
+            if start is not None:
+                yield CallEnd()
+        yield Finish("tool_calls" if called else "stop", self._usage)
+
+    def _take_steers(self) -> None:
+        said: list[Item] = [{"type": "message", "role": "assistant", "content": self._said}] if self._said else []
+        held = self._usage.input_tokens + self._usage.output_tokens
+        self._conversation = self._conversation.extend([*said, *self._steers])
+        self._backend.keep(self._conversation)
+        self._usage = Usage(input_tokens=count_conversation(self._conversation), cached_tokens=held)
+        self._said, self._steers = "", []
+
+    def _prefill_seconds(self) -> float:
+        rate = self._backend.script.prefill_rate
+        return (self._usage.input_tokens - self._usage.cached_tokens) / rate if rate else 0.0
+
+    def _interrupted(self) -> bool:
+        return self._stopped or bool(self._steers)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, or less when a cancel or a steer comes."""
+        if self._interrupted():
+            return
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        self._pause = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._pause
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
+
+def opening(step: Step) -> tuple[CallStart | None, type[TextDelta] | type[ReasoningDelta] | type[CallDelta], str]:
+    """What a step begins with, the kind of its deltas, and their text."""
+    if step.call is not None:
+        arguments = step.arguments if isinstance(step.arguments, str) else msgspec.json.encode(step.arguments or {})
+        text = arguments if isinstance(arguments, str) else arguments.decode()
+        return CallStart(step.call, namespace=step.namespace), CallDelta, text
+    if step.custom is not None:
+        return CallStart(step.custom, custom=True, namespace=step.namespace), CallDelta, step.input
+    if step.reasoning is not None:
+        return None, ReasoningDelta, step.reasoning
+    if step.tokens is not None:
+        return None, TextDelta, "".join(f" w{index % 10000:04d}" for index in range(step.tokens))
+    return None, TextDelta, step.text or ""
+
+
+def last_user_text(conversation: Conversation) -> str:
+    part: Conversation | None = conversation
+    while part is not None:
+        for item in reversed(part.items):
+            if item_type(item) == "message" and item.get("role") == "user":
+                return text_of(item)
+        part = part.parent
+    return ""
+
+
+def count_conversation(conversation: Conversation) -> int:
+    """About four characters a token; each part is counted once."""
+    total = 0
+    for part in conversation.chain():
+        if "scripted.own" not in part.memo:
+            part.memo["scripted.own"] = sum(len(str(item)) // 4 + 1 for item in part.items)
+        total += part.memo["scripted.own"]
+        part.memo["scripted.tokens"] = total
+    return total

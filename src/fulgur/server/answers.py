@@ -1,0 +1,45 @@
+"""What handlers share: who asks, the body that was sent, and answers in JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from fulgur.protocol.errors import ApiError
+from fulgur.server.parse import decode_object
+
+if TYPE_CHECKING:
+    from fulgur.server.state import Server
+
+SERVER: web.AppKey[Server] = web.AppKey("server")
+
+
+def server_of(request: web.Request) -> Server:
+    return request.app[SERVER]
+
+
+def owner_of(request: web.Request) -> str:
+    """The name of the key the request came with."""
+    owner: str = request["owner"]
+    return owner
+
+
+async def read_object(request: web.Request) -> dict[str, Any]:
+    """The JSON body."""
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        limit = server_of(request).config.server.max_body_mb
+        raise ApiError(413, "body_too_large", f"The body is larger than {limit:g} MB.") from error
+    return decode_object(data, server_of(request).config.server.max_nesting)
+
+
+def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    data = msgspec.json.encode(value)
+    return web.Response(body=data, status=status, content_type="application/json", headers=headers)
+
+
+def error_answer(error: ApiError) -> web.Response:
+    return json_answer({"error": error.as_dict()}, error.status, error.headers)

@@ -1,0 +1,147 @@
+"""The application: one port, its routes, and what happens to every request on the way in and out."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+
+from fulgur import __version__ as VERSION
+from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError, not_found
+from fulgur.protocol.ids import new_id
+from fulgur.server import chat, completions, models, responses
+from fulgur.server.answers import SERVER, error_answer, json_answer, server_of
+from fulgur.server.auth import check_bind, is_loopback
+from fulgur.server.config import ServerConfig
+from fulgur.server.state import Server
+
+OPEN_PATHS = ("/healthz", "/metrics")  # told to anyone who can reach the port; nothing of a user is in them
+
+
+async def healthz(request: web.Request) -> web.Response:
+    server = server_of(request)
+    return json_answer({"status": "ok", "version": VERSION, "models": list(server.models.entries)})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    return web.Response(text=server_of(request).metrics.text(), content_type="text/plain")
+
+
+@web.middleware
+async def guard(request: web.Request, handler: web.Handler) -> web.StreamResponse:  # type: ignore[name-defined]
+    """Who asks, from where; and every error as the API speaks it."""
+    server = server_of(request)
+    began = time.perf_counter()
+    try:
+        _check_host(server, request)
+        server.auth.check_origin(request.headers.get("Origin"), request.headers.get("Host"))
+        if request.path not in OPEN_PATHS:
+            request["owner"] = server.auth.owner(request.headers.get("Authorization"))
+        answer: web.StreamResponse = await handler(request)
+    except ApiError as error:
+        answer = error_answer(error)
+    except web.HTTPException as error:
+        answer = error_answer(_plain(request, error))
+    except Exception as error:
+        server.log_exception(error)
+        answer = error_answer(ApiError(500, "server_error", "The server failed on this request; its log says why."))
+    resource = request.match_info.route.resource
+    path = resource.canonical if resource is not None else "other"
+    server.metrics.add("fulgur_http_requests_total", path=path, status=str(answer.status))
+    if not answer.prepared:
+        answer.headers["openai-processing-ms"] = str(int((time.perf_counter() - began) * 1000))
+    return answer
+
+
+async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers["x-request-id"] = new_id("req")
+    answer.headers["x-fulgur-version"] = VERSION
+
+
+def _check_host(server: Server, request: web.Request) -> None:
+    """Without keys only this machine may ask, also when a foreign name was made to point here."""
+    if server.config.keys:
+        return
+    name = (request.headers.get("Host") or "").rpartition(":")
+    host = name[0] if name[1] and name[2].isdigit() else (request.headers.get("Host") or "")
+    if not is_loopback(host):
+        raise ApiError(403, "host_not_allowed", f"The host name '{host}' is not this machine.")
+
+
+def _plain(request: web.Request, error: web.HTTPException) -> ApiError:
+    if error.status == 404:
+        return not_found(f"There is nothing at {request.method} {request.path}.")
+    if error.status == 405:
+        allowed = ", ".join(sorted(getattr(error, "allowed_methods", [])))
+        message = f"{request.method} is not offered at {request.path}; try {allowed}."
+        return ApiError(405, "method_not_allowed", message, headers={"Allow": allowed})
+    return ApiError(error.status, "http_error", error.reason or "The request cannot be served.")
+
+
+def build(server: Server) -> web.Application:
+    """The aiohttp application of a server; it opens and closes the server's store and models."""
+    app = web.Application(middlewares=[guard], client_max_size=int(server.config.server.max_body_mb * (1 << 20)))
+    app[SERVER] = server
+    app.on_response_prepare.append(add_headers)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/metrics", metrics)
+    for root in ("/v1", ""):  # some clients leave the version out
+        app.router.add_get(f"{root}/responses", responses.upgrade)
+        app.router.add_post(f"{root}/responses", responses.create)
+        app.router.add_post(f"{root}/responses/input_tokens", responses.count)
+        app.router.add_post(f"{root}/responses/compact", responses.compact_input)
+        app.router.add_get(f"{root}/responses/{{id}}", responses.read)
+        app.router.add_delete(f"{root}/responses/{{id}}", responses.delete)
+        app.router.add_post(f"{root}/responses/{{id}}/cancel", responses.cancel)
+        app.router.add_get(f"{root}/responses/{{id}}/input_items", responses.list_input)
+        app.router.add_get(f"{root}/models", models.listing)
+        app.router.add_get(f"{root}/models/{{id:.+}}", models.one)
+        app.router.add_post(f"{root}/chat/completions", chat.create)
+        app.router.add_post(f"{root}/completions", completions.create)
+
+    async def opened(_: web.Application) -> None:
+        await server.open()
+
+    async def closed(_: web.Application) -> None:
+        await server.close()
+
+    app.on_startup.append(opened)
+    app.on_cleanup.append(closed)
+    return app
+
+
+class Running:
+    """A server that listens; `base_url` is where."""
+
+    def __init__(self, server: Server, runner: web.AppRunner, port: int) -> None:
+        self.server = server
+        self.port = port
+        self._runner = runner
+
+    @property
+    def base_url(self) -> str:
+        host = self.server.config.server.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/v1"
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+
+async def start(config: ServerConfig, server: Server | None = None) -> Running:
+    """Listen. Port 0 takes a free one."""
+    check_bind(config)
+    server = server or Server(config)
+    runner = web.AppRunner(build(server), handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+    await runner.setup()
+    site = web.TCPSite(runner, config.server.host, config.server.port, backlog=1024)
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise FulgurError(
+            f"Cannot listen on {config.server.host}:{config.server.port}: {error.strerror or error}",
+            hint="Choose another with --port, or 0 for a free one.",
+        ) from None
+    port = int(runner.addresses[0][1])
+    return Running(server, runner, port)

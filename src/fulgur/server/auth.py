@@ -1,0 +1,82 @@
+"""Who may call: API keys (only their hashes are kept), browser origins, and the rule for binds beyond loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from urllib.parse import urlsplit
+
+from fulgur.errors import UsageError
+from fulgur.protocol.errors import ApiError
+from fulgur.server.config import Key, ServerConfig
+
+ANONYMOUS = "anonymous"
+
+
+def new_key(name: str) -> tuple[str, Key]:
+    """A fresh key to hand out, and the record to keep."""
+    key = f"fg-{secrets.token_urlsafe(32)}"
+    return key, Key(name, digest(key))
+
+
+def digest(key: str) -> str:
+    """Keys are long and random, so one round of SHA-256 is enough at rest."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(config: ServerConfig) -> None:
+    """Beyond loopback the server does not start without a key."""
+    if not config.keys and not is_loopback(config.server.host):
+        raise UsageError(
+            f"Listening on {config.server.host} without an API key would serve anyone who can reach this machine.",
+            hint="Make a key with `fulgur serve --new-key NAME`, or listen on 127.0.0.1.",
+        )
+
+
+class Auth:
+    """Checks requests at the door (for a WebSocket: at the handshake)."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._keys = [(key.name, key.sha256.lower().encode()) for key in config.keys]
+        self._origins = set(config.server.origins)
+
+    def owner(self, authorization: str | None) -> str:
+        """The name of the key, whose responses the caller may see. Raises 401."""
+        if not self._keys:
+            return ANONYMOUS
+        scheme, _, key = (authorization or "").partition(" ")
+        given = digest(key.strip()).encode() if scheme.lower() == "bearer" else b""
+        found = ""
+        for name, kept in self._keys:  # all of them, so that time tells nothing
+            if hmac.compare_digest(given, kept):
+                found = name
+        if not found:
+            raise ApiError(
+                401,
+                "invalid_api_key",
+                "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return found
+
+    def check_origin(self, origin: str | None, host: str | None) -> None:
+        """A page of another site must not use this server through somebody's browser."""
+        if origin is None or origin in self._origins:
+            return
+        parts = urlsplit(origin)
+        if parts.netloc and parts.netloc == host and is_loopback(parts.hostname or ""):
+            return
+        raise ApiError(
+            403, "origin_not_allowed", f"The origin {origin} is not allowed; name it in server.origins to allow it."
+        )

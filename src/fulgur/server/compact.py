@@ -1,0 +1,33 @@
+"""Compaction: a long conversation to a short one, by the model itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fulgur.backends.base import Backend, Finish, TextDelta, Turn, Usage
+from fulgur.backends.opaque import seal
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.ids import COMPACTION, new_id
+from fulgur.protocol.items import Compaction, Item, as_dict, user_message
+
+PROMPT = (
+    "Write down what is needed to go on with this work without the conversation above: the task and its limits, "
+    "what was decided and why, the files and names that matter, what was done with which result, "
+    "and what is left to do. Be complete and brief. Answer with the notes only."
+)
+
+
+async def compact(backend: Backend, turn: Turn) -> tuple[Usage, Item]:
+    """A compaction item that stands for the whole conversation of the turn."""
+    asked = turn.conversation.extend([user_message(PROMPT)])
+    usage = Usage()
+    pieces: list[str] = []
+    async for chunk in backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None)):
+        if isinstance(chunk, TextDelta):
+            pieces.append(chunk.text)
+        elif isinstance(chunk, Finish):
+            usage = chunk.usage
+    summary = "".join(pieces).strip()
+    if not summary:
+        raise ApiError(500, "compaction_failed", "The model wrote no summary; the conversation is unchanged.")
+    return usage, as_dict(Compaction(new_id(COMPACTION), seal({"summary": summary})))

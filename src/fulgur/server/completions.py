@@ -1,0 +1,138 @@
+"""`POST /v1/completions`: raw text on, or with `suffix` the code between (fill in the middle)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from fulgur.backends.base import Completion, Finish, Generation, Sampling, TextDelta, Usage
+from fulgur.protocol.errors import invalid
+from fulgur.protocol.ids import new_id
+from fulgur.protocol.request import CompletionRequest
+from fulgur.server.answers import json_answer, read_object, server_of
+from fulgur.server.chat import stream_error, usage_object
+from fulgur.server.chat_input import stops
+from fulgur.server.parse import at_least, convert, in_range
+from fulgur.server.prices import cost
+from fulgur.server.registry import Entry, require
+from fulgur.server.sinks import SseSink
+from fulgur.server.state import Server
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def create(request: web.Request) -> web.StreamResponse:
+    server = server_of(request)
+    body = convert(await read_object(request), CompletionRequest)
+    entry = server.models.get(body.model)
+    backend = await entry.ready()
+    check(body, entry)
+    if entry.pool is not None:
+        entry.pool.admit()
+        await entry.pool.enter()
+    usage = Usage()
+    try:
+        generation = backend.complete(to_completion(body))
+        if body.stream:
+            usage, answer = await _stream(server, request, body, entry, generation)
+        else:
+            usage, answer = await _whole(body, entry, generation)
+        server.metrics.record(body.model, "completed", usage, cost(entry.model.price, usage))
+        return answer
+    finally:
+        if entry.pool is not None:
+            entry.pool.leave(usage.input_tokens + usage.output_tokens)
+
+
+def check(body: CompletionRequest, entry: Entry) -> None:
+    in_range(body.temperature, 0, 2, "temperature")
+    in_range(body.top_p, 0, 1, "top_p")
+    at_least(body.max_tokens, 1, "max_tokens")
+    if body.suffix is not None:
+        require(entry, "fim", "fill in code between a prompt and a suffix")
+    for name in ("n", "best_of"):
+        if (getattr(body, name) or 1) != 1:
+            raise invalid(f"'{name}' above 1 is not offered here.", name, "unsupported_parameter")
+    for name in ("logprobs", "echo"):
+        if getattr(body, name):
+            raise invalid(f"'{name}' is not offered here.", name, "unsupported_parameter")
+    if isinstance(body.prompt, list) and body.prompt and isinstance(body.prompt[0], str) and len(body.prompt) != 1:
+        raise invalid("Send one prompt a request.", "prompt", "unsupported_parameter")
+    if body.suffix is not None and not isinstance(_prompt(body), str):
+        raise invalid("With 'suffix' the prompt must be text.", "prompt", "invalid_type")
+
+
+def to_completion(body: CompletionRequest) -> Completion:
+    sampling = Sampling(
+        max_tokens=body.max_tokens or 16 if body.suffix is None else body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        seed=body.seed,
+        stop=stops(body.stop),
+    )
+    return Completion(_prompt(body), body.suffix, sampling)
+
+
+def _prompt(body: CompletionRequest) -> str | list[int]:
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return prompt
+    if prompt and isinstance(prompt[0], str):
+        return prompt[0]
+    return [token for token in prompt if isinstance(token, int)]
+
+
+async def _whole(body: CompletionRequest, entry: Entry, generation: Generation) -> tuple[Usage, web.StreamResponse]:
+    pieces: list[str] = []
+    finish = Finish("stop", Usage())
+    try:
+        async for chunk in generation:
+            if isinstance(chunk, TextDelta):
+                pieces.append(chunk.text)
+            elif isinstance(chunk, Finish):
+                finish = chunk
+    finally:
+        generation.cancel()
+    result = _frame(body.model) | {
+        "choices": [_choice("".join(pieces), "length" if finish.reason == "length" else "stop")],
+        "usage": usage_object(finish.usage, None, entry),
+    }
+    return finish.usage, json_answer(result)
+
+
+async def _stream(
+    server: Server, request: web.Request, body: CompletionRequest, entry: Entry, generation: Generation
+) -> tuple[Usage, web.StreamResponse]:
+    sink = await SseSink.open(request)
+    frame = _frame(body.model)
+    usage = Usage()
+    try:
+        async for chunk in generation:
+            if isinstance(chunk, TextDelta):
+                sink.data(_encode({**frame, "choices": [_choice(chunk.text, None)]}))
+                if sink.full():
+                    await sink.drain()
+            elif isinstance(chunk, Finish):
+                usage = chunk.usage
+                reason = "length" if chunk.reason == "length" else "stop"
+                sink.data(_encode({**frame, "choices": [_choice("", reason)]}))
+        if body.stream_options is not None and body.stream_options.include_usage:
+            sink.data(_encode({**frame, "choices": [], "usage": usage_object(usage, None, entry)}))
+    except Exception as error:
+        sink.data(_encode({"error": stream_error(server, error).as_dict()}))
+    finally:
+        generation.cancel()
+    return usage, await sink.close()
+
+
+def _frame(model: str) -> dict[str, Any]:
+    return {"id": new_id("cmpl"), "object": "text_completion", "created": int(time.time()), "model": model}
+
+
+def _choice(text: str, reason: str | None) -> dict[str, Any]:
+    return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}

@@ -1,0 +1,93 @@
+"""Events to bytes. A delta, the event sent for every token, is a prebuilt template with one escaped string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from fulgur.protocol.response import Response
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Sink(Protocol):
+    """Where events go: a socket, an SSE stream, a log. `send` never waits; `drain` waits when `full`."""
+
+    def send(self, kind: bytes, data: bytes) -> None: ...
+    def full(self) -> bool: ...
+    async def drain(self) -> None: ...
+
+
+class NullSink:
+    """For answers that are read whole at the end."""
+
+    def send(self, kind: bytes, data: bytes) -> None:
+        pass
+
+    def full(self) -> bool:
+        return False
+
+    async def drain(self) -> None:
+        pass
+
+
+class EventLog:
+    """Every event of a stored response, in order: the index is the sequence number."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[bytes, bytes]] = []
+        self.ended = False
+        self.followers: set[Callable[[], None]] = set()
+
+    def append(self, kind: bytes, data: bytes) -> None:
+        self.events.append((kind, data))
+        for wake in self.followers:
+            wake()
+
+    def end(self) -> None:
+        self.ended = True
+        for wake in self.followers:
+            wake()
+
+
+class Emitter:
+    """Numbers and encodes the events of one response."""
+
+    def __init__(self, sink: Sink, stream_id: str | None, log: EventLog | None) -> None:
+        self.sequence = 0
+        self.sink = sink
+        self.log = log
+        self._lane = {} if stream_id is None else {"stream_id": stream_id}
+        self._tail = b"}" if stream_id is None else b"," + _encode(self._lane)[1:]
+        self._kind = b""
+        self._head = b""
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Any event but a delta."""
+        data = _encode({"type": kind, "sequence_number": self.sequence, **fields, **self._lane})
+        self._send(kind.encode(), data)
+
+    def response(self, kind: str, response: Response) -> None:
+        self.emit(kind, response=response)
+
+    def preview(self, kind: str, response: Response) -> bytes:
+        """The bytes `response` would send now, to be stored before they are sent."""
+        return _encode({"type": kind, "sequence_number": self.sequence, "response": response, **self._lane})
+
+    def open(self, kind: str, **fields: Any) -> None:
+        """Prepare the deltas of one part: what is the same in each of them is encoded here, once."""
+        self._kind = kind.encode()
+        self._head = _encode({"type": kind, **fields})[:-1] + b',"sequence_number":'
+
+    def delta(self, text: str) -> None:
+        """One token. The hot path: nothing is built here but the bytes."""
+        data = b'%b%d,"delta":%b%b' % (self._head, self.sequence, _encode(text), self._tail)
+        self._send(self._kind, data)
+
+    def _send(self, kind: bytes, data: bytes) -> None:
+        self.sequence += 1
+        self.sink.send(kind, data)
+        if self.log is not None:
+            self.log.append(kind, data)

@@ -1,0 +1,84 @@
+"""Lanes of one connection: first in first out within a lane, side by side across lanes, so many at once in all."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fulgur.protocol.errors import ApiError
+
+MAX_IN_FLIGHT = 16
+MAX_LANES = 32
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Lanes:
+    """Starts each piece of work when its lane and the connection have room. `None` is the default lane."""
+
+    def __init__(self, max_in_flight: int = MAX_IN_FLIGHT) -> None:
+        self._free = max_in_flight
+        self._queues: dict[str | None, deque[Work]] = {}
+        self._busy: set[str | None] = set()
+        self._ready: deque[str | None] = deque()  # lanes with work that wait for a free place
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def submit(self, lane: str | None, work: Work) -> None:
+        """Queue work; raises `websocket_stream_limit_reached` for one lane too many."""
+        if lane not in self._queues:
+            if lane is not None and sum(name is not None for name in self._queues) >= MAX_LANES:
+                raise ApiError(
+                    400,
+                    "websocket_stream_limit_reached",
+                    f"A connection has at most {MAX_LANES} lanes.",
+                    param="stream_id",
+                )
+            self._queues[lane] = deque()
+        self._queues[lane].append(work)
+        if lane not in self._busy and len(self._queues[lane]) == 1:
+            self._ready.append(lane)
+        self._start()
+
+    async def close(self) -> None:
+        """Drop what is queued and wait for what runs (which the caller has told to stop)."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self) -> None:
+        while self._free and self._ready and not self._closed:
+            lane = self._ready.popleft()
+            self._free -= 1
+            self._busy.add(lane)
+            task = asyncio.ensure_future(self._queues[lane].popleft()())
+            self._tasks.add(task)
+            task.add_done_callback(functools.partial(self._done, lane))
+
+    def _done(self, lane: str | None, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._free += 1
+        self._busy.discard(lane)
+        if self._queues[lane]:
+            self._ready.append(lane)
+        self._start()
+
+
+def lane_of(frame: dict[str, Any]) -> str | None:
+    """The lane a frame names; an error, without a lane, when the name is not one."""
+    name = frame.get("stream_id")
+    if name is None:
+        return None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ApiError(
+            400,
+            "invalid_stream_id",
+            "A stream_id has 1 to 256 characters of A-Z, a-z, 0-9, '_', '.' and '-'.",
+            param="stream_id",
+        )
+    return name

@@ -1,0 +1,125 @@
+"""Which model is which: names to backends, and what each can be asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from fulgur.backends.base import Backend
+from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
+from fulgur.server.config import Model, ServerConfig
+from fulgur.server.pools import PoolState
+
+ADD_A_MODEL = (
+    "Add one under [models.NAME] in server.toml (see docs/server.md), for example a local folder or an upstream API."
+)
+
+
+class Entry:
+    """One model by its name: its backend, started once, and the pool it draws from."""
+
+    def __init__(self, name: str, model: Model, backend: Backend, pool: PoolState | None) -> None:
+        self.name = name
+        self.model = model
+        self.backend = backend
+        self.pool = pool
+        self.created = int(time.time())
+        self._starting: asyncio.Task[None] | None = None
+
+    async def ready(self) -> Backend:
+        """The backend, started; a 503 that says why when it cannot."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+            self._starting = asyncio.create_task(self.backend.start())
+        try:
+            if not self._starting.done():
+                await asyncio.shield(self._starting)
+            self._starting.result()
+        except FulgurError as error:
+            raise ApiError(503, "model_not_available", f"The model '{self.name}' cannot be started: {error}") from None
+        return self.backend
+
+    async def close(self) -> None:
+        if self._starting is not None:
+            await asyncio.gather(self._starting, return_exceptions=True)
+            await self.backend.close()
+
+
+class Registry:
+    """All models, in the order of the config."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = {entry.name: entry for entry in entries}
+
+    def get(self, name: str) -> Entry:
+        """The model with exactly this name; never another in its place."""
+        entry = self.entries.get(name)
+        if entry is None:
+            have = ", ".join(f"'{known}'" for known in self.entries) or "none"
+            raise ApiError(
+                404,
+                "model_not_found",
+                f"There is no model '{name}' here. Available: {have}. {ADD_A_MODEL}",
+                param="model",
+            )
+        return entry
+
+    async def close(self) -> None:
+        await asyncio.gather(*(entry.close() for entry in self.entries.values()), return_exceptions=True)
+
+
+def build(config: ServerConfig) -> Registry:
+    """The registry a config describes; without any model, the embedded one."""
+    models = dict(config.models) or embedded()
+    pools = {name: PoolState(name, limits) for name, limits in config.pools.items()}
+    return Registry(
+        [Entry(name, model, make_backend(name, model, config), pools.get(model.pool)) for name, model in models.items()]
+    )
+
+
+def embedded() -> dict[str, Model]:
+    """The model that ships with the package, if it is there."""
+    folder = Path(__file__).parent.parent / "assets" / "model"
+    if not (folder / "config.json").is_file():
+        return {}
+    return {"fulgur-embedded": Model(backend="local", path=str(folder))}
+
+
+def make_backend(name: str, model: Model, config: ServerConfig) -> Backend:
+    if model.backend == "scripted":
+        from fulgur.backends.scripted import Script, ScriptedBackend, load_script
+
+        script = load_script(Path(model.path).expanduser()) if model.path else Script()
+        return ScriptedBackend(name, script, context=model.context or 200_000)
+    if model.backend == "local":
+        from fulgur.backends.local import LocalBackend
+
+        return LocalBackend(name, model)
+    from fulgur.backends.upstream import UpstreamBackend
+
+    return UpstreamBackend(name, model, config.backends[model.backend])
+
+
+def require(entry: Entry, ability: str, wish: str) -> None:
+    """A request the model cannot serve gets told what it can do and how to add one that can."""
+    capabilities = entry.backend.capabilities
+    if getattr(capabilities, ability):
+        return
+    can = [
+        text
+        for name, text in (
+            ("chat", "chat"),
+            ("tools", "call tools"),
+            ("fim", "fill in code (POST /v1/completions with `suffix`)"),
+            ("edit", "rewrite a region of code (`fulgur edit`)"),
+        )
+        if getattr(capabilities, name)
+    ]
+    raise ApiError(
+        400,
+        "model_not_capable",
+        f"The model '{entry.name}' cannot {wish}. It can {' and '.join(can) or 'complete text'}, "
+        f"with a context of {capabilities.context} tokens. {ADD_A_MODEL}",
+        param="model",
+    )

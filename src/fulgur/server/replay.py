@@ -1,0 +1,47 @@
+"""Events of a stored response again, from a number on; those of a running one go on live."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from fulgur.server.emitter import EventLog
+from fulgur.server.sinks import SseSink
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+_kind = msgspec.json.Decoder(_Kind)
+
+
+async def stored(request: web.Request, events: list[bytes], after: int) -> web.StreamResponse:
+    sink = await SseSink.open(request)
+    for data in events[after + 1 :]:
+        sink.send(_kind.decode(data).type.encode(), data)
+        if sink.full():
+            await sink.drain()
+    return await sink.close()
+
+
+async def live(request: web.Request, log: EventLog, after: int) -> web.StreamResponse:
+    sink = await SseSink.open(request)
+    wake = asyncio.Event()
+    log.followers.add(wake.set)
+    place = after + 1
+    try:
+        while True:
+            wake.clear()
+            while place < len(log.events):
+                sink.send(*log.events[place])
+                place += 1
+                if sink.full():
+                    await sink.drain()
+            if log.ended:
+                return await sink.close()
+            await wake.wait()
+    finally:
+        log.followers.discard(wake.set)

@@ -1,0 +1,226 @@
+"""The Responses API over HTTP: create (JSON and SSE), read, replay, cancel, delete, count, compact."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+from aiohttp import web
+
+from fulgur.backends.base import Conversation
+from fulgur.protocol.errors import ApiError, invalid, not_found
+from fulgur.protocol.ids import RESPONSE, new_id
+from fulgur.protocol.items import Item, item_type
+from fulgur.protocol.request import CompactRequest, CreateRequest
+from fulgur.server import compact, replay, websocket
+from fulgur.server.answers import json_answer, owner_of, read_object, server_of
+from fulgur.server.emitter import NullSink
+from fulgur.server.parse import convert
+from fulgur.server.prepare import Prepared, input_items, prepare
+from fulgur.server.run import Run
+from fulgur.server.sinks import SseSink
+from fulgur.server.state import Server
+
+
+async def upgrade(request: web.Request) -> web.StreamResponse:
+    """`GET /v1/responses`: the WebSocket; a plain GET is told so."""
+    if request.headers.get("Upgrade", "").lower() != "websocket":
+        raise ApiError(
+            426,
+            "upgrade_required",
+            "GET here opens a WebSocket; to create a response, POST.",
+            headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+        )
+    return await websocket.serve(server_of(request), request, owner_of(request))
+
+
+async def create(request: web.Request) -> web.StreamResponse:
+    server, owner = server_of(request), owner_of(request)
+    body = convert(await read_object(request), CreateRequest)
+    prepared = await prepare_http(server, owner, body)
+    if prepared.entry.pool is not None:
+        prepared.entry.pool.admit()
+    if body.background:
+        return await _in_background(server, owner, prepared, request, stream=bool(body.stream))
+    if body.stream:
+        sink = await SseSink.open(request)
+        await _follow_run(Run(server, prepared, sink, owner, None))
+        return await sink.close()
+    run = Run(server, prepared, NullSink(), owner, None)
+    await _follow_run(run)
+    if run.response.status == "failed" and (error := run.response.error):
+        if error["code"] == "context_length_exceeded":
+            raise ApiError(400, error["code"], error["message"], param="input")
+        if error["code"] == "rate_limit_exceeded":
+            raise ApiError(429, error["code"], error["message"])
+    return json_answer(run.response)
+
+
+async def prepare_http(server: Server, owner: str, body: CreateRequest) -> Prepared:
+    entry = server.models.get(body.model)
+    await entry.ready()
+    previous: Conversation | None = None
+    if body.previous_response_id is not None:
+        previous = await server.conversation(owner, body.previous_response_id)
+    return prepare(body, entry, previous, body.previous_response_id, websocket=False)
+
+
+async def _follow_run(run: Run) -> None:
+    """Run to the end in a task of its own; when the client goes, the engine is told at once."""
+    task = asyncio.create_task(run.run())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        run.stop("disconnected")
+        await asyncio.wait([task])
+        raise
+    if run.prepared.store and run.after is not None and run.response.status != "failed":
+        run.server.remember(run.owner, run.response.id, run.after)
+
+
+async def _in_background(
+    server: Server, owner: str, prepared: Prepared, request: web.Request, *, stream: bool
+) -> web.StreamResponse:
+    run = Run(server, prepared, NullSink(), owner, None)
+    run.response.status = "queued"
+    answer = json_answer(run.response)
+    task = asyncio.create_task(_follow_run(run))
+    server.background.add(task)
+    task.add_done_callback(server.background.discard)
+    if stream and run.log is not None:
+        return await replay.live(request, run.log, -1)
+    return answer
+
+
+async def read(request: web.Request) -> web.StreamResponse:
+    """`GET /v1/responses/{id}`, or with `stream=true&starting_after=N` its events after number N."""
+    server, owner = server_of(request), owner_of(request)
+    response_id = request.match_info["id"]
+    running = server.runs.get(response_id)
+    if running is not None and running.owner != owner:
+        running = None
+    if request.query.get("stream") == "true":
+        after = _integer(request, "starting_after", -1)
+        if running is not None and running.log is not None:
+            return await replay.live(request, running.log, after)
+        events = await server.store.events(owner, response_id)
+        if events is None:
+            raise _unknown(response_id)
+        return await replay.stored(request, events, after)
+    if running is not None and running.prepared.store:
+        return json_answer(running.response)
+    stored = await server.store.get(owner, response_id)
+    if stored is None:
+        raise _unknown(response_id)
+    return json_answer(stored.response)
+
+
+async def delete(request: web.Request) -> web.Response:
+    server, owner, response_id = server_of(request), owner_of(request), request.match_info["id"]
+    server.forget(owner, response_id)
+    if not await server.store.delete(owner, response_id):
+        raise _unknown(response_id)
+    return json_answer({"id": response_id, "object": "response", "deleted": True})
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """Stop a running response; one that has ended is returned as it is."""
+    server, owner, response_id = server_of(request), owner_of(request), request.match_info["id"]
+    run = server.runs.get(response_id)
+    if run is not None and run.owner == owner:
+        response = run.response
+        run.stop("cancelled")
+        while server.runs.get(response_id) is run:
+            await asyncio.sleep(0.001)
+        return json_answer(response)
+    stored = await server.store.get(owner, response_id)
+    if stored is None:
+        raise _unknown(response_id)
+    return json_answer(stored.response)
+
+
+async def list_input(request: web.Request) -> web.Response:
+    """`GET /v1/responses/{id}/input_items`: newest first unless `order=asc`."""
+    server, owner, response_id = server_of(request), owner_of(request), request.match_info["id"]
+    chain = await server.store.chain(owner, response_id)
+    if not chain:
+        raise _unknown(response_id)
+    items: list[Item] = []
+    for stored in chain[:-1]:
+        items += [*stored.input, *stored.response.output]
+    items += chain[-1].input
+    items = [{"id": f"item_{index}", "type": item_type(item), **item} for index, item in enumerate(items)]
+    if request.query.get("order", "desc") == "desc":
+        items.reverse()
+    elif request.query["order"] != "asc":
+        raise invalid("'order' is 'asc' or 'desc'.", "order", "invalid_value")
+    after = request.query.get("after")
+    if after is not None:
+        place = next((index for index, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise invalid(f"There is no item '{after}'.", "after", "item_not_found")
+        items = items[place + 1 :]
+    limit = _integer(request, "limit", 20)
+    if not 1 <= limit <= 100:
+        raise invalid("'limit' is between 1 and 100.", "limit", "invalid_value")
+    page = items[:limit]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    listing = {"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": len(items) > limit}
+    return json_answer(listing)
+
+
+async def count(request: web.Request) -> web.Response:
+    """`POST /v1/responses/input_tokens`."""
+    server, owner = server_of(request), owner_of(request)
+    body = convert(await read_object(request), CreateRequest)
+    prepared = await prepare_http(server, owner, body)
+    tokens = await prepared.entry.backend.count(prepared.turn)
+    return json_answer({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+async def compact_input(request: web.Request) -> web.Response:
+    """`POST /v1/responses/compact`: a shorter window to go on with."""
+    server, owner = server_of(request), owner_of(request)
+    wanted = convert(await read_object(request), CompactRequest)
+    body = CreateRequest(
+        model=wanted.model,
+        input=wanted.input,
+        instructions=wanted.instructions,
+        previous_response_id=wanted.previous_response_id,
+        store=False,
+    )
+    prepared = await prepare_http(server, owner, body)
+    items = prepared.turn.conversation.all()
+    users = [item for item in items if item_type(item) == "message" and item.get("role") == "user"]
+    usage, item = await compact.compact(prepared.entry.backend, prepared.turn)
+    return json_answer(
+        {
+            "id": new_id(RESPONSE),
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+            "model": prepared.response.model,
+            "output": [*({"type": "message", **user} for user in input_items(users)), item],
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+                "output_tokens": usage.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+            },
+        }
+    )
+
+
+def _unknown(response_id: str) -> ApiError:
+    return not_found(f"Response with id '{response_id}' not found.", "response_not_found", "response_id")
+
+
+def _integer(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    try:
+        return msgspec.convert(text, int, strict=False)
+    except msgspec.ValidationError:
+        raise invalid(f"'{name}' must be a whole number.", name, "invalid_type") from None

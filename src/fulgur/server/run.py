@@ -1,0 +1,356 @@
+"""One create, from its turn to its terminal event, and the successors that steering opens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from fulgur.backends.base import (
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    Conversation,
+    Finish,
+    Generation,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    Usage,
+)
+from fulgur.errors import FulgurError
+from fulgur.protocol import response as shape
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.items import Item, item_type
+from fulgur.protocol.request import SteerRequest
+from fulgur.server import compact, steering
+from fulgur.server.emitter import Emitter, EventLog, Sink
+from fulgur.server.output import Output
+from fulgur.server.prepare import Prepared
+from fulgur.server.prices import cost
+from fulgur.server.steering import Steer
+from fulgur.server.store import Stored
+
+if TYPE_CHECKING:
+    from fulgur.server.state import Server
+
+# Why a run was told to stop, and the status its response ends with.
+STOPPED = {"cancelled": "cancelled", "interrupted": "incomplete", "disconnected": "incomplete"}
+
+
+class Run:
+    """Drives the backend and tells the sink. `response` and `conversation` are those of the current response."""
+
+    def __init__(self, server: Server, prepared: Prepared, sink: Sink, owner: str, stream_id: str | None) -> None:
+        self.server = server
+        self.owner = owner
+        self.stream_id = stream_id
+        self.sink = sink
+        self.after: Conversation | None = None  # input and output, once the response has ended
+        self.waiting: list[Steer] = []  # steers that wait for tool outputs: the next create carries them
+        self.stopped = ""
+        self._steers: list[Steer] = []  # to be applied at the end of the current item
+        self._token_steers: list[Steer] = []  # given to the backend
+        self._generation: Generation | None = None
+        self._chunks: AsyncIterator[Chunk] | None = None
+        self._begin(prepared)
+
+    def _begin(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.response = prepared.response
+        self.conversation = prepared.turn.conversation
+        self.log = EventLog() if prepared.store else None
+        self.emitter = Emitter(self.sink, self.stream_id, self.log)
+        self.output = Output(self.emitter, seal_reasoning=prepared.seal_reasoning)
+        self._usage = Usage()
+        self._started = time.perf_counter()
+        self._first: float | None = None
+        self.server.runs[self.response.id] = self
+
+    # --- what others ask of it ---
+
+    def stop(self, reason: str) -> None:
+        """End at the next token: `cancelled`, `interrupted` (Codex) or `disconnected`."""
+        if not self.stopped:
+            self.stopped = reason
+            if self._generation is not None:
+                self._generation.cancel()
+
+    def steer(self, request: SteerRequest) -> None:
+        """Accept a steer and set it to work; raises ApiError when it cannot be."""
+        if self.response.status not in ("in_progress", "queued") or self.stopped:
+            raise ApiError(400, "response_already_completed", "The response has ended.")
+        if len(self._steers) + len(self._token_steers) >= steering.MAX_PENDING:
+            raise ApiError(400, "too_many_pending_steers", f"At most {steering.MAX_PENDING} steers may wait.")
+        steer = steering.accept(request)
+        self.emitter.emit("response.steer.accepted", steer=steer.named())
+        self.server.metrics.add("fulgur_steers_total", outcome="accepted")
+        at_token = request.boundary == "token" and self._generation is not None
+        if at_token and self._generation is not None and self._generation.steer(steer.items):
+            self._token_steers.append(steer)
+        else:
+            self._steers.append(steer)
+
+    # --- the way of one create ---
+
+    async def run(self) -> None:
+        """Until no successor follows. Errors end as `response.failed`, never as an exception."""
+        try:
+            while True:
+                following = await self._one()
+                if following is None:
+                    return
+                self._begin(following)
+        finally:
+            if self._generation is not None:
+                self._generation.cancel()
+            self.server.runs.pop(self.response.id, None)
+
+    async def _one(self) -> Prepared | None:
+        pool = self.prepared.entry.pool
+        fresh = self._chunks is None
+        waits = fresh and pool is not None and pool.full()
+        self.response.status = "queued" if waits else "in_progress"
+        self.emitter.response("response.created", self.response)
+        if waits:
+            self.emitter.response("response.queued", self.response)
+        if fresh and pool is not None:
+            await pool.enter()
+        self.response.status = "in_progress"
+        self.emitter.response("response.in_progress", self.response)
+        self.server.metrics.add("fulgur_responses_running")
+        steered: list[Item] | None = None
+        try:
+            steered = await self._answer()
+        except ApiError as error:
+            self._fail(error.code, error.message)
+        except FulgurError as error:
+            self._fail("server_error", str(error))
+        except Exception as error:
+            self.server.log_exception(error)
+            self._fail("server_error", "The server failed on this request; its log says why.")
+        finally:
+            self.server.metrics.add("fulgur_responses_running", -1)
+            if self._chunks is None and pool is not None:
+                pool.leave(self._usage.input_tokens + self._usage.output_tokens)
+        return await self._finish(steered)
+
+    async def _answer(self) -> list[Item] | None:
+        """Generate until the end (None) or until a steer took over (its items)."""
+        backend = await self.prepared.entry.ready()
+        if not self.prepared.generate:
+            if self.conversation.length or self.prepared.turn.instructions:
+                self._usage = await backend.prefill(self.prepared.turn)
+            self.response.status = "completed"
+            return None
+        if self.prepared.compact:
+            self._usage, item = await compact.compact(backend, self.prepared.turn)
+            self.emitter.emit("response.output_item.added", output_index=0, item=item)
+            self.emitter.emit("response.output_item.done", output_index=0, item=item)
+            self.output.items.append(item)
+            self.response.status = "completed"
+            return None
+        if self._chunks is None:
+            self._generation = backend.generate(self.prepared.turn)
+            self._chunks = self._generation.__aiter__()
+        if self.stopped and self._generation is not None:
+            self._generation.cancel()
+        return await self._consume(self._chunks)
+
+    async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
+        output, sink = self.output, self.sink
+        async for chunk in chunks:
+            kind = type(chunk)
+            if kind is TextDelta:
+                if output.kind != "message" and self._cut_here():
+                    return await self._leave(chunks)
+                output.text(chunk.text, chunk.logprobs)  # type: ignore[union-attr]
+            elif kind is CallDelta:
+                output.call_delta(chunk.text)  # type: ignore[union-attr]
+            elif kind is ReasoningDelta:
+                if output.kind != "reasoning" and self._cut_here():
+                    return await self._leave(chunks)
+                output.reasoning(chunk.text)  # type: ignore[union-attr]
+            elif isinstance(chunk, CallStart):
+                if self._cut_here():
+                    return await self._leave(chunks)
+                output.call_start(chunk)
+            elif isinstance(chunk, CallEnd):
+                output.close()
+                if self._steers:
+                    return await self._leave(chunks)
+            elif isinstance(chunk, Begin):
+                self._usage.input_tokens, self._usage.cached_tokens = chunk.input_tokens, chunk.cached_tokens
+                continue
+            elif isinstance(chunk, Steered):
+                return self._turn_at_token(chunk)
+            elif isinstance(chunk, Finish):
+                self._ended(chunk)
+                break
+            if self._first is None:
+                self._first = time.perf_counter()
+            if sink.full():
+                await sink.drain()
+        self._chunks = None
+        return None
+
+    def _cut_here(self) -> bool:
+        """Between two items, with a steer waiting: the safe boundary of the documented contract."""
+        return bool(self._steers) and (self.output.kind != "" or bool(self.output.items))
+
+    async def _leave(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
+        """Stop generating at an item's end; what the steer makes of it is decided in `_finish`."""
+        self.output.close()
+        if self._generation is not None:
+            self._generation.cancel()
+        async for chunk in chunks:
+            if isinstance(chunk, Finish):
+                self._usage = chunk.usage
+        self._chunks = self._generation = None
+        self.response.status = "steered"
+        return None
+
+    def _turn_at_token(self, chunk: Steered) -> list[Item]:
+        """The backend goes on in the new direction: close the partial item and let the successor begin."""
+        self._usage = chunk.usage
+        self.output.close("incomplete")
+        self._token_steers = [steer for steer in self._token_steers if not _among(steer.items, chunk.items)]
+        self.response.status = "steered"
+        return chunk.items
+
+    def _ended(self, finish: Finish) -> None:
+        self._usage = finish.usage
+        self._generation = None
+        if self.stopped:
+            if self.stopped == "interrupted":
+                dropped = self.output.discard()
+                if dropped is not None:
+                    self.emitter.emit(
+                        "response.output_item.interrupted",
+                        response_id=self.response.id,
+                        item_id=dropped[0],
+                        output_index=dropped[1],
+                    )
+            else:
+                self.output.close("incomplete")
+            self.response.status = STOPPED[self.stopped]
+            self.response.incomplete_details = {"reason": self.stopped}
+        elif finish.reason in ("length", "content_filter"):
+            self.output.close("incomplete")
+            self.response.status = "incomplete"
+            reason = "max_output_tokens" if finish.reason == "length" else "content_filter"
+            self.response.incomplete_details = {"reason": reason}
+        elif finish.reason == "cancelled":
+            self._fail("server_error", "The backend ended the answer before it was whole.")
+        else:
+            self.output.close()
+            self.response.status = "completed"
+
+    def _fail(self, code: str, message: str) -> None:
+        self.output.close("incomplete")
+        self.response.status = "failed"
+        self.response.error = {"code": code, "message": message}
+        if self._generation is not None:
+            self._generation.cancel()
+        self._generation = self._chunks = None
+
+    # --- the end of one response ---
+
+    async def _finish(self, taken: list[Item] | None) -> Prepared | None:
+        """Close the response, store it, send its terminal event, and say what follows it."""
+        response = self.response
+        owed = steering.required_input(self.output.items)
+        if response.status == "steered":
+            if owed:
+                response.status = "completed"
+            else:
+                response.status = "incomplete"
+                response.incomplete_details = {"reason": "steered"}
+        response.output = self.output.items
+        response.usage = self._usage_object()
+        if response.status == "completed":
+            response.completed_at = int(time.time())
+        self.after = self.conversation.extend(kept(self.output.items))
+        self._measure()
+        await self._close_log()
+        return self._follow(taken, owed)
+
+    def _follow(self, taken: list[Item] | None, owed: list[dict[str, object]]) -> Prepared | None:
+        """The successor that steering asks for, if any."""
+        assert self.after is not None
+        queued = self._steers
+        if taken is None and not queued and not self._token_steers:
+            return None
+        if self.response.status in ("failed", "cancelled") or self.stopped:
+            for steer in [*self._token_steers, *queued]:
+                steering.emit_failed(self.emitter, steer, "response_not_active", "The response ended before the steer.")
+            self._token_steers, self._steers = [], []
+            return None
+        if taken is None:
+            queued = [*self._token_steers, *queued]  # the answer ended before the backend could turn
+            self._token_steers, self._steers = [], []
+            if owed:
+                for steer in queued:
+                    self.emitter.emit(
+                        "response.steer.pending",
+                        steer=steer.named(),
+                        reason="waiting_for_required_input",
+                        required_input=owed,
+                    )
+                self.waiting = queued
+                return None
+            taken = [item for steer in queued for item in steer.items]
+        self.server.metrics.add("fulgur_steers_total", outcome="applied")
+        return self.prepared.successor(self.after.extend(taken), taken)
+
+    async def _close_log(self) -> None:
+        """Commit before the terminal event is sent: who saw it end can ask for it again."""
+        name = {"completed": "completed", "failed": "failed"}.get(self.response.status, "incomplete")
+        kind = f"response.{name}"
+        if self.log is not None:
+            events = [*self.log.events, (b"", self.emitter.preview(kind, self.response))]
+            parent = self.prepared.parent
+            try:
+                await self.server.store.put(self.owner, Stored(self.response, self.prepared.input, parent), events)
+            except Exception as error:
+                self.server.log_exception(error)
+        self.emitter.response(kind, self.response)
+        if self.log is not None:
+            self.log.end()
+        self.server.runs.pop(self.response.id, None)
+
+    def _usage_object(self) -> shape.Usage:
+        usage = self._usage
+        price = cost(self.prepared.entry.model.price, usage)
+        result = shape.Usage(
+            input_tokens=usage.input_tokens,
+            input_tokens_details=shape.InputTokensDetails(
+                usage.cached_tokens, max(0, usage.input_tokens - usage.cached_tokens)
+            ),
+            output_tokens=usage.output_tokens,
+            output_tokens_details=shape.OutputTokensDetails(usage.reasoning_tokens),
+            total_tokens=usage.input_tokens + usage.output_tokens,
+        )
+        if price is not None:
+            result.cost = price
+        return result
+
+    def _measure(self) -> None:
+        metrics, model, usage = self.server.metrics, self.response.model, self._usage
+        metrics.record(model, self.response.status, usage, cost(self.prepared.entry.model.price, usage))
+        if self._first is not None:
+            metrics.observe("fulgur_first_token_seconds", self._first - self._started, model=model)
+            seconds = time.perf_counter() - self._first
+            if usage.output_tokens > 1 and seconds > 0:
+                metrics.observe("fulgur_tokens_per_second", (usage.output_tokens - 1) / seconds, model=model)
+
+
+def kept(output: list[Item]) -> list[Item]:
+    """What of an output the conversation goes on from: partial messages too, partial tool calls not."""
+    return [item for item in output if item_type(item) == "message" or item.get("status", "completed") == "completed"]
+
+
+def _among(items: list[Item], taken: list[Item]) -> bool:
+    return all(any(item is other for other in taken) for item in items)

@@ -1,0 +1,84 @@
+"""Events onto the wire: WebSocket frames and server-sent events, one write each.
+
+Both write to the transport themselves. aiohttp does the handshakes, the reading and the closing; its own senders cost
+a coroutine per message, which is more than all else that is done for a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from aiohttp import web
+
+_BUFFER = 1 << 18  # bytes a slow reader may be behind before its answer waits
+
+
+class TransportSink:
+    """What both have: nothing is sent to who is gone, and who reads slowly is waited for."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._protocol: Any = request.protocol
+        self._transport: Any = request.transport
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=_BUFFER)
+
+    def gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def full(self) -> bool:
+        return bool(self._protocol.writing_paused)
+
+    async def drain(self) -> None:
+        with contextlib.suppress(ConnectionError):  # who watches the connection stops the answer
+            await self._protocol._drain_helper()
+
+
+class SocketSink(TransportSink):
+    """Text frames, unmasked and uncompressed, as a server sends them."""
+
+    def send(self, kind: bytes, data: bytes) -> None:
+        if self.gone():
+            return
+        size = len(data)
+        if size < 126:
+            self._transport.write(b"\x81%c%b" % (size, data))
+        elif size < 65536:
+            self._transport.write(b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), data))
+        else:
+            self._transport.write(b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), data))
+
+
+class SseSink(TransportSink):
+    """`event:` and `data:` lines in one chunk of the body. The stream ends with `data: [DONE]`."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        super().__init__(request)
+        self._response = response
+        self._chunked = response.chunked
+
+    @classmethod
+    async def open(cls, request: web.Request) -> SseSink:
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        if request.version >= (1, 1):
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        return cls(request, response)
+
+    def send(self, kind: bytes, data: bytes) -> None:
+        self.write(b"event: %b\ndata: %b\n\n" % (kind, data))
+
+    def data(self, data: bytes) -> None:
+        """Chat and text completions have no event names."""
+        self.write(b"data: %b\n\n" % data)
+
+    def write(self, event: bytes) -> None:
+        if not self.gone():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
+
+    async def close(self) -> web.StreamResponse:
+        self.data(b"[DONE]")
+        if not self.gone():
+            await self._response.write_eof()
+        return self._response

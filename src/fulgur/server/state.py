@@ -1,0 +1,87 @@
+"""What all requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from pathlib import Path
+
+from fulgur.backends.base import Conversation
+from fulgur.protocol.errors import ApiError, previous_not_found
+from fulgur.server import registry
+from fulgur.server.auth import Auth
+from fulgur.server.config import ServerConfig, home
+from fulgur.server.metrics import Metrics
+from fulgur.server.run import Run, kept
+from fulgur.server.store import Store
+
+_WARM = 64  # conversations of stored responses kept in memory, with what the backends know about them
+
+log = logging.getLogger("fulgur.server")
+
+
+class Server:
+    """The models, the store, the numbers, and the responses under way."""
+
+    def __init__(self, config: ServerConfig, models: registry.Registry | None = None) -> None:
+        self.config = config
+        self.models = models or registry.build(config)
+        self.store = Store(self._store_path())
+        self.metrics = Metrics()
+        self.auth = Auth(config)
+        self.runs: dict[str, Run] = {}
+        self.sockets = 0
+        self.background: set[asyncio.Task[None]] = set()
+        self._warm: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+
+    async def open(self) -> None:
+        await self.store.open()
+
+    async def close(self) -> None:
+        for run in list(self.runs.values()):
+            run.stop("disconnected")
+        await self.models.close()
+        await self.store.close()
+
+    def remember(self, owner: str, response_id: str, conversation: Conversation) -> None:
+        """Keep a stored response's conversation at hand."""
+        self._warm[owner, response_id] = conversation
+        self._warm.move_to_end((owner, response_id))
+        while len(self._warm) > _WARM:
+            self._warm.popitem(last=False)
+
+    def forget(self, owner: str, response_id: str) -> None:
+        self._warm.pop((owner, response_id), None)
+
+    async def conversation(self, owner: str, response_id: str) -> Conversation:
+        """The conversation up to and including a stored response."""
+        warm = self._warm.get((owner, response_id))
+        if warm is not None:
+            return warm
+        running = self.runs.get(response_id)
+        if running is not None and running.owner == owner:
+            raise ApiError(
+                400,
+                "previous_response_in_progress",
+                f"The response '{response_id}' has not ended yet.",
+                param="previous_response_id",
+            )
+        chain = await self.store.chain(owner, response_id)
+        if chain is None:
+            raise previous_not_found(response_id)
+        conversation: Conversation | None = None
+        for stored in chain:
+            conversation = Conversation([*stored.input, *kept(stored.response.output)], conversation)
+        assert conversation is not None
+        self.remember(owner, response_id, conversation)
+        return conversation
+
+    def log_exception(self, error: BaseException) -> None:
+        log.error("a request failed", exc_info=error)
+
+    def _store_path(self) -> Path | None:
+        name = self.config.server.store
+        if name == ":memory:":
+            return None
+        return Path(name).expanduser() if name else home() / "responses.sqlite"

@@ -1,0 +1,91 @@
+"""Steers: what a client may say to a response that is running, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.ids import STEER, new_id
+from fulgur.protocol.items import CLIENT_CALLS, Item, user_message
+from fulgur.protocol.request import SteerRequest
+from fulgur.server.emitter import Emitter
+
+MAX_PENDING = 16
+_PARTS = ("input_text", "input_image", "input_file")
+
+
+@dataclass
+class Steer:
+    """One accepted steer, owned by the server until it is part of a response."""
+
+    id: str
+    response_id: str
+    input: str | list[Item]  # as the client sent it, to give back if it cannot be used
+    items: list[Item]
+
+    def named(self) -> dict[str, Any]:
+        return {"id": self.id, "previous_response_id": self.response_id}
+
+
+def accept(request: SteerRequest) -> Steer:
+    """Check the input: text, or user messages and nothing else."""
+    if isinstance(request.input, str):
+        if not request.input:
+            raise _invalid("The steer is empty.")
+        items = [user_message(request.input)]
+    else:
+        if not request.input:
+            raise _invalid("The steer is empty.")
+        for item in request.input:
+            _check_message(item)
+        items = request.input
+    return Steer(new_id(STEER), request.previous_response_id, request.input, items)
+
+
+def emit_failed(emitter: Emitter, steer: Steer, code: str, message: str) -> None:
+    """An accepted steer that came to nothing: the client gets its words back."""
+    emitter.emit(
+        "response.steer.failed",
+        steer={**steer.named(), "input": steer.input},
+        error={"type": "invalid_request_error", "code": code, "message": message},
+    )
+
+
+def refusal(request: dict[str, Any], error: ApiError, sequence: int, stream_id: str | None) -> dict[str, Any]:
+    """The event for a steer that was never accepted."""
+    steer = {"previous_response_id": request.get("previous_response_id"), "input": request.get("input")}
+    body = {"type": error.type, "code": error.code, "message": error.message}
+    event = {"type": "response.steer.failed", "sequence_number": sequence, "steer": steer, "error": body}
+    return event if stream_id is None else {**event, "stream_id": stream_id}
+
+
+def required_input(output: list[Item]) -> list[dict[str, Any]]:
+    """The tool outputs the client owes before the conversation can go on."""
+    stubs: list[dict[str, Any]] = []
+    for item in output:
+        answer = CLIENT_CALLS.get(item["type"])
+        if answer is not None and item.get("status") == "completed":
+            stubs.append({"type": answer, "call_id": item["call_id"], "name": item["name"]})
+    return stubs
+
+
+def _check_message(item: Item) -> None:
+    if item.get("type", "message") != "message" or item.get("role") != "user":
+        raise _invalid("A steer holds user messages only.")
+    if set(item) - {"type", "role", "content"}:
+        raise _invalid("A steered message has type, role and content, nothing else.")
+    content = item.get("content")
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list) or not content:
+        raise _invalid("A steered message needs content.")
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in _PARTS:
+            raise _invalid("A steered message holds input_text, input_image and input_file parts.")
+        if part["type"] == "input_text" and not isinstance(part.get("text"), str):
+            raise _invalid("An input_text part needs text.")
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, "invalid_input", message)

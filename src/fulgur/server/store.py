@@ -1,0 +1,143 @@
+"""Stored responses in SQLite (WAL): what was committed survives a kill -9.
+
+One thread owns the database, so the event loop never waits for the disk. A response is committed before its terminal
+event is sent: a client that saw it end can ask for it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fulgur.errors import FulgurError
+from fulgur.protocol.items import Item
+from fulgur.protocol.response import Response
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, parent TEXT,
+    response BLOB NOT NULL, input BLOB NOT NULL, events BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_created ON responses (created);
+"""
+
+
+class Stored(msgspec.Struct):
+    """A response with the input it was given. `parent`: the stored response this input comes after."""
+
+    response: Response
+    input: list[Item]
+    parent: str | None
+
+
+class Store:
+    """The database; `path` None keeps it in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._database: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        await self._run(self._close)
+        self._thread.shutdown()
+
+    async def put(self, owner: str, stored: Stored, events: list[tuple[bytes, bytes]]) -> None:
+        await self._run(lambda: self._put(owner, stored, events))
+
+    async def get(self, owner: str, response_id: str) -> Stored | None:
+        return await self._run(lambda: self._get(owner, response_id))
+
+    async def chain(self, owner: str, response_id: str) -> list[Stored] | None:
+        """The response and all it came after, oldest first; None when one of them is gone."""
+        return await self._run(lambda: self._chain(owner, response_id))
+
+    async def events(self, owner: str, response_id: str) -> list[bytes] | None:
+        return await self._run(lambda: self._events(owner, response_id))
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        return await self._run(lambda: self._delete(owner, response_id))
+
+    # --- on the database's thread ---
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _open(self) -> None:
+        try:
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self._path or ":memory:", isolation_level=None)
+            if self._path is not None:
+                self._path.chmod(0o600)
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+            database.execute("PRAGMA busy_timeout=5000")
+            database.executescript(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise FulgurError(f"Cannot open the response store {self._path}: {error}") from None
+        self._database = database
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+
+    def _one(self, sql: str, *values: object) -> tuple[bytes, ...] | None:
+        assert self._database is not None
+        row: tuple[bytes, ...] | None = self._database.execute(sql, values).fetchone()
+        return row
+
+    def _put(self, owner: str, stored: Stored, events: list[tuple[bytes, bytes]]) -> None:
+        assert self._database is not None
+        blob = zlib.compress(b"\n".join(data for _, data in events), 1)
+        self._database.execute(
+            "INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                stored.response.id,
+                owner,
+                int(stored.response.created_at),
+                stored.parent,
+                msgspec.json.encode(stored.response),
+                msgspec.json.encode(stored.input),
+                blob,
+            ),
+        )
+
+    def _get(self, owner: str, response_id: str) -> Stored | None:
+        row = self._one("SELECT response, input, parent FROM responses WHERE id = ? AND owner = ?", response_id, owner)
+        if row is None:
+            return None
+        response = msgspec.json.decode(row[0], type=Response)
+        return Stored(response, msgspec.json.decode(row[1], type=list[Item]), row[2])  # type: ignore[arg-type]
+
+    def _chain(self, owner: str, response_id: str) -> list[Stored] | None:
+        found: list[Stored] = []
+        wanted: str | None = response_id
+        while wanted is not None:
+            stored = self._get(owner, wanted)
+            if stored is None:
+                return None
+            found.append(stored)
+            wanted = stored.parent
+        found.reverse()
+        return found
+
+    def _events(self, owner: str, response_id: str) -> list[bytes] | None:
+        row = self._one("SELECT events FROM responses WHERE id = ? AND owner = ?", response_id, owner)
+        return None if row is None else zlib.decompress(row[0]).split(b"\n")
+
+    def _delete(self, owner: str, response_id: str) -> bool:
+        assert self._database is not None
+        cursor = self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
+        return cursor.rowcount > 0

@@ -1,0 +1,72 @@
+"""Tools as clients name them, and the flat list a model is offered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fulgur.protocol.errors import invalid
+
+Tool = dict[str, Any]
+
+
+def flatten(tools: list[Tool]) -> list[Tool]:
+    """Function and custom tools, namespaces opened; other kinds are tolerated and left to the client's own servers."""
+    flat: list[Tool] = []
+    for index, tool in enumerate(tools):
+        kind = tool.get("type")
+        if kind == "namespace":
+            inner = tool.get("tools")
+            name = tool.get("name")
+            if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
+                raise invalid("A namespace needs a list of tools.", f"tools[{index}].tools", "invalid_type")
+            flat += [{**each, "namespace": name} for each in flatten(inner)]
+        elif kind in ("function", "custom"):
+            if not isinstance(tool.get("name"), str) or not tool["name"]:
+                raise invalid("A tool needs a name.", f"tools[{index}].name", "missing_required_parameter")
+            if not isinstance(tool.get("parameters", {}), dict | None):
+                raise invalid("The parameters must be a JSON schema.", f"tools[{index}].parameters", "invalid_type")
+            flat.append(tool)
+    return flat
+
+
+def echo(tools: list[Tool]) -> list[Tool]:
+    """The tools as the response object repeats them: functions only, with the keys that must be there."""
+    return [
+        {"description": None, "parameters": None, "strict": None, **tool}
+        for tool in tools
+        if tool.get("type") == "function"
+    ]
+
+
+def check_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> str | dict[str, Any]:
+    """The choice in the form backends read; a 400 when it names a tool that is not offered."""
+    if choice is None:
+        return "auto"
+    if isinstance(choice, str):
+        if choice not in ("none", "auto", "required"):
+            raise invalid(f"Invalid 'tool_choice': '{choice}'.", "tool_choice", "invalid_value")
+        if choice == "required" and not tools:
+            raise invalid("'tool_choice' is 'required', and no tools are given.", "tool_choice", "invalid_value")
+        return choice
+    kind = choice.get("type")
+    if kind in ("function", "custom"):
+        names = [tool["name"] for tool in tools if tool["type"] == kind]
+        if choice.get("name") not in names:
+            raise invalid(
+                f"'tool_choice' names the {kind} '{choice.get('name')}', which is not among the tools.",
+                "tool_choice",
+                "invalid_value",
+            )
+    return choice
+
+
+def allowed(choice: str | dict[str, Any], tools: list[Tool]) -> tuple[str | dict[str, Any], list[Tool]]:
+    """`allowed_tools` narrows the offer; the choice that is left is its mode."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice, tools
+    listed = choice.get("tools")
+    if not isinstance(listed, list):
+        raise invalid("'tool_choice.tools' must be a list.", "tool_choice.tools", "invalid_type")
+    names = {each.get("name") for each in listed if isinstance(each, dict)}
+    mode = "required" if choice.get("mode") == "required" else "auto"
+    return mode, [tool for tool in tools if tool["name"] in names]

@@ -1,0 +1,70 @@
+"""Type-ahead: the input a person is still typing, brought into the cache before it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.request import CreateRequest
+from fulgur.server.parse import convert
+from fulgur.server.prepare import prepare
+
+if TYPE_CHECKING:
+    from fulgur.server.websocket import Session
+
+
+class TypeAhead:
+    """One prefill at a time for a connection; of those that come meanwhile only the newest of a lane counts.
+
+    Every `response.prefill` is answered by `response.prefilled` with its `prefill_id`; a superseded or impossible one
+    with no tokens: a hint never fails a session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next: dict[str | None, dict[str, Any]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, frame: dict[str, Any], lane: str | None) -> None:
+        stale = self._next.get(lane)
+        if stale is not None:
+            self._answer(stale, lane, 0, 0)
+        self._next[lane] = frame
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    def close(self) -> None:
+        self._next.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work(self) -> None:
+        while self._next:
+            lane, frame = next(iter(self._next.items()))
+            del self._next[lane]
+            try:
+                tokens, cached = await self._prefill(frame)
+            except FulgurError:
+                tokens, cached = 0, 0
+            self._answer(frame, lane, tokens, cached)
+
+    async def _prefill(self, frame: dict[str, Any]) -> tuple[int, int]:
+        request = convert(frame, CreateRequest)
+        request.store, request.generate = False, False
+        entry = self._session.server.models.get(request.model)
+        backend = await entry.ready()
+        previous, _ = await self._session.find(request.previous_response_id)
+        prepared = prepare(request, entry, previous, None, websocket=True)
+        if not prepared.input and not request.instructions:
+            raise ApiError(400, "empty_input", "There is nothing to prefill.")
+        usage = await backend.prefill(prepared.turn, unfinished=True)
+        return usage.input_tokens, usage.cached_tokens
+
+    def _answer(self, frame: dict[str, Any], lane: str | None, tokens: int, cached: int) -> None:
+        event = {"type": "response.prefilled", "sequence_number": 0, "input_tokens": tokens, "cached_tokens": cached}
+        for name, value in (("prefill_id", frame.get("prefill_id")), ("stream_id", lane)):
+            if isinstance(value, str):
+                event[name] = value
+        self._session.send(event)

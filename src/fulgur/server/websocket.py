@@ -1,0 +1,243 @@
+"""WebSocket mode: one connection, its frames, its lanes, and the responses it still holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from fulgur.backends.base import Conversation
+from fulgur.protocol.errors import ApiError, invalid
+from fulgur.protocol.request import CreateRequest, InterruptRequest, SteerRequest
+from fulgur.server import steering
+from fulgur.server.lanes import Lanes, lane_of
+from fulgur.server.parse import convert, decode_object
+from fulgur.server.prepare import input_items, prepare
+from fulgur.server.run import Run
+from fulgur.server.sinks import SocketSink
+from fulgur.server.state import Server
+from fulgur.server.steering import Steer
+from fulgur.server.typeahead import TypeAhead
+
+HEARTBEAT_S = 30.0
+
+
+@dataclass
+class Held:
+    """The latest response of a lane: what a `store: false` chain goes on from."""
+
+    response_id: str
+    conversation: Conversation
+    stored: bool
+
+
+async def serve(server: Server, request: web.Request, owner: str) -> web.WebSocketResponse:
+    """Take the upgrade and live with the connection until it ends."""
+    limits = server.config.server
+    if server.sockets >= limits.max_connections:
+        raise ApiError(503, "too_many_connections", "The server has no room for another connection.")
+    socket = web.WebSocketResponse(
+        heartbeat=HEARTBEAT_S, compress=False, max_msg_size=int(limits.max_body_mb * (1 << 20)), autoclose=True
+    )
+    await socket.prepare(request)
+    server.sockets += 1
+    server.metrics.add("fulgur_websockets")
+    session = Session(server, socket, SocketSink(request), owner)
+    try:
+        await session.read()
+    finally:
+        server.sockets -= 1
+        server.metrics.add("fulgur_websockets", -1)
+        await session.close()
+    return socket
+
+
+class Session:
+    """The state of one connection; it is gone with the connection."""
+
+    def __init__(self, server: Server, socket: web.WebSocketResponse, sink: SocketSink, owner: str) -> None:
+        self.server = server
+        self.owner = owner
+        self.sink = sink
+        self.held: dict[str | None, Held] = {}
+        self._socket = socket
+        self._lanes = Lanes()
+        self._running: dict[str | None, Run] = {}
+        self._waiting: dict[str, list[Steer]] = {}  # by the response whose tool outputs they wait for
+        self._typeahead = TypeAhead(self)
+
+    async def read(self) -> None:
+        """Frames until the other side goes or the time is up."""
+        seconds = self.server.config.server.connection_minutes * 60
+        deadline = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+        try:
+            async for message in self._socket:
+                if message.type is WSMsgType.TEXT:
+                    self._frame(message.data)
+                elif message.type is WSMsgType.BINARY:
+                    self._error(invalid("Frames are JSON text, not binary.", code="invalid_frame"), None)
+        finally:
+            deadline.cancel()
+
+    async def close(self) -> None:
+        """Free the engine at once: nobody reads any more."""
+        self._typeahead.close()
+        for run in self._running.values():
+            run.stop("disconnected")
+        await self._lanes.close()
+
+    # --- frames ---
+
+    def _frame(self, data: str) -> None:
+        lane: str | None = None
+        try:
+            frame = decode_object(data, self.server.config.server.max_nesting)
+            kind = frame.get("type")
+            lane = lane_of(frame)
+            self.server.metrics.add("fulgur_websocket_frames_total", type=kind if kind in _KINDS else "other")
+            if kind == "response.create":
+                self._lanes.submit(lane, lambda: self._create(frame, lane))
+            elif kind == "response.steer":
+                self._steer(frame)
+            elif kind in ("response.interrupt", "response.cancel"):
+                self._stop(convert(frame, InterruptRequest), lane, interrupt=kind == "response.interrupt")
+            elif kind == "response.prefill":
+                self._typeahead.put(frame, lane)
+            else:
+                known = ", ".join(_KINDS)
+                raise invalid(f"Unknown event type {kind!r}. Known: {known}.", "type", "unknown_event_type")
+        except ApiError as error:
+            self._error(error, None if error.code == "invalid_stream_id" else lane)
+
+    async def _create(self, frame: dict[str, Any], lane: str | None) -> None:
+        """One create in its lane's turn. Whatever is wrong with it, the socket and the other lanes live on."""
+        previous_id = frame.get("previous_response_id")
+        try:
+            run = await self._prepare(frame, lane)
+        except ApiError as error:
+            if error.status != 429:  # who has to wait comes back with the same request
+                self._evict(lane, previous_id)
+            self._error(error, lane)
+            return
+        except Exception as error:
+            self.server.log_exception(error)
+            self._evict(lane, previous_id)
+            self._error(ApiError(500, "server_error", "The server failed on this request; its log says why."), lane)
+            return
+        self._running[lane] = run
+        try:
+            await run.run()
+        finally:
+            del self._running[lane]
+        if run.response.status == "failed":
+            self._evict(lane, previous_id)
+        elif run.after is not None:
+            self.held[lane] = Held(run.response.id, run.after, run.prepared.store)
+            if run.prepared.store:
+                self.server.remember(self.owner, run.response.id, run.after)
+        if run.waiting:
+            self._waiting[run.response.id] = run.waiting
+
+    async def _prepare(self, frame: dict[str, Any], lane: str | None) -> Run:
+        request = convert(frame, CreateRequest)
+        entry = self.server.models.get(request.model)
+        if entry.pool is not None:
+            entry.pool.admit()
+            limits = entry.pool.rate_limits()
+            if limits is not None:
+                self.send({"type": "codex.rate_limits", "rate_limits": limits})
+        await entry.ready()
+        previous, parent = await self.find(request.previous_response_id)
+        steers = self._waiting.pop(request.previous_response_id or "", [])
+        if steers:
+            request.input = [item for steer in steers for item in steer.items] + input_items(request.input)
+        prepared = prepare(request, entry, previous, parent, websocket=True)
+        if prepared.store and previous is not None and parent is None:
+            prepared.input = prepared.turn.conversation.all()  # the store must stand without this connection
+        return Run(self.server, prepared, self.sink, self.owner, lane)
+
+    async def find(self, response_id: str | None) -> tuple[Conversation | None, str | None]:
+        """The conversation a create continues, and the stored response it follows, if that is stored."""
+        if response_id is None:
+            return None, None
+        for held in self.held.values():
+            if held.response_id == response_id:
+                return held.conversation, response_id if held.stored else None
+        return await self.server.conversation(self.owner, response_id), response_id
+
+    def _evict(self, lane: str | None, previous_id: Any) -> None:
+        """A continuation that failed in its own lane loses what it continued; a failed fork keeps its parent."""
+        held = self.held.get(lane)
+        if held is not None and held.response_id == previous_id:
+            del self.held[lane]
+
+    def _steer(self, frame: dict[str, Any]) -> None:
+        run: Run | None = None
+        try:
+            request = convert(frame, SteerRequest)
+            run = self._run(request.previous_response_id)
+            if run is None:
+                raise self._not_active(request.previous_response_id)
+            run.steer(request)
+        except ApiError as error:
+            code = error.code if error.code in _STEER_CODES else "invalid_input"
+            failed = ApiError(error.status, code, error.message)
+            sequence = run.emitter.sequence if run is not None else 0
+            self.server.metrics.add("fulgur_steers_total", outcome="failed")
+            self.send(steering.refusal(frame, failed, sequence, run.stream_id if run is not None else None))
+
+    def _not_active(self, response_id: str) -> ApiError:
+        if any(held.response_id == response_id for held in self.held.values()):
+            return ApiError(400, "response_already_completed", f"The response '{response_id}' has ended.")
+        return ApiError(404, "response_not_found", f"There is no response '{response_id}' on this connection.")
+
+    def _stop(self, request: InterruptRequest, lane: str | None, *, interrupt: bool) -> None:
+        run = self._run(request.response_id) if request.response_id else self._running.get(lane)
+        if run is None:
+            raise ApiError(404, "response_not_found", f"There is no running response '{request.response_id}' here.")
+        if interrupt:
+            run.emitter.emit("response.interrupt.accepted", response_id=run.response.id)
+        run.stop("interrupted" if interrupt else "cancelled")
+
+    def _run(self, response_id: str) -> Run | None:
+        return next((run for run in self._running.values() if run.response.id == response_id), None)
+
+    # --- back to the client ---
+
+    def send(self, event: dict[str, Any]) -> None:
+        self.sink.send(b"", msgspec.json.encode(event))
+
+    def _error(self, error: ApiError, lane: str | None) -> None:
+        frame: dict[str, Any] = {"type": "error", "status": error.status, "error": error.body()}
+        self.send(frame if lane is None else {**frame, "stream_id": lane})
+
+    def _time_is_up(self) -> None:
+        minutes = self.server.config.server.connection_minutes
+        self._error(
+            ApiError(
+                400,
+                "websocket_connection_limit_reached",
+                f"The connection has reached its limit of {minutes:g} minutes. Open a new one.",
+            ),
+            None,
+        )
+        asyncio.ensure_future(self._close_socket())  # noqa: RUF006 - ends with the connection
+
+    async def _close_socket(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"connection limit reached")
+
+
+_KINDS = ("response.create", "response.steer", "response.cancel", "response.interrupt", "response.prefill")
+_STEER_CODES = (
+    "response_not_found",
+    "invalid_input",
+    "steering_not_supported",
+    "too_many_pending_steers",
+    "response_already_completed",
+    "response_not_active",
+)
