@@ -1,4 +1,4 @@
-"""A real server on a free port whose model plays a script: the other side of measurements and tests of the terminal UI."""
+"""A real server on a free port whose model plays a script, for measurements and tests of the terminal UI."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""One scripted server for all tests of the screen; every test has its own terminal, project and history."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from terminal import Terminal
+
+from fulgur.bench.scripted_server import ScriptedServer
+
+SCRIPT = '''
+rate = 150
+[[reply]]
+match = "long story"
+steps = [{tokens = 1200}]
+[[reply]]
+match = "short story"
+steps = [{tokens = 220}]
+[[reply]]
+match = "other way"
+steps = [{text = "Right, going the other way."}]
+[[reply]]
+match = "markdown"
+steps = [{text = "# Title\\n\\nSome `code` here.\\n\\n```python\\ndef f():\\n    return 1\\n```\\n"}]
+[[reply]]
+match = "reasoned"
+steps = [{reasoning = "let me think"}, {text = "thought of it"}]
+[[reply]]
+match = "engine dies"
+steps = [{text = "Half an ans"}, {fail = "the engine died"}]
+[[reply]]
+after = "function_call_output"
+steps = [{text = "The call is over."}]
+[[reply]]
+after = "custom_tool_call_output"
+steps = [{text = "The file is changed."}]
+[[reply]]
+match = "run a command"
+steps = [{call = "shell", arguments = {command = "echo made > made.txt && echo it-ran"}}]
+[[reply]]
+match = "change the file"
+[[reply.steps]]
+call = "apply_patch"
+arguments = {patch = """*** Begin Patch
+*** Update File: app.py
+@@
+-x = 1
++x = 2
+*** End Patch
+"""}
+'''
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
+    with ScriptedServer(tmp_path_factory.mktemp("server"), SCRIPT) as running:
+        yield running
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "app.py").write_text("x = 1\n")
+    (folder / "apple.txt").write_text("an apple\n")
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: ScriptedServer) -> Path:
+    """A Fulgur home of its own that knows the server."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    shutil.copy(server.home / "config.toml", folder / "config.toml")
+    return folder
+
+
+@pytest.fixture
+def fulgur(home: Path, project: Path) -> Iterator[Callable[..., Terminal]]:
+    """Start `fulgur` with these arguments in a terminal."""
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, columns: int = 80, rows: int = 24) -> Terminal:
+        command = [sys.executable, "-m", "fulgur", *arguments]
+        terminal = Terminal(command, env={"FULGUR_HOME": str(home)}, cwd=project, columns=columns, rows=rows)
+        opened.append(terminal)
+        return terminal
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.fixture
+def screen(fulgur: Callable[..., Terminal]) -> Terminal:
+    """`fulgur`, ready for the first prompt."""
+    terminal = fulgur()
+    terminal.wait("› ")
+    return terminal

@@ -1,0 +1,69 @@
+"""Resizing in tmux, which folds rows as modern terminals do: the draft and every streamed word stay, nothing is left over."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+class Tmux:
+    """One window of a tmux server of its own."""
+
+    def __init__(self, socket: Path, command: str, cwd: Path) -> None:
+        self._base = ["tmux", "-S", str(socket), "-f", "/dev/null"]
+        self._run("new-session", "-d", "-s", "t", "-x", "80", "-y", "24", "-c", str(cwd), command)
+
+    def _run(self, *arguments: str) -> str:
+        return subprocess.run([*self._base, *arguments], capture_output=True, text=True, check=True).stdout
+
+    def send(self, *keys: str) -> None:
+        self._run("send-keys", "-t", "t", *keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._run("resize-window", "-t", "t", "-x", str(columns), "-y", str(rows))
+
+    def everything(self) -> str:
+        return self._run("capture-pane", "-t", "t", "-p", "-S", "-5000")
+
+    def wait(self, holds: Callable[[str], object], seconds: float = 15) -> str:
+        end = time.monotonic() + seconds
+        while not holds(text := self.everything()):
+            assert time.monotonic() < end, f"not shown in time:\n{text[-3000:]}"
+            time.sleep(0.05)
+        return text
+
+    def close(self) -> None:
+        self._run("kill-server")
+
+
+@pytest.fixture
+def tmux(tmp_path: Path, home: Path, project: Path) -> Iterator[Tmux]:
+    window = Tmux(tmp_path / "tmux", f"FULGUR_HOME={home} {sys.executable} -m fulgur; sleep 60", project)
+    yield window
+    window.close()
+
+
+def test_resizing_in_mid_stream_loses_nothing_and_leaves_nothing_over(tmux: Tmux) -> None:
+    tmux.wait(lambda text: "›" in text)
+    tmux.send("tell a short story", "Enter")
+    tmux.wait(lambda text: "w0030" in text)
+    tmux.send("a draft that is long enough to need two rows on a narrow terminal")
+    for columns, rows in ((50, 20), (36, 12), (100, 30), (80, 24)):
+        tmux.resize(columns, rows)
+        time.sleep(0.25)
+    text = tmux.wait(lambda text: "220 tokens" in text)
+    # A row that a narrower terminal folded may have cut a word in two.
+    joined = text.replace("\n", "")
+    assert [int(n) for n in re.findall(r"w(\d{4})", joined)] == list(range(220))
+    assert joined.count("a draft that is long enough") == 1
+    assert text.count("redirects") == 0  # no live row was left in the scrollback
+    assert text.count("› ") == 2  # the prompt that was sent, and the draft

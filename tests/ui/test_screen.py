@@ -1,0 +1,182 @@
+"""The real program in a real terminal against the real server: speaking, steering, queueing, stopping, leaving."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from terminal import CTRL_C, CTRL_D, CTRL_J, ENTER, ESC, TAB, UP, Terminal
+
+from fulgur.bench.scripted_server import ScriptedServer
+
+
+def words(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"w(\d{4})", text)]
+
+
+def input_row(terminal: Terminal) -> str:
+    """The row with the draft: the last one that begins with the prompt sign."""
+    return next(line for line in reversed(terminal.lines) if line.startswith("›"))
+
+
+def test_an_answer_with_its_numbers(screen: Terminal) -> None:
+    screen.send("tell a short story", ENTER)
+    screen.wait("w0219")
+    screen.wait(
+        lambda: re.search(r"scripted · \d+ tok/s · first \d+ ms · ctx .*% · \$0\.", screen.lines[-1] + screen.text)
+    )
+    screen.wait("220 tokens")
+    assert words(screen.everything) == list(range(220))  # nothing twice, nothing missing
+    assert "› tell a short story" in screen.everything
+
+
+def test_enter_redirects_in_mid_stream_and_the_partial_answer_stays(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0040")
+    screen.send("no, the other way", ENTER)
+    screen.wait("Right, going the other way.")
+    text = screen.everything
+    said = words(text)
+    assert said == list(range(len(said))) and 40 < len(said) < 1200
+    last_word = text.rindex(f"w{said[-1]:04}")
+    assert last_word < text.index("› no, the other way") < text.index("Right, going the other way.")
+
+
+def test_tab_queues_for_after_the_turn(screen: Terminal) -> None:
+    screen.send("tell a short story", ENTER)
+    screen.wait("w0010")
+    screen.send("and then this", TAB)
+    screen.wait("queued 1: and then this")
+    screen.wait("You said: and then this")
+    text = screen.everything
+    assert text.index("w0219") < text.index("› and then this")
+    assert "queued" not in screen.text
+
+
+def test_escape_stops_and_keeps_what_was_said(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0020")
+    screen.send("my draft", ESC)
+    screen.wait("stopped; what was said is kept")
+    said = words(screen.everything)
+    assert said == list(range(len(said))) and len(said) >= 20
+    assert input_row(screen) == "› my draft"
+    screen.send(ENTER)
+    screen.wait("You said: my draft")
+
+
+def test_control_c_stops_once_and_leaves_twice(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0010")
+    screen.send(CTRL_C)
+    screen.wait("stopped; what was said is kept")
+    screen.wait("Ctrl-C again to leave")
+    screen.send(CTRL_C)
+    assert screen.exit_code() == 130
+    assert "w0010" in screen.everything and "fulgur --resume" in screen.everything
+
+
+def test_control_d_leaves_with_zero(screen: Terminal) -> None:
+    screen.send(CTRL_D)
+    assert screen.exit_code() == 0
+
+
+def test_what_is_typed_before_the_agent_is_there_is_sent_when_it_is(fulgur: Callable[..., Terminal]) -> None:
+    terminal = fulgur()
+    terminal.wait("› ")
+    terminal.send("early bird", ENTER)
+    terminal.wait("You said: early bird")
+
+
+def test_history_and_an_unsent_draft_outlive_the_program(fulgur: Callable[..., Terminal]) -> None:
+    first = fulgur()
+    first.wait("› ")
+    first.send("alpha", ENTER)
+    first.wait("You said: alpha")
+    first.send("an unsent draft")
+    first.wait("› an unsent draft")
+    first.program.kill(15)
+    assert first.exit_code() == 128 + 15
+    second = fulgur()
+    second.wait("› ")
+    second.send(UP)
+    second.wait("› an unsent draft")
+    second.send(UP)
+    second.wait("› alpha")
+
+
+def test_several_lines_and_a_paste_are_one_message(screen: Terminal) -> None:
+    screen.send("one", CTRL_J, "two\\", ENTER, "\x1b[200~three\nfour\x1b[201~")
+    screen.wait("  four")
+    screen.send(ENTER)
+    screen.wait("You said: one")
+    assert "› one\n  two\n  three\n  four" in screen.everything
+
+
+def test_files_and_commands_are_completed(screen: Terminal) -> None:
+    screen.send("look at @ap")
+    screen.wait("❯ @app.py")
+    screen.wait("@apple.txt")
+    screen.send("pl", TAB)
+    screen.wait("› look at @apple.txt")
+    screen.send("\x15", "/sta")
+    screen.wait("❯ /status")
+    screen.send(ENTER)
+    screen.wait("sandbox")
+    screen.wait("model_provider")
+
+
+def test_markdown_has_colours(screen: Terminal) -> None:
+    screen.send("markdown please", ENTER)
+    screen.wait("return 1")
+    screen.wait("tokens ·")
+    assert screen.colour_of("# Title") == "blue"
+    assert screen.colour_of("code") == "cyan"
+    assert screen.colour_of("return") == "magenta"
+
+
+def test_an_error_is_shown_and_the_next_prompt_works(screen: Terminal) -> None:
+    screen.send("the engine dies", ENTER)
+    screen.wait("✗ ")
+    assert "Half an ans" in screen.everything
+    screen.send("still there?", ENTER)
+    screen.wait("You said: still there?")
+
+
+def test_rows_fit_an_80_by_24_terminal_and_a_narrow_one(fulgur: Callable[..., Terminal]) -> None:
+    for columns, rows in ((80, 24), (38, 12)):
+        terminal = fulgur(columns=columns, rows=rows)
+        terminal.wait("› ")
+        terminal.send("tell a short story", ENTER)
+        terminal.wait("220 tokens")
+        assert words(terminal.everything) == list(range(220))
+        assert terminal.lines[-1].strip() or terminal.lines[-2].strip()  # the status line is on screen
+
+
+def test_the_draft_survives_a_crash_of_the_server(
+    fulgur: Callable[..., Terminal], home: Path, tmp_path: Path, server: ScriptedServer
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    with ScriptedServer(own, (server.home / "script.toml").read_text()) as mortal:
+        (home / "config.toml").write_text((own / "config.toml").read_text())
+        terminal = fulgur()
+        terminal.wait("› ")
+        terminal.send("tell a long story", ENTER)
+        terminal.wait("w0020")
+        terminal.send("what I was about to say")
+        terminal.wait("› what I was about to say")
+        mortal.kill()
+        time.sleep(0.5)
+        assert input_row(terminal) == "› what I was about to say"
+        assert "w0020" in terminal.everything
+        terminal.send(" more")
+        terminal.wait("› what I was about to say more")
+
+
+def test_a_wrong_config_is_said_before_the_screen_opens(fulgur: Callable[..., Terminal]) -> None:
+    terminal = fulgur("-c", "modle=x")
+    assert terminal.exit_code() == 2
+    assert "model" in terminal.everything
