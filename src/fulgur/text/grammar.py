@@ -221,12 +221,11 @@ class _WrappedTokenizer:
         self.bos_token_id = tokenizer.bos_id
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
         self.special_token_ids = sorted(tokenizer.special_ids | tokenizer.eos_ids)
-        self._backend = tokenizer.backend
+        self._encode = tokenizer.continuation_encoder()
 
     def __call__(self, text: str | bytes) -> list[int]:
-        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        ids: list[int] = self._backend.encode(plain, add_special_tokens=False).ids
-        return ids
+        """The tokens of bytes that a grammar forces: exactly these bytes, no space put before them."""
+        return self._encode(text.decode() if isinstance(text, bytes) else text)
 
 
 _vocabularies: WeakKeyDictionary[Tokenizer, _Vocabulary] = WeakKeyDictionary()

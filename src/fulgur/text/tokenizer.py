@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ class Tokenizer:
         if add_bos is None:
             add_bos = self.bos_id is not None and backend.encode("").ids[:1] == [self.bos_id]
         self.add_bos: bool = add_bos
-        markers = [token.content for token in self._added.values() if _is_control(token)]
-        self._control = re.compile("|".join(re.escape(text) for text in markers)) if markers else None
+        self.control_pattern = _any_of(token.content for token in self._added.values() if _is_control(token))
+        self.special_pattern = _any_of(token.content for token in self._added.values() if token.special)
         self._bytes: list[bytes | None] = [None] * self.vocab_size
         self._variants: dict[tuple[bool, bool], tuple[Backend, dict[int, int]]] = {(True, False): (backend, {})}
 
@@ -83,11 +84,13 @@ class Tokenizer:
         are plain characters, which is what text from outside must be.
         continuation: the text goes on from other text, so a SentencePiece vocabulary puts no space before it.
         """
-        if not special and (self._control is None or self._control.search(text) is None):
+        if not special and (self.control_pattern is None or self.control_pattern.search(text) is None):
             special = True  # nothing to parse, the plain path gives the same tokens
-        backend, renumbered = self._variant(special, continuation)
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
-        return [renumbered.get(token, token) for token in ids] if renumbered else ids
+        return _encode(*self._variant(special, continuation), text)
+
+    def continuation_encoder(self) -> Callable[[str], list[int]]:
+        """`encode` of plain text that goes on from other text, as a function that does not hold this object."""
+        return functools.partial(_encode, *self._variant(False, True))
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True, continuation: bool = False) -> str:
         """Text of `tokens`; bytes that are no UTF-8 become U+FFFD. `continuation` keeps the first token's space."""
@@ -126,8 +129,19 @@ class Tokenizer:
         return self._variants[key]
 
 
+def _encode(backend: Backend, renumbered: dict[int, int], text: str) -> list[int]:
+    ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+    return [renumbered.get(token, token) for token in ids] if renumbered else ids
+
+
 def _is_control(token: Any) -> bool:
     return bool(token.special) or _MARKER.fullmatch(token.content) is not None
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern that finds any of these texts, the longest first; None for no texts."""
+    ordered = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
 def _state(component: Any) -> dict[str, Any] | None:

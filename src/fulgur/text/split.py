@@ -1,0 +1,96 @@
+"""Splitters: streamed text to text, reasoning and tool calls, while it streams. One file a format.
+
+A splitter holds back only what may be the start of a marker. However the text is cut, the merged parts are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fulgur.errors import FulgurError
+from fulgur.text.parts import (
+    Malformed,
+    Part,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    merge,
+)
+from fulgur.text.scan import THINK, THINK_END
+from fulgur.text.special import known
+from fulgur.text.split_harmony import MARKERS as HARMONY_MARKERS
+from fulgur.text.split_harmony import HarmonySplitter
+from fulgur.text.split_hermes import HermesSplitter
+from fulgur.text.split_plain import PlainSplitter
+from fulgur.text.split_qwen import QwenCoderSplitter
+from fulgur.text.tokenizer import Tokenizer
+
+__all__ = [
+    "FORMATS",
+    "Malformed",
+    "Part",
+    "ReasoningDelta",
+    "Splitter",
+    "TextDelta",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "detect_format",
+    "marker_tokens",
+    "merge",
+    "opens_reasoning",
+    "splitter_for",
+]
+
+FORMATS = ("plain", "hermes", "qwen3-coder", "harmony")
+
+
+class Splitter(Protocol):
+    """One answer's splitter."""
+
+    def feed(self, text: str) -> list[Part]:
+        """More of the answer; returns what it completes."""
+
+    def finish(self) -> list[Part]:
+        """The answer has ended; returns what was held back."""
+
+
+def splitter_for(format: str, *, tools: Sequence[dict[str, Any]] | None = None, thinking: bool = False) -> Splitter:
+    """A splitter for one answer.
+
+    tools: the tools offered; qwen3-coder, which writes values as bare text, takes their types from the schemas.
+    thinking: the prompt ended inside `<think>` (see `opens_reasoning`); harmony names its channels itself.
+    """
+    if format == "plain":
+        return PlainSplitter(thinking=thinking)
+    if format == "hermes":
+        return HermesSplitter(thinking=thinking)
+    if format == "qwen3-coder":
+        return QwenCoderSplitter(tools, thinking=thinking)
+    if format == "harmony":
+        return HarmonySplitter()
+    raise FulgurError(f"There is no tool-call format {format!r}.", hint=f"Known formats: {', '.join(FORMATS)}.")
+
+
+def detect_format(template_source: str) -> str:
+    """The format a chat template asks its model for."""
+    if "<|channel|>" in template_source:
+        return "harmony"
+    if "<function=" in template_source:
+        return "qwen3-coder"
+    return "hermes" if "<tool_call>" in template_source else "plain"
+
+
+def opens_reasoning(prompt: str) -> bool:
+    """Whether a rendered prompt ends with an open `<think>`, so that the answer starts with reasoning."""
+    return prompt.rstrip().endswith(THINK)
+
+
+def marker_tokens(format: str, tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens of the format's markers: a StreamDecoder must `keep` them though some vocabularies call them special."""
+    tool_markers = () if format == "plain" else ("<tool_call>", "</tool_call>")
+    markers = HARMONY_MARKERS if format == "harmony" else (THINK, THINK_END, *tool_markers)
+    return frozenset(known(tokenizer.token_id, markers))
