@@ -2,7 +2,8 @@
 
 It honours the contract of the real ones. Keys and values are one number a slot, mixed from token and position; a row
 reads all slots up to its own through its table. A wrong block, a stale slot or a wrong position changes the output.
-`period` makes texts repeat themselves, so that drafts have something to find.
+With `window` and `alphabet` texts soon repeat themselves; with `script` the answer mostly follows a given text: then
+drafts have something to find.
 """
 
 from __future__ import annotations
@@ -18,16 +19,27 @@ def _stir(x: np.ndarray) -> np.ndarray:
 
 
 class ToyRuntime:
-    """`window`: only the last tokens decide (0: all of them), which makes loops and copies likely."""
+    """`window`: only that many last tokens decide (0: all). `alphabet`: only that many tokens are ever likely.
+    `script`: (position of its first token, tokens) which are likely, though not certain, at their positions."""
 
     block_tokens = 64
     max_rows = 256
 
-    def __init__(self, vocab_size: int = 300, kv_blocks: int = 32, max_context: int = 1024, window: int = 0) -> None:
+    def __init__(
+        self,
+        vocab_size: int = 300,
+        kv_blocks: int = 32,
+        max_context: int = 1024,
+        window: int = 0,
+        alphabet: int = 0,
+        script: tuple[int, list[int]] | None = None,
+    ) -> None:
         self.vocab_size = vocab_size
         self.kv_blocks = kv_blocks
         self.max_context = max_context
         self.window = window
+        self.alphabet = alphabet
+        self.script = script
         self.kv = np.zeros((kv_blocks, self.block_tokens), np.uint64)
         self.steps = 0
         self.rows = 0
@@ -61,7 +73,12 @@ class ToyRuntime:
         weights = np.arange(1, len(held) + 1, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         state = (held * weights).sum(dtype=np.uint64)
         hashed = _stir(self._ids + _stir(np.array([state]))[0])
-        return ((hashed >> np.uint64(40)).astype(np.float32) / np.float32(1 << 21)).astype(np.float32)
+        scores = (hashed >> np.uint64(40)).astype(np.float32) / np.float32(1 << 21)  # 0 to 8
+        if self.alphabet:
+            scores[self.alphabet :] -= 20
+        if self.script is not None and 0 <= position + 1 - self.script[0] < len(self.script[1]):
+            scores[self.script[1][position + 1 - self.script[0]]] += 7.5
+        return scores
 
     def copy_block(self, source: int, target: int) -> None:
         assert source != target

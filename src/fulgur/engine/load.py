@@ -51,7 +51,7 @@ class EngineInfo:
 
 
 def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, EngineInfo]:
-    """Load weights and tokenizer and make an engine over the chosen runtime."""
+    """Load weights and tokenizer and make an engine over the chosen runtime; further options go to `Engine`."""
     from fulgur.engine.engine import Engine
     from fulgur.engine.speculate import measure_cost
     from fulgur.model.weights import load
@@ -62,7 +62,9 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     tokenizer = open_tokenizer(options.model)
     blocks = kv_blocks(weights.config, options.kv_tokens)
     runtime = open_runtime(options.runtime, weights, blocks, options.threads)
-    engine = Engine(runtime, tokenizer, cost=measure_cost(runtime), **engine_options)
+    if "cost" not in engine_options:
+        engine_options["cost"] = measure_cost(runtime)
+    engine = Engine(runtime, tokenizer, **engine_options)
     info = EngineInfo(
         model=options.model.stem if options.model.is_file() else options.model.resolve().name,
         config=weights.config,
