@@ -1,0 +1,289 @@
+"""From a file to training examples: find changes, choose regions, write instructions, add no-ops and next edits."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, NoEdit, Rewrite
+from fulgur.train.edits import (  # noqa: F401  (importing registers the operations)
+    containers,
+    expressions,
+    imports,
+    scopes,
+    signatures,
+    statements,
+    templates,
+)
+from fulgur.train.edits.example import OPERATIONS, Change, EditExample, Operation
+from fulgur.train.edits.nextedit import next_edits
+from fulgur.train.edits.phrase import Instruction, instruction, phrasings
+from fulgur.train.edits.regions import choose_region
+from fulgur.train.edits.source import Edit, Source, Unusable, apply_edits, parse_region
+
+ABOVE_CHARS = (0, 250, 700, 1200, 1800)
+BELOW_CHARS = (0, 150, 400, 700)
+SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
+SPLITS = ("train", "seen", "heldout_phrasing", "heldout_op")
+
+
+def generate_file(
+    source: str,
+    path: str,
+    rng: random.Random,
+    *,
+    split: str = "train",
+    most: int = 40,
+    only: str | None = None,
+) -> list[EditExample]:
+    """Examples from one file; [] for a file that cannot be used. Never raises on odd input.
+
+    split: "train" and "seen" use the trained operations and phrasings, "heldout_phrasing" the phrasings kept back,
+    "heldout_op" the operations kept back (with all their phrasings).
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {SPLITS}")
+    if any(token in source for token in SPECIAL_TOKENS):
+        return []
+    try:
+        src = Source(source, path)
+    except (Unusable, RecursionError):
+        return []
+    examples: list[EditExample] = []
+    names = [n for n, op in OPERATIONS.items() if op.heldout == (split == "heldout_op") and (only is None or n == only)]
+    rng.shuffle(names)
+    for name in names:
+        if len(examples) >= most:
+            break
+        op = OPERATIONS[name]
+        if only is None and rng.random() >= op.rate:
+            continue
+        try:
+            examples += operate(src, op, rng, split)
+        except (Unusable, RecursionError, IndexError, ValueError):
+            continue
+    if split != "heldout_op" and only is None:
+        examples += unable(src, rng, split, len(examples))
+        wanted = sum(rng.random() < NEXT for _ in range(len(examples) + 2))
+        try:
+            examples += next_edits(src, rng, wanted)
+        except (Unusable, RecursionError, IndexError, ValueError):
+            pass
+    return examples
+
+
+def operate(src: Source, op: Operation, rng: random.Random, split: str) -> list[EditExample]:
+    """Up to `op.limit` examples of one operation, with their share of no-ops."""
+    examples: list[EditExample] = []
+    changes: Sequence[Change] = collect(src, op, rng)
+    if op.sites:
+        order = list(range(len(changes)))
+        rng.shuffle(order)
+        order = order[: op.limit * 2]
+        chosen = [changes[i] for i in order]
+    else:
+        chosen = list(changes)
+    used: list[tuple[int, int]] = []
+    for change in chosen:
+        if len(examples) >= op.limit:
+            break
+        try:
+            example = build(src, op, change, changes, rng, split, used)
+        except Unusable:
+            continue
+        if example is not None:
+            examples.append(example)
+    if op.sites and op.absent and rng.random() < ABSENT * op.rate:
+        example = not_applicable(src, op, rng, split)
+        if example is not None:
+            examples.append(example)
+    return examples
+
+
+def collect(src: Source, op: Operation, rng: random.Random) -> list[Change]:
+    """What the generator finds; a generator that gives up half-way keeps what it had."""
+    changes: list[Change] = []
+    most = 400 if op.sites else op.limit * 3
+    try:
+        for change in op.generate(src, rng):
+            changes.append(change)
+            if len(changes) >= most:
+                break
+    except (Unusable, RecursionError, IndexError, ValueError, AssertionError):
+        pass
+    return changes
+
+
+def build(
+    src: Source,
+    op: Operation,
+    change: Change,
+    changes: Sequence[Change],
+    rng: random.Random,
+    split: str,
+    used: list[tuple[int, int]],
+) -> EditExample | None:
+    """One example of a change: region, texts before and after, instruction."""
+    spans = [] if change.call else [(edit.start, edit.end) for edit in change.edits]
+    if change.cover:
+        spans.append(change.cover)
+    start, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    named = change.within is not None and rng.random() < 0.2
+    region = choose_region(src, start, end, rng, None if named else change.within)
+    if named and change.within is not None and region[0] >= change.within[0] and region[1] <= change.within[1]:
+        named = False
+    if region in used and op.sites:
+        return None
+    used.append(region)
+    edits = list(change.edits)
+    if op.sites:
+        edits = combine(change, changes, region, rng)
+    written = write(op, change.variant, change.slots, rng, split, "func" if named else None)
+    if written is None:
+        return None
+    if change.call is not None:
+        return built_call(src, op, change, region, rng, written, split)
+    human = src.text[slice(*region)]
+    changed = apply_edits(human, edits, region[0])
+    before, after = (changed, human) if change.inverse else (human, changed)
+    if before == after or not before.strip() or not after.strip():
+        return None
+    if change.unique and count(before, change.unique) != 1:
+        return None
+    if op.sites and op.absent and re.search(op.absent, after):
+        return None
+    parse_region(after)
+    parse_region(before)
+    answer: Answer = Rewrite(after)
+    if change.noop and rng.random() < SATISFIED:
+        before, answer = after, NoEdit()
+    return finish(src, op.name, region, before, answer, written, split, rng)
+
+
+def combine(change: Change, changes: Sequence[Change], region: tuple[int, int], rng: random.Random) -> list[Edit]:
+    """Every site in the region (for inverse changes sometimes only some of them: the others are fine already)."""
+    inside = [c for c in changes if all(region[0] <= e.start and e.end <= region[1] for e in c.edits)]
+    inside = [c for c in inside if c.inverse == change.inverse and c.variant == change.variant]
+    if change.inverse and len(inside) > 1 and rng.random() < 0.4:
+        others = [c for c in inside if c is not change]
+        inside = [change, *rng.sample(others, rng.randrange(len(others)))]
+    edits: list[Edit] = []
+    for candidate in sorted(inside, key=lambda c: min(c.edits)):
+        if not edits or min(candidate.edits).start >= edits[-1].end:
+            edits += sorted(candidate.edits)
+    return edits
+
+
+def built_call(
+    src: Source, op: Operation, change: Change, region: tuple[int, int], rng: random.Random, written: Instruction, split: str
+) -> EditExample | None:
+    """The answer is a call: the region stays as it is, edits (if any) spoil the file around it."""
+    if change.call is None or any(e.start < region[1] and e.end > region[0] for e in change.edits):
+        return None
+    before = src.text[slice(*region)]
+    parse_region(before)
+    if change.unique and count(before, change.unique) != 1:
+        return None
+    slots = change.slots
+    answer: Answer = change.call
+    missing = next((slot for slot in ("old", "param") if slot in slots), None)
+    if change.noop and missing and rng.random() < SATISFIED * 1.3:
+        other = rng.choice(["foo_bar", "tmp_value", "old_handler", "user_cache", "page_index", "flag", "resolver", "ctx_id"])
+        if re.search(rf"\b{other}\b", src.text):
+            return None
+        again = write(op, change.variant, {**slots, missing: other, "old": other}, rng, split, None)
+        if again is None:
+            return None
+        written, answer = again, NoEdit()
+    text = apply_edits(src.text, change.edits)
+    shift = sum(len(e.text) - (e.end - e.start) for e in change.edits if e.end <= region[0])
+    moved = (region[0] + shift, region[1] + shift)
+    return finish(src, op.name, moved, before, answer, written, split, rng, text)
+
+
+def count(text: str, needle: str) -> int:
+    """Occurrences of a piece of code, not counting those inside longer words."""
+    head = r"(?<![\w.])" if re.match(r"\w", needle) else ""
+    tail = r"(?!\w)" if re.search(r"\w$", needle) else ""
+    return len(re.findall(head + re.escape(needle) + tail, text))
+
+
+def write(
+    op: Operation, variant: str, slots: dict[str, str], rng: random.Random, split: str, needs: str | None
+) -> Instruction | None:
+    key = f"{op.name}.{variant}" if variant and f"{op.name}.{variant}" in phrasings() else op.name
+    heldout = split == "heldout_phrasing" or (split == "heldout_op" and rng.random() < 0.2)
+    return instruction(key, slots, rng, heldout=heldout, needs=needs)
+
+
+def finish(
+    src: Source,
+    name: str,
+    region: tuple[int, int],
+    before: str,
+    answer: Answer,
+    written: Instruction,
+    split: str,
+    rng: random.Random,
+    text: str | None = None,
+) -> EditExample:
+    """Add the bounded context above and below."""
+    whole = src.text if text is None else text
+    above, below = context(whole, region, rng.choice(ABOVE_CHARS), rng.choice(BELOW_CHARS))
+    return EditExample(
+        name, src.path, above, before, below, (), written.text, answer, written.phrasing, written.heldout, split == "heldout_op"
+    )
+
+
+def context(text: str, region: tuple[int, int], above_chars: int, below_chars: int) -> tuple[str, str]:
+    """Whole lines before and after a region, within these sizes."""
+    start = max(0, region[0] - above_chars)
+    if start > 0:
+        start = text.find("\n", start - 1, region[0]) + 1 or region[0]
+    end = min(len(text), region[1] + below_chars)
+    if end < len(text):
+        end = max(text.rfind("\n", region[1], end) + 1, region[1])
+    return text[start : region[0]], text[region[1] : end]
+
+
+def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
+    """Some function or statement of the file."""
+    functions = src.functions()
+    nodes = functions if functions and rng.random() < 0.85 else src.tree.body
+    if not nodes:
+        raise Unusable("empty file")
+    return choose_region(src, *src.whole_lines(rng.choice(nodes)), rng)
+
+
+def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -> EditExample | None:
+    """A region without anything of what the operation is about: nothing to do."""
+    for _ in range(3):
+        try:
+            region = random_region(src, rng)
+            text = src.text[slice(*region)]
+            parse_region(text)
+        except Unusable:
+            continue
+        if op.absent and re.search(op.absent, text):
+            continue
+        variants = [key for key in phrasings() if key.split(".")[0] == op.name]
+        slots = {"logger": "logger", "level": "info"}
+        written = instruction(rng.choice(variants), slots, rng, heldout=split == "heldout_phrasing")
+        if written is not None and op.name != "string_quotes":
+            return finish(src, op.name, region, text, NoEdit(), written, split, rng)
+    return None
+
+
+def unable(src: Source, rng: random.Random, split: str, others: int) -> list[EditExample]:
+    """Instructions outside the model's ability: answered with no edit."""
+    examples = []
+    for _ in range(sum(rng.random() < UNABLE for _ in range(others + 1))):
+        try:
+            region = random_region(src, rng)
+        except Unusable:
+            continue
+        written = instruction("unable", {}, rng, heldout=split == "heldout_phrasing")
+        if written is not None:
+            examples.append(finish(src, "unable", region, src.text[slice(*region)], NoEdit(), written, split, rng))
+    return examples

@@ -1,0 +1,135 @@
+"""What a generator yields: a change to a file, and the finished training example made of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fulgur.text.edit_format import Answer, Call, RecentEdit
+from fulgur.train.edits.source import Edit, Source
+
+
+@dataclass
+class Change:
+    """One change found in a file. `inverse`: the edits spoil human code, the answer is the human text."""
+
+    edits: list[Edit]
+    slots: dict[str, str] = field(default_factory=dict)
+    inverse: bool = False
+    variant: str = ""  # which list of phrasings; "" is the operation's own
+    cover: tuple[int, int] | None = None  # the region must hold this span too
+    within: tuple[int, int] | None = None  # the region must stay inside this span
+    unique: str | None = None  # an identifier or text that must occur exactly once in the region
+    call: Call | None = None  # the answer is this call, the region stays as it is
+    noop: bool = True  # the finished region under the same instruction is a "nothing to do"
+
+
+@dataclass(frozen=True)
+class EditExample:
+    """One prompt and its answer, with what the evaluation needs to grade and group it."""
+
+    op: str
+    path: str
+    above: str
+    region: str
+    below: str
+    recent: tuple[RecentEdit, ...]
+    instruction: str | None
+    answer: Answer
+    phrasing: str  # "op:index"; "" for next-edit examples
+    heldout_phrasing: bool
+    heldout_op: bool
+
+    @property
+    def kind(self) -> str:
+        return type(self.answer).__name__.lower()
+
+
+Generator = Callable[[Source, random.Random], Iterable[Change]]
+Check = Callable[[EditExample, str], bool]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: where it applies, and what counts as done.
+
+    `sites`: the instruction means every place in the region (changes are combined), else one named place.
+    `absent`: a pattern of what the operation removes; where nothing matches, there is nothing to do.
+    """
+
+    name: str
+    family: str
+    generate: Generator
+    sites: bool = False
+    heldout: bool = False
+    absent: str | None = None
+    check: Check | None = None
+    limit: int = 3
+    rate: float = 1.0  # how often a file is searched for it: what is common everywhere is taken less often
+    exact: bool = False  # only the same text counts, an equal syntax tree does not
+
+
+OPERATIONS: dict[str, Operation] = {}
+# Counted over a sample of packages, so that no operation is much more frequent than the middle ones.
+RATES: dict[str, float] = {
+    "rename_symbol": 0.4,
+    "wrap_try": 0.5,
+    "wrap_body_try": 0.35,
+    "remove_prints": 0.35,
+    "extract_constant": 0.4,
+    "log_entry": 0.4,
+    "make_async": 0.35,
+    "rename_local": 0.6,
+    "add_import": 0.6,
+    "change_value": 0.5,
+    "extract_variable": 0.5,
+    "rename_parameter": 0.5,
+    "raise_on_empty": 0.5,
+    "guard_none": 0.7,
+    "add_parameter": 0.6,
+    "remove_import": 0.6,
+    "add_assert": 0.6,
+    "add_keyword_argument": 0.7,
+    "return_directly": 0.6,
+    "annotate_parameter": 0.7,
+    "change_return": 0.6,
+    "string_quotes": 0.6,
+    "remove_type_hints": 0.7,
+    "change_argument": 0.7,
+    "add_decorator": 0.8,
+    "remove_docstring": 0.6,
+    "is_none": 0.7,
+    "annotate_return": 0.8,
+    "optional_union": 0.8,
+}
+
+
+def operation(
+    family: str,
+    *,
+    name: str | None = None,
+    sites: bool = False,
+    heldout: bool = False,
+    absent: str | None = None,
+    check: Check | None = None,
+    limit: int = 3,
+    exact: bool = False,
+) -> Callable[[Generator], Generator]:
+    """Register a generator under its function's name."""
+
+    def register(generate: Generator) -> Generator:
+        key = name or generate.__name__
+        OPERATIONS[key] = Operation(
+            key, family, generate, sites, heldout, absent, check, limit, RATES.get(key, 1.0), exact
+        )
+        return generate
+
+    return register
+
+
+def shuffled(items: Sequence, rng: random.Random) -> list:  # type: ignore[type-arg]
+    """A shuffled copy."""
+    copy = list(items)
+    rng.shuffle(copy)
+    return copy

@@ -1,0 +1,176 @@
+"""What counts as done: exact text, the same syntax tree with the same comments, or an operation's own rule."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+
+from fulgur.text.edit_format import Call, NoEdit, Rewrite, parse_answer
+from fulgur.train.edits.example import OPERATIONS, EditExample
+from fulgur.train.edits.source import FUNCTIONS, Unusable, parse_region
+
+
+def normal(text: str) -> str:
+    """Trailing white space and blank lines at the ends do not count."""
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a piece of code in order; [] when it cannot be tokenised."""
+    source = f"if 1:\n{text}" if text[:1] == " " else text
+    try:
+        return [t.string for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT]
+    except (tokenize.TokenError, SyntaxError, IndentationError):
+        return []
+
+
+def same_code(left: str, right: str) -> bool:
+    """Equal text, or equal trees and comments."""
+    if normal(left) == normal(right):
+        return True
+    try:
+        return ast.dump(parse_region(left)) == ast.dump(parse_region(right)) and comments(left) == comments(right)
+    except (Unusable, RecursionError):
+        return False
+
+
+def parses(text: str) -> bool:
+    try:
+        parse_region(text)
+    except Unusable:
+        return False
+    return True
+
+
+def check(example: EditExample, produced: str) -> bool:
+    """Whether the answer the model wrote (special tokens spelled out) does what the example asks."""
+    answer = parse_answer(produced)
+    expected = example.answer
+    if isinstance(expected, NoEdit):
+        return isinstance(answer, NoEdit) or (isinstance(answer, Rewrite) and same_text(answer.text, example.region))
+    if isinstance(expected, Call):
+        return answer == expected
+    if not isinstance(answer, Rewrite):
+        return False
+    op = OPERATIONS.get(example.op)
+    if op is not None and op.exact:
+        return same_text(answer.text, expected.text)
+    if same_code(answer.text, expected.text):
+        return True
+    own = op.check if op else None
+    if own is None or same_text(answer.text, example.region):
+        return False
+    try:
+        return own(example, answer.text)
+    except (Unusable, RecursionError):
+        return False
+
+
+def same_text(left: str, right: str) -> bool:
+    return normal(left) == normal(right)
+
+
+def target(example: EditExample) -> str:
+    assert isinstance(example.answer, Rewrite)
+    return example.answer.text
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes away what an operation leaves free: docstrings, hints, messages."""
+
+    def __init__(self, *, docstrings: bool = False, hints: bool = False, messages: bool = False) -> None:
+        self.docstrings, self.hints, self.messages = docstrings, hints, messages
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if self.docstrings and isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            first = node.body[0]
+            if len(node.body) > 1 and isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                if isinstance(first.value.value, str):
+                    node.body = node.body[1:]
+        if self.hints:
+            if isinstance(node, ast.arg):
+                node.annotation = None
+            if isinstance(node, FUNCTIONS):
+                node.returns = None
+        if self.messages and isinstance(node, ast.Call):
+            node.args = [_masked(arg) for arg in node.args]
+        if self.messages and isinstance(node, ast.Assert) and node.msg is not None:
+            node.msg = _masked(node.msg)
+        return node
+
+
+def _masked(node: ast.expr) -> ast.expr:
+    text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return ast.Constant(value="") if text else node
+
+
+def bare(text: str, **free: bool) -> str:
+    """The tree of a region without what is free."""
+    return ast.dump(_Bare(**free).visit(parse_region(text)))
+
+
+def has_docstring(example: EditExample, produced: str) -> bool:
+    """As many docstrings as the target, and the code is otherwise untouched."""
+    if example.phrasing.startswith("add_docstring.text"):
+        return False
+    return (
+        _docstrings(produced) == _docstrings(target(example))
+        and bare(produced, docstrings=True) == bare(target(example), docstrings=True)
+        and comments(produced) == comments(target(example))
+    )
+
+
+def _docstrings(text: str) -> list[str]:
+    """Names of the functions and classes that have a docstring."""
+    nodes = [node for node in ast.walk(parse_region(text)) if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+    return [node.name for node in nodes if (ast.get_docstring(node) or "").strip()]
+
+
+def fully_annotated(example: EditExample, produced: str) -> bool:
+    """The same parameters and returns have a type as in the target, and the code is otherwise untouched."""
+    return (
+        _annotated(produced) == _annotated(target(example))
+        and bare(produced, hints=True) == bare(target(example), hints=True)
+        and comments(produced) == comments(target(example))
+    )
+
+
+def _annotated(text: str) -> list[tuple[str, bool]]:
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(parse_region(text)):
+        if isinstance(node, ast.arg):
+            found.append((node.arg, node.annotation is not None))
+        elif isinstance(node, FUNCTIONS):
+            found.append((node.name, node.returns is not None))
+    return found
+
+
+def return_annotation(example: EditExample, produced: str) -> bool:
+    """Quotes around the type or not: the same type counts."""
+    return _unquoted_returns(produced) == _unquoted_returns(target(example))
+
+
+def _unquoted_returns(text: str) -> str:
+    tree = parse_region(text)
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS) and isinstance(node.returns, ast.Constant) and isinstance(node.returns.value, str):
+            node.returns = ast.parse(node.returns.value, mode="eval").body
+    return ast.dump(tree)
+
+
+def free_message(example: EditExample, produced: str) -> bool:
+    """The wording of new messages is free; everything else, old messages too, is as in the target."""
+    return (
+        bare(produced, messages=True) == bare(target(example), messages=True)
+        and comments(produced) == comments(target(example))
+        and not _strings(example.region) - _strings(produced)
+    )
+
+
+def _strings(text: str) -> Counter[str]:
+    """String constants of a region, those inside f-strings too."""
+    nodes = ast.walk(parse_region(text))
+    return Counter(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))

@@ -1,0 +1,106 @@
+"""Instructions as developers write them: phrasings from the text files, filled with arguments, with a little human noise."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on
+SLOT = re.compile(r"\{(\w+)\}")
+QUESTIONS = re.compile(r"^(can|could|would|please|pls|i |i'd|we |this|the |why|should|let's|how|any|is |need|there|what|don't)")
+
+
+@dataclass(frozen=True)
+class Phrasing:
+    key: str
+    index: int
+    text: str
+    slots: frozenset[str]
+
+    @property
+    def heldout(self) -> bool:
+        return self.index % HELDOUT_EVERY == HELDOUT_EVERY - 1
+
+
+@dataclass(frozen=True)
+class Instruction:
+    text: str
+    phrasing: str
+    heldout: bool
+
+
+@cache
+def phrasings() -> dict[str, tuple[Phrasing, ...]]:
+    """All phrasings by key: `operation` or `operation.variant`."""
+    found: dict[str, list[Phrasing]] = {}
+    for file in sorted((Path(__file__).parent / "phrasings").glob("*.txt")):
+        current: list[Phrasing] = []
+        key = ""
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line.startswith("["):
+                key = line.strip("[] ")
+                current = found.setdefault(key, [])
+            elif line.strip() and not line.startswith("#"):
+                current.append(Phrasing(key, len(current), line.strip(), frozenset(SLOT.findall(line))))
+    return {key: tuple(lines) for key, lines in found.items()}
+
+
+def instruction(
+    key: str, slots: dict[str, str], rng: random.Random, *, heldout: bool, needs: str | None = None
+) -> Instruction | None:
+    """One instruction for an operation; `heldout` picks from the phrasings kept for evaluation, `needs` asks for a slot."""
+    known = frozenset(name for name, value in slots.items() if value)
+    choices = [p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)]
+    if not choices:
+        return None
+    chosen = rng.choice(choices)
+    template = typo(chosen.text, rng) if rng.random() < 0.04 else chosen.text
+    style = rng.random()
+
+    def fill(match: re.Match[str]) -> str:
+        return quoted(slots[match[1]], style if rng.random() < 0.9 else rng.random(), match[1])
+
+    text = SLOT.sub(fill, template)
+    return Instruction(polite(text, chosen.text, rng), f"{key}:{chosen.index}", chosen.heldout)
+
+
+def quoted(value: str, style: float, slot: str) -> str:
+    """A code argument plain, in backticks or in quotes."""
+    if slot in ("kind", "word", "jump", "level", "text"):
+        return value
+    if style < 0.48:
+        return value
+    if style < 0.86 or '"' in value or "'" in value:
+        return f"`{value}`"
+    return f"'{value}'" if style < 0.94 else f'"{value}"'
+
+
+def polite(text: str, template: str, rng: random.Random) -> str:
+    roll = rng.random()
+    plain = not QUESTIONS.match(template.lower()) and not template.endswith("?")
+    if plain and roll < 0.05:
+        text = f"{rng.choice(['please', 'pls', 'plz'])} {text}"
+    elif plain and roll < 0.09:
+        text = f"{rng.choice(['can you', 'could you'])} {text}?"
+    elif plain and roll < 0.12:
+        text = f"{text} {rng.choice(['please', 'pls', 'thanks', 'for me'])}"
+    if rng.random() < 0.35:
+        text = text[0].upper() + text[1:]
+    if rng.random() < 0.2 and text[-1] not in ".?!":
+        text += "."
+    return text
+
+
+def typo(template: str, rng: random.Random) -> str:
+    """Two letters of one plain word swapped."""
+    words = template.split(" ")
+    plain = [i for i, word in enumerate(words) if word.isalpha() and len(word) > 4]
+    if plain:
+        index = rng.choice(plain)
+        at = rng.randrange(1, len(words[index]) - 2)
+        word = words[index]
+        words[index] = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+    return " ".join(words)
