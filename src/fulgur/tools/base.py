@@ -1,0 +1,86 @@
+"""What a tool is: a name, a schema for the model, and something that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fulgur.errors import FulgurError
+from fulgur.tools.files import FileDiff
+
+A = TypeVar("A", bound=msgspec.Struct)
+Report = Callable[[str], None]
+
+
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The base of every tool's arguments; the JSON schema comes from the fields."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What the model reads, and what changed."""
+
+    ok: bool
+    output: str
+    diffs: list[FileDiff] = field(default_factory=list)
+
+
+class BadCall(FulgurError):
+    """The model's call cannot be understood; the message says how to mend it and goes back to the model."""
+
+
+@dataclass(frozen=True)
+class Tool(Generic[A]):
+    """One tool. `mutates`: it can change files, so a snapshot comes first. `parallel`: it may run beside others."""
+
+    name: str
+    description: str
+    arguments: type[A]
+    run: Callable[[A, Report], Awaitable[ToolResult]]
+    title: Callable[[A], str]
+    mutates: bool = False
+    parallel: bool = True
+    schema: dict[str, Any] | None = None
+    """The schema of a tool from elsewhere (MCP); ours is made from `arguments`."""
+
+    def parse(self, text: str) -> A:
+        """The arguments of a call; BadCall says what is wrong with them."""
+        try:
+            return msgspec.json.decode(text or "{}", type=self.arguments)
+        except msgspec.ValidationError as error:
+            raise BadCall(f"{self.name}: {error}", hint=f"Its arguments: {self.signature()}") from None
+        except msgspec.DecodeError as error:
+            raise BadCall(f"{self.name}: the arguments are not valid JSON ({error})", hint=self.signature()) from None
+
+    def signature(self) -> str:
+        """`{"path": string, "limit"?: integer}` for an error message."""
+        schema = self.parameters()
+        required = schema.get("required", [])
+        parts = []
+        for name, value in schema.get("properties", {}).items():
+            kind = value.get("type") or "/".join(str(option.get("type")) for option in value.get("anyOf", []))
+            parts.append(f'"{name}"{"" if name in required else "?"}: {kind}')
+        return "{" + ", ".join(parts) + "}"
+
+    def parameters(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        if self.schema is not None:
+            return self.schema
+        (schema,), definitions = msgspec.json.schema_components([self.arguments])
+        result = dict(definitions[schema["$ref"].rpartition("/")[2]])
+        result.pop("title", None)
+        result.pop("description", None)
+        return result
+
+    def spec(self) -> dict[str, Any]:
+        """The tool as a Responses create names it."""
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters(),
+            "strict": False,
+        }

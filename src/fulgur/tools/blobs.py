@@ -1,0 +1,32 @@
+"""Contents by their hash: what a file was before it changed, kept outside the workspace and never overwritten."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+class BlobStore:
+    """A folder of contents; the same content is stored once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, data: bytes) -> str:
+        """Store it (atomically) and give its name."""
+        name = hashlib.sha256(data).hexdigest()
+        path = self._path(name)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The content; FileNotFoundError when it was never stored."""
+        return self._path(name).read_bytes()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name[:2] / name[2:]

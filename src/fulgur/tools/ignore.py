@@ -1,0 +1,71 @@
+"""Which files of a workspace are worth looking at: `.gitignore` rules, and folders nobody wants to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pathspec
+
+# Never looked into, also without a .gitignore that says so.
+SKIPPED = frozenset(
+    {".git", ".fulgur", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache"}
+    | {".ruff_cache", ".pytest_cache", ".hypothesis", ".cache", ".next", ".gradle", ".idea", "site-packages"}
+)
+
+
+class IgnoreRules:
+    """The `.gitignore` files from the workspace's top down to a folder, read once each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._specs: dict[Path, pathspec.GitIgnoreSpec | None] = {}
+
+    def ignored(self, path: Path, *, folder: bool) -> bool:
+        """Whether a rule of any folder above leaves this path out; the deepest file that says anything decides."""
+        above = path.parent
+        while True:
+            spec = self._spec(above)
+            if spec is not None:
+                name = path.relative_to(above).as_posix() + ("/" if folder else "")
+                verdict = spec.check_file(name).include
+                if verdict is not None:
+                    return verdict
+            if above == self.root or above == above.parent:
+                return False
+            above = above.parent
+
+    def _spec(self, folder: Path) -> pathspec.GitIgnoreSpec | None:
+        if folder not in self._specs:
+            try:
+                lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
+                self._specs[folder] = pathspec.GitIgnoreSpec.from_lines(lines)
+            except OSError:
+                self._specs[folder] = None
+        return self._specs[folder]
+
+
+def walk(root: Path, *, start: Path | None = None, limit: int = 100_000) -> Iterator[os.DirEntry[str]]:
+    """Files beneath `start` that no rule leaves out, in order of name, at most `limit`; symlinks are not followed."""
+    rules = IgnoreRules(root)
+    waiting = [start or root]
+    count = 0
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        folders = []
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in SKIPPED and not rules.ignored(path, folder=True):
+                    folders.append(path)
+            elif entry.is_file(follow_symlinks=False) and not rules.ignored(path, folder=False):
+                count += 1
+                if count > limit:
+                    return
+                yield entry
+        waiting.extend(reversed(folders))

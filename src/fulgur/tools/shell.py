@@ -1,0 +1,167 @@
+"""The shell tool: one persistent shell in the foreground, and commands that go on in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from fulgur.errors import FulgurError
+from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.choose import Unconfined
+from fulgur.sandbox.policy import Policy
+from fulgur.tools.base import Arguments, Report, Tool, ToolResult
+from fulgur.tools.output import BoundedOutput
+from fulgur.tools.shell_process import CommandResult, ShellProcess
+
+_MOST_BACKGROUND = 8
+_LONGEST = 3600.0
+
+
+class ShellArguments(Arguments, frozen=True):
+    """Arguments of `shell`."""
+
+    command: Annotated[str, Meta(description="bash; the folder and variables stay from call to call", min_length=1)]
+    timeout: Annotated[float, Meta(description="seconds until it is stopped", gt=0, le=_LONGEST)] = 120.0
+    background: Annotated[bool, Meta(description="let it go on; look at it with shell_job")] = False
+    unsandboxed: Annotated[bool, Meta(description="ask the person to let it run without the sandbox")] = False
+    reason: Annotated[str, Meta(description="why it needs to be unsandboxed, for the person who is asked")] = ""
+
+
+class JobArguments(Arguments, frozen=True):
+    """Arguments of `shell_job`."""
+
+    job: Annotated[str, Meta(description="the name that shell gave")]
+    input: Annotated[str, Meta(description="text to type, with \\n for Enter")] = ""
+    wait: Annotated[float, Meta(description="seconds to wait for its end", ge=0, le=600)] = 1.0
+    kill: Annotated[bool, Meta(description="end it")] = False
+
+
+@dataclass
+class _Job:
+    shell: ShellProcess
+    task: asyncio.Task[CommandResult]
+    output: BoundedOutput
+
+
+class Shell:
+    """The session's shells. `run` is the tool; `unconfined` runs a command that a person allowed out of the sandbox."""
+
+    def __init__(self, sandbox: Sandbox | FulgurError, policy: Policy, environment: dict[str, str]) -> None:
+        self._sandbox = sandbox
+        self._policy = policy
+        self._environment = environment
+        self._main: ShellProcess | None = None
+        self._jobs: dict[str, _Job] = {}
+        self._count = 0
+
+    async def run(self, args: ShellArguments, report: Report, *, unconfined: bool = False) -> ToolResult:
+        """One command, in the sandbox unless a person said otherwise."""
+        if args.background:
+            return await self._begin(args, unconfined)
+        if unconfined and not isinstance(self._sandbox, Unconfined):
+            shell = self._new(True)
+            shell.folder = self._foreground().folder if self._main else self._policy.workspace
+            try:
+                result = await shell.run(args.command, args.timeout, report)
+            finally:
+                shell.close()
+        else:
+            result = await self._foreground().run(args.command, args.timeout, report)
+        return ToolResult(result.exit_code == 0, _told(result, args.timeout))
+
+    async def job(self, args: JobArguments, report: Report) -> ToolResult:
+        """Look at a background command, type into it, or end it."""
+        job = self._jobs.get(args.job)
+        if job is None:
+            have = ", ".join(self._jobs) or "none"
+            raise FulgurError(f"no job named {args.job}", hint=f"There are: {have}")
+        if args.input:
+            job.shell.type(args.input)
+        if args.kill:
+            job.task.cancel()
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(args.wait or None if args.kill else args.wait):
+                await asyncio.shield(asyncio.gather(job.task, return_exceptions=True))
+        if not job.task.done():
+            return ToolResult(True, f"{job.output.text()}\n[{args.job} runs]")
+        del self._jobs[args.job]
+        job.shell.close()
+        code = "killed" if job.task.cancelled() else f"exit code {job.task.result().exit_code}"
+        return ToolResult(True, f"{job.output.text()}\n[{args.job} ended: {code}]")
+
+    def close(self) -> None:
+        """End everything."""
+        for job in self._jobs.values():
+            job.task.cancel()
+            job.shell.close()
+        self._jobs.clear()
+        if self._main is not None:
+            self._main.close()
+            self._main = None
+
+    def tools(self) -> list[Tool]:  # type: ignore[type-arg]
+        """shell and shell_job."""
+        return [
+            Tool(
+                "shell",
+                "Run a bash command in the workspace, in a terminal. What it may touch is limited by the sandbox.",
+                ShellArguments,
+                self.run,
+                lambda a: f"$ {a.command}",
+                mutates=True,
+                parallel=False,
+            ),
+            Tool(
+                "shell_job",
+                "Look at a command that runs in the background, type into it, or end it.",
+                JobArguments,
+                self.job,
+                lambda a: f"job {a.job}" + (" (kill)" if a.kill else ""),
+                mutates=True,
+            ),
+        ]
+
+    def _foreground(self) -> ShellProcess:
+        if self._main is None:
+            self._main = self._new(False)
+        return self._main
+
+    def _new(self, unconfined: bool) -> ShellProcess:
+        if isinstance(self._sandbox, FulgurError) and not unconfined:
+            raise self._sandbox
+        sandbox = Unconfined() if unconfined or isinstance(self._sandbox, FulgurError) else self._sandbox
+        return ShellProcess(sandbox, self._policy, self._environment)
+
+    async def _begin(self, args: ShellArguments, unconfined: bool) -> ToolResult:
+        if len(self._jobs) >= _MOST_BACKGROUND:
+            raise FulgurError(f"{_MOST_BACKGROUND} jobs run already", hint="End one with shell_job.")
+        shell = self._new(unconfined)
+        if self._main is not None:
+            shell.folder = self._main.folder
+        self._count += 1
+        name = f"job{self._count}"
+        output = BoundedOutput()
+        task = asyncio.create_task(shell.run(args.command, _LONGEST * 24, lambda text: _keep(output, text)))
+        self._jobs[name] = _Job(shell, task, output)
+        return await self.job(JobArguments(job=name, wait=0.5), lambda text: None)
+
+
+def _keep(output: BoundedOutput, text: str) -> None:
+    output.feed(text.encode())
+
+
+def _told(result: CommandResult, timeout: float) -> str:
+    """The output and how it ended, as the model reads it."""
+    notes = []
+    if result.timed_out:
+        notes.append(f"[stopped after {timeout:g} s; use `timeout` or `background` for long commands]")
+    elif result.exit_code:
+        notes.append(f"[exit code {result.exit_code}]")
+    if result.shell_ended:
+        notes.append("[the shell ended with it; the next command gets a new one]")
+    body = result.output.rstrip("\n")
+    return "\n".join([*([body] if body else []), *notes]) or "[no output]"

@@ -1,0 +1,148 @@
+"""The workspace at one moment, so that /undo brings back what any tool or shell command changed, without git.
+
+A snapshot names every file by its content's hash; contents go into the blob store once. Files whose size, times and
+inode are those of the last snapshot are not read again. Ignored folders (dependencies, build output) are left out,
+ignored single files are not. What is too large is only noted, and named when an undo cannot bring it back.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fulgur.tools.blobs import BlobStore
+from fulgur.tools.ignore import SKIPPED, IgnoreRules
+
+LARGEST_FILE = 16 << 20
+LARGEST_TOTAL = 1 << 30
+MOST_FILES = 50_000
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One path.
+
+    `kind` is file, link, folder or large (noted only); `blob` is its content's name or the link's target.
+    """
+
+    kind: str
+    mode: int
+    blob: str
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """size, mtime, ctime and inode when it was read."""
+
+    def same(self, other: Entry | None) -> bool:
+        """Whether both have the same content and mode."""
+        if other is None:
+            return False
+        if self.kind == other.kind == "large":
+            return self.stamp == other.stamp
+        return (self.kind, self.mode, self.blob) == (other.kind, other.mode, other.blob)
+
+
+Manifest = dict[str, Entry]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paths (relative) that differ between two snapshots, with both sides; None: not there."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+
+@dataclass
+class Snapshots:
+    """Takes and compares snapshots of one workspace."""
+
+    root: Path
+    blobs: BlobStore
+    uncovered: list[str] = field(default_factory=list)
+    """Why parts of the workspace are not covered, in words; filled by `take`."""
+    _last: Manifest = field(default_factory=dict)
+
+    def take(self) -> Manifest:
+        """The workspace now."""
+        manifest: Manifest = {}
+        rules = IgnoreRules(self.root)
+        total = 0
+        self.uncovered = []
+        waiting = [self.root]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                continue
+            for item in entries:
+                path = Path(item.path)
+                name = path.relative_to(self.root).as_posix()
+                if item.is_dir(follow_symlinks=False):
+                    if item.name in SKIPPED or rules.ignored(path, folder=True):
+                        continue
+                    manifest[name] = Entry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
+                    waiting.append(path)
+                    continue
+                if len(manifest) >= MOST_FILES:
+                    self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
+                    self._last = manifest
+                    return manifest
+                entry = self._entry(item, name, total)
+                if entry is not None:
+                    manifest[name] = entry
+                    total += entry.stamp[0] if entry.kind == "file" else 0
+        self._last = manifest
+        return manifest
+
+    def _entry(self, item: os.DirEntry[str], name: str, total: int) -> Entry | None:
+        try:
+            info = item.stat(follow_symlinks=False)
+            mode = stat.S_IMODE(info.st_mode)
+            if stat.S_ISLNK(info.st_mode):
+                return Entry("link", 0, os.readlink(item.path))
+            if not stat.S_ISREG(info.st_mode):
+                return None
+            stamp = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+            known = self._last.get(name)
+            if known is not None and known.stamp == stamp and known.mode == mode:
+                return known
+            if info.st_size > LARGEST_FILE or total + info.st_size > LARGEST_TOTAL:
+                self.uncovered.append(f"{name} ({info.st_size >> 20} MiB) is too large for undo")
+                return Entry("large", mode, "", stamp)
+            descriptor = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                return Entry("file", mode, self.blobs.put(file.read()), stamp)
+        except OSError:
+            return None  # vanished or unreadable: then no tool of ours can have changed it either
+
+    def load(self, manifest: Manifest) -> None:
+        """Start from a stored manifest, so that unchanged files are not read again."""
+        self._last = manifest
+
+
+def differences(before: Manifest, after: Manifest) -> list[Difference]:
+    """What changed, in order of path."""
+    found = []
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old is None or not old.same(new):
+            found.append(Difference(path, old, new))
+    return found
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Manifest] = msgspec.msgpack.Decoder(Manifest)
+
+
+def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
+    """Keep a manifest as a blob; its name."""
+    return blobs.put(_encoder.encode(manifest))
+
+
+def read_manifest(name: str, blobs: BlobStore) -> Manifest:
+    """A stored manifest."""
+    return _decoder.decode(blobs.get(name))

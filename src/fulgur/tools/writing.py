@@ -1,0 +1,123 @@
+"""The tools that change files: apply_patch and edit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from msgspec import Meta
+
+from fulgur.errors import FulgurError
+from fulgur.tools import patch_match
+from fulgur.tools.apply_patch import plan_patch
+from fulgur.tools.base import Arguments, Report, Tool, ToolResult
+from fulgur.tools.files import Change, FileDiff, Files
+from fulgur.tools.patch_parse import AddFile, PatchError, UpdateFile, parse_patch
+from fulgur.tools.textfile import TextFile, split_lines
+
+PATCH_HELP = """Change files with a patch; all of it applies or none. Format:
+*** Begin Patch
+*** Update File: src/a.py
+@@ def f
+ context line
+-old line
++new line
+*** Add File: src/b.py
++first line
+*** Delete File: src/c.py
+*** End Patch
+Three lines of context around a change are enough; `@@ def name` or `@@ class Name` leads to the right place."""
+
+
+class PatchArguments(Arguments, frozen=True):
+    """Arguments of `apply_patch`."""
+
+    patch: Annotated[str, Meta(description="from `*** Begin Patch` to `*** End Patch`")]
+
+
+class EditArguments(Arguments, frozen=True):
+    """Arguments of `edit`."""
+
+    path: Annotated[str, Meta(description="the file, relative to the workspace")]
+    old: Annotated[str, Meta(description="the text to replace; it must be in the file once", min_length=1)]
+    new: Annotated[str, Meta(description="what takes its place")]
+    all: Annotated[bool, Meta(description="replace every occurrence")] = False
+
+
+def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
+    """apply_patch and edit on the session's files."""
+
+    async def apply_patch(args: PatchArguments, report: Report) -> ToolResult:
+        planned = await asyncio.to_thread(plan_patch, args.patch, files)
+        diffs = await asyncio.to_thread(files.commit, planned.changes)
+        return ToolResult(True, "\n".join([*summary(diffs), *planned.notes]), diffs)
+
+    async def edit(args: EditArguments, report: Report) -> ToolResult:
+        path = files.writable(args.path)
+        before = files.read(path)
+        file = TextFile.decode(before, args.path)
+        note = replace_text(file, args.old, args.new, args.path, every=args.all)
+        diffs = files.commit([Change(path, before, file.encode(args.path))])
+        return ToolResult(True, "\n".join([*summary(diffs), *note]), diffs)
+
+    return [
+        Tool("apply_patch", PATCH_HELP, PatchArguments, apply_patch, _patch_title, mutates=True, parallel=False),
+        Tool(
+            "edit",
+            "Replace a text in a file by another. The old text must be in the file exactly once, or `all` be true.",
+            EditArguments,
+            edit,
+            lambda a: f"edit {a.path}",
+            mutates=True,
+            parallel=False,
+        ),
+    ]
+
+
+def _patch_title(args: PatchArguments) -> str:
+    try:
+        operations = parse_patch(args.patch)
+    except PatchError:
+        return "apply_patch"
+    words = {AddFile: "add", UpdateFile: "change"}
+    return ", ".join(f"{words.get(type(operation), 'delete')} {operation.path}" for operation in operations)
+
+
+def summary(diffs: list[FileDiff]) -> list[str]:
+    """One line a file."""
+    if not diffs:
+        return ["nothing changed: the files already are like that"]
+    return [f"{diff.kind} {diff.path} (+{diff.added} -{diff.removed})" for diff in diffs]
+
+
+def replace_text(file: TextFile, old: str, new: str, name: str, *, every: bool = False) -> list[str]:
+    """Replace in place, exactly, else line by line with tolerance.
+
+    Notes on how it matched. FulgurError when it does not.
+    """
+    newline = file.newline
+    text = file.text
+    wanted = _with_newlines(old, newline)
+    count = text.count(wanted)
+    if count == 1 or (count and every):
+        file.lines, file.endings = split_lines(text.replace(wanted, _with_newlines(new, newline)))
+        return []
+    if count:
+        raise FulgurError(
+            f"{name}: the old text is there {count} times", hint="Give more of the text around it, or set `all`."
+        )
+    old_lines = old.strip("\n").split("\n")
+    match = patch_match.find_lines(file.lines, old_lines)
+    if match is None or match.count > 1:
+        near = patch_match.nearest_line(file.lines, old_lines)
+        raise FulgurError(
+            f"{name}: the old text is not there", hint=f"The nearest is {near}" if near else "Read the file again."
+        )
+    pairs = list(zip(file.lines[match.start : match.start + len(old_lines)], old_lines, strict=True))
+    new_lines = patch_match.shift_indentation(new.strip("\n").split("\n") if new.strip("\n") else [], pairs)
+    file.replace(match.start, match.start + len(old_lines), [(line, None) for line in new_lines])
+    return [f"matched {match.how}"]
+
+
+def _with_newlines(text: str, newline: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", newline)

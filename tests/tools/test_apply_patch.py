@@ -1,0 +1,148 @@
+"""Cases are folders: `input/` with `patch.txt` becomes `expected/`; where there is an `error.txt`, nothing changes."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fulgur.errors import FulgurError
+from fulgur.tools.apply_patch import plan_patch
+from fulgur.tools.files import Files
+from fulgur.tools.textfile import TextFile
+
+CASES = sorted(path.name for path in (Path(__file__).parent / "patches").iterdir() if path.is_dir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, files: Files, workspace: Path) -> None:
+    case = Path(__file__).parent / "patches" / name
+    shutil.copytree(case / "input", workspace, dirs_exist_ok=True)
+    patch = (case / "patch.txt").read_bytes().decode()
+    error = case / "error.txt"
+    if error.exists():
+        with pytest.raises(FulgurError) as caught:
+            files.commit(plan_patch(patch, files).changes)
+        assert error.read_text().strip() in str(caught.value)
+    else:
+        files.commit(plan_patch(patch, files).changes)
+    assert contents(workspace) == contents(case / "expected")
+
+
+def test_mode_stays(files: Files, workspace: Path) -> None:
+    script = workspace / "run.sh"
+    script.write_text("one\n")
+    script.chmod(0o751)
+    patch = "*** Begin Patch\n*** Update File: run.sh\n@@\n-one\n+two\n*** End Patch\n"
+    files.commit(plan_patch(patch, files).changes)
+    assert script.stat().st_mode & 0o7777 == 0o751
+    move = "*** Begin Patch\n*** Update File: run.sh\n*** Move to: go.sh\n@@\n-two\n+three\n*** End Patch\n"
+    files.commit(plan_patch(move, files).changes)
+    assert (workspace / "go.sh").stat().st_mode & 0o7777 == 0o751
+
+
+def test_symlink_inside_is_written_through(files: Files, workspace: Path) -> None:
+    (workspace / "real").write_text("one\n")
+    (workspace / "link").symlink_to("real")
+    files.commit(plan_patch("*** Begin Patch\n*** Update File: link\n@@\n-one\n+two\n*** End Patch", files).changes)
+    assert (workspace / "link").is_symlink()
+    assert (workspace / "real").read_text() == "two\n"
+
+
+def test_symlink_outside_is_refused(files: Files, workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("one\n")
+    (workspace / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(FulgurError, match="outside the workspace"):
+        plan_patch("*** Begin Patch\n*** Update File: link\n@@\n-one\n+two\n*** End Patch", files)
+
+
+def test_notes_say_how_it_matched(files: Files, workspace: Path) -> None:
+    (workspace / "a").write_text("x  \ny\n")
+    planned = plan_patch("*** Begin Patch\n*** Update File: a\n@@\n x\n-y\n+z\n*** End Patch", files)
+    assert planned.notes == ["a, hunk 1: matched ignoring spaces at line ends"]
+
+
+def test_all_or_nothing_when_a_write_fails(files: Files, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        (workspace / name).write_text("1\n")
+    patch = "*** Begin Patch\n" + "".join(f"*** Update File: {n}\n@@\n-1\n+2\n" for n in "abc") + "*** End Patch"
+    planned = plan_patch(patch, files)
+    rename, count = os.rename, 0
+
+    def fail_third(*args: object, **kwargs: object) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(28, "No space left on device")
+        rename(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rename", fail_third)
+    with pytest.raises(FulgurError, match="No space left on device; nothing was changed"):
+        files.commit(planned.changes)
+    assert contents(workspace) == {"a": b"1\n", "b": b"1\n", "c": b"1\n"}
+
+
+def test_recovers_after_a_kill_in_the_middle(files: Files, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (workspace / "a").write_text("1\n")
+    (workspace / "b").write_text("1\n")
+    patch = "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** Add File: c\n+c\n*** Update File: b\n@@\n-1\n+2\n"
+    planned = plan_patch(patch + "*** End Patch", files)
+    pid = os.fork()
+    if pid == 0:
+        rename, count = os.rename, 0
+
+        def die_third(*args: object, **kwargs: object) -> None:
+            nonlocal count
+            count += 1
+            if count == 3:
+                os.kill(os.getpid(), 9)
+            rename(*args, **kwargs)  # type: ignore[arg-type]
+
+        os.rename = die_third  # type: ignore[assignment]
+        files.commit(planned.changes)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == 9
+    assert contents(workspace)["a"] == b"2\n"
+    assert sorted(files.recover()) == ["a", "c"]
+    left = {name: data for name, data in contents(workspace).items() if not name.endswith(".tmp")}
+    assert left == {"a": b"1\n", "b": b"1\n"}
+    assert files.recover() == []
+
+
+def test_a_file_changed_meanwhile_is_not_overwritten(files: Files, workspace: Path) -> None:
+    (workspace / "a").write_text("1\n")
+    planned = plan_patch("*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch", files)
+    (workspace / "a").write_text("mine\n")
+    with pytest.raises(FulgurError, match="changed meanwhile"):
+        files.commit(planned.changes)
+    assert (workspace / "a").read_text() == "mine\n"
+
+
+def test_a_folder_swapped_for_a_link_is_not_followed(files: Files, workspace: Path, tmp_path: Path) -> None:
+    (workspace / "d").mkdir()
+    planned = plan_patch("*** Begin Patch\n*** Add File: d/new\n+x\n*** End Patch", files)
+    (tmp_path / "outside").mkdir()
+    (workspace / "d").rmdir()
+    (workspace / "d").symlink_to(tmp_path / "outside")
+    with pytest.raises(FulgurError, match="nothing was changed"):
+        files.commit(planned.changes)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@given(st.binary().filter(lambda data: b"\0" not in data or data[:2] in (b"\xff\xfe", b"\xfe\xff")))
+def test_any_text_is_written_back_as_it_was(data: bytes) -> None:
+    try:
+        file = TextFile.decode(data, "x")
+    except FulgurError:
+        return
+    assert file.encode("x") == data
+    file.replace(0, 0, [])
+    assert file.encode("x") == data
