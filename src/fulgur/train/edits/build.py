@@ -25,6 +25,7 @@ from fulgur.train.edits.source import Edit, Source, Unusable, apply_edits, parse
 ABOVE_CHARS = (0, 250, 700, 1200, 1800)
 BELOW_CHARS = (0, 150, 400, 700)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
+MOST_SITES = 16
 SPLITS = ("train", "seen", "heldout_phrasing", "heldout_op")
 
 
@@ -139,6 +140,8 @@ def build(
     edits = list(change.edits)
     if op.sites:
         edits = combine(change, changes, region, rng)
+        if len(edits) > MOST_SITES:
+            return None
     written = write(op, change.variant, change.slots, rng, split, "func" if named else None)
     if written is None:
         return None
@@ -150,6 +153,8 @@ def build(
     if before == after or not before.strip() or not after.strip():
         return None
     if change.unique and count(before, change.unique) != 1:
+        return None
+    if change.once and len(re.findall(change.once, before)) != 1:
         return None
     if op.sites and op.absent and re.search(op.absent, after):
         return None
@@ -176,7 +181,13 @@ def combine(change: Change, changes: Sequence[Change], region: tuple[int, int], 
 
 
 def built_call(
-    src: Source, op: Operation, change: Change, region: tuple[int, int], rng: random.Random, written: Instruction, split: str
+    src: Source,
+    op: Operation,
+    change: Change,
+    region: tuple[int, int],
+    rng: random.Random,
+    written: Instruction,
+    split: str,
 ) -> EditExample | None:
     """The answer is a call: the region stays as it is, edits (if any) spoil the file around it."""
     if change.call is None or any(e.start < region[1] and e.end > region[0] for e in change.edits):
@@ -189,7 +200,9 @@ def built_call(
     answer: Answer = change.call
     missing = next((slot for slot in ("old", "param") if slot in slots), None)
     if change.noop and missing and rng.random() < SATISFIED * 1.3:
-        other = rng.choice(["foo_bar", "tmp_value", "old_handler", "user_cache", "page_index", "flag", "resolver", "ctx_id"])
+        other = rng.choice(
+            ["foo_bar", "tmp_value", "old_handler", "user_cache", "page_index", "flag", "resolver", "ctx_id"]
+        )
         if re.search(rf"\b{other}\b", src.text):
             return None
         again = write(op, change.variant, {**slots, missing: other, "old": other}, rng, split, None)
@@ -232,7 +245,17 @@ def finish(
     whole = src.text if text is None else text
     above, below = context(whole, region, rng.choice(ABOVE_CHARS), rng.choice(BELOW_CHARS))
     return EditExample(
-        name, src.path, above, before, below, (), written.text, answer, written.phrasing, written.heldout, split == "heldout_op"
+        name,
+        src.path,
+        above,
+        before,
+        below,
+        (),
+        written.text,
+        answer,
+        written.phrasing,
+        written.heldout,
+        split == "heldout_op",
     )
 
 

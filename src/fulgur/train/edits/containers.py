@@ -47,7 +47,12 @@ def add_keyword_argument(src: Source, rng: random.Random) -> Iterator[Change]:
 def remove_keyword_argument(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Call), rng):
         name = dotted(node.func)
-        if name is None or not node.keywords or node.keywords[-1].arg is None or len(node.keywords) + len(node.args) < 2:
+        if (
+            name is None
+            or not node.keywords
+            or node.keywords[-1].arg is None
+            or len(node.keywords) + len(node.args) < 2
+        ):
             continue
         last = node.keywords[-1]
         edit = without_last(src, src.start(last), src.end(last), False) if src.one_line(last) else None
@@ -142,6 +147,8 @@ def add_enum_member(src: Source, rng: random.Random) -> Iterator[Change]:
         target = last.targets[0]
         assert isinstance(target, ast.Name)
         slots = {"name": node.name, "member": target.id, "value": src.segment(last.value)}
+        if len(slots["value"]) > 40:
+            continue
         head = (src.whole_lines(node)[0], src.whole_lines(last)[1])
         yield Change([Edit(*src.whole_lines(last), "")], slots, inverse=True, cover=head)
 

@@ -21,6 +21,7 @@ class Change:
     cover: tuple[int, int] | None = None  # the region must hold this span too
     within: tuple[int, int] | None = None  # the region must stay inside this span
     unique: str | None = None  # an identifier or text that must occur exactly once in the region
+    once: str | None = None  # a pattern that must match exactly once in the region, where the instruction names nothing
     call: Call | None = None  # the answer is this call, the region stays as it is
     noop: bool = True  # the finished region under the same instruction is a "nothing to do"
 

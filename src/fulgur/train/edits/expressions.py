@@ -87,7 +87,11 @@ def split_fstring(segment: str) -> tuple[str, list[str], list[str]]:
             continue
         current += letter
         position += 1
-    if not expressions or any("%" in part or "{" in part or "}" in part for part in [*literals, current]):
+    if (
+        not expressions
+        or not "".join(literals) + current
+        or any("%" in part or "{" in part or "}" in part for part in [*literals, current])
+    ):
         raise Unusable("no fields")
     return quote, [*literals, current], expressions
 
@@ -284,7 +288,9 @@ def raise_from(src: Source, rng: random.Random) -> Iterator[Change]:
         cause = raises[0].cause
         if isinstance(cause, ast.Name) and cause.id == handler.name:
             function = src.function_of(handler)
-            open_raises = [n for n in ast.walk(function or src.tree) if isinstance(n, ast.Raise) and n.exc and not n.cause]
+            open_raises = [
+                n for n in ast.walk(function or src.tree) if isinstance(n, ast.Raise) and n.exc and not n.cause
+            ]
             if not any(isinstance(a, ast.ExceptHandler) for n in open_raises for a in src.ancestors(n)):
                 start, end = src.end(raises[0].exc), src.end(cause)
                 if re.fullmatch(r"\s+from\s+\w+", src.text[start:end]):

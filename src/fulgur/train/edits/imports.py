@@ -103,7 +103,11 @@ def remove_import(src: Source, rng: random.Random) -> Iterator[Change]:
 
 
 def import_key(src: Source, statement: Import) -> tuple[bool, str]:
-    module = statement.names[0].name if isinstance(statement, ast.Import) else "." * statement.level + (statement.module or "")
+    module = (
+        statement.names[0].name
+        if isinstance(statement, ast.Import)
+        else "." * statement.level + (statement.module or "")
+    )
     return isinstance(statement, ast.ImportFrom), module.lower()
 
 

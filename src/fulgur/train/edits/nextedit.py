@@ -101,7 +101,21 @@ def renamed_names(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bo
     for attribute in src.of(ast.Attribute):
         end = src.end(attribute)
         uses[attribute.attr].append(Edit(end - len(attribute.attr), end, ""))
-    skipped = {"self", "cls", "None", "str", "int", "len", "isinstance", "list", "dict", "super", "print", "bool", "float"}
+    skipped = {
+        "self",
+        "cls",
+        "None",
+        "str",
+        "int",
+        "len",
+        "isinstance",
+        "list",
+        "dict",
+        "super",
+        "print",
+        "bool",
+        "float",
+    }
     names = [name for name, found in uses.items() if len(found) > 1 and name not in skipped and len(name) > 2]
     if not names:
         raise Unusable("no repeated names")
@@ -118,7 +132,9 @@ def added_arguments(src: Source, rng: random.Random) -> tuple[list[list[Edit]], 
         name = dotted(node.func)
         if name and src.one_line(node) and (node.args or node.keywords) and not node.keywords[-1:] == [None]:
             calls[name].append(node)
-    repeated = [name for name, nodes in calls.items() if len(nodes) > 1 and name not in ("isinstance", "len", "str", "super")]
+    repeated = [
+        name for name, nodes in calls.items() if len(nodes) > 1 and name not in ("isinstance", "len", "str", "super")
+    ]
     if not repeated:
         raise Unusable("no repeated calls")
     nodes = calls[rng.choice(repeated)]
@@ -127,7 +143,9 @@ def added_arguments(src: Source, rng: random.Random) -> tuple[list[list[Edit]], 
     edits = []
     for node in nodes:
         at = src.end(node) - 1
-        if re.match(r"[\w)\]\"'}]", src.text[at - 1]) and not (len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)):
+        if re.match(r"[\w)\]\"'}]", src.text[at - 1]) and not (
+            len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)
+        ):
             edits.append(Edit(at, at, f", {argument}={value}"))
     return by_line(src, edits), False
 

@@ -156,7 +156,11 @@ def return_annotation(example: EditExample, produced: str) -> bool:
 def _unquoted_returns(text: str) -> str:
     tree = parse_region(text)
     for node in ast.walk(tree):
-        if isinstance(node, FUNCTIONS) and isinstance(node.returns, ast.Constant) and isinstance(node.returns.value, str):
+        if (
+            isinstance(node, FUNCTIONS)
+            and isinstance(node.returns, ast.Constant)
+            and isinstance(node.returns.value, str)
+        ):
             node.returns = ast.parse(node.returns.value, mode="eval").body
     return ast.dump(tree)
 

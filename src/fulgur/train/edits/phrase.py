@@ -10,7 +10,17 @@ from pathlib import Path
 
 HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on
 SLOT = re.compile(r"\{(\w+)\}")
-QUESTIONS = re.compile(r"^(can|could|would|please|pls|i |i'd|we |this|the |why|should|let's|how|any|is |need|there|what|don't)")
+# Slots that form one piece of code, like `{param}: {type} = {value}`, are quoted as one.
+SPAN = re.compile(r"@?\{\w+\}(?:(?:: ?| = |=|\.)\{\w+\})*")
+PLAIN = {"kind", "word", "jump", "level", "text"}
+MENTIONS = {"old", "name", "param", "func", "call"}  # existing names, which people sometimes write a little differently
+VERBS = set(
+    """use add remove replace change make turn convert rename set put drop delete switch rewrite return raise wrap catch
+    simplify clean fix extract inline move merge combine collapse sort order import annotate document decorate call pass
+    give log assert handle await get strip take swap flip invert expand split update append insert include write declare
+    specify introduce store assign pull build iterate loop chain shorten modernize narrow reject guard check validate
+    organize rearrange reorder flatten unroll define create map append extend mark type tidy apply""".split()
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,9 @@ def instruction(
 ) -> Instruction | None:
     """One instruction for an operation; `heldout` picks from the phrasings kept for evaluation, `needs` asks for a slot."""
     known = frozenset(name for name, value in slots.items() if value)
-    choices = [p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)]
+    choices = [
+        p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)
+    ]
     if not choices:
         return None
     chosen = rng.choice(choices)
@@ -61,16 +73,27 @@ def instruction(
     style = rng.random()
 
     def fill(match: re.Match[str]) -> str:
-        return quoted(slots[match[1]], style if rng.random() < 0.9 else rng.random(), match[1])
+        names = SLOT.findall(match[0])
+        code = SLOT.sub(lambda slot: mention(slot[1], slots[slot[1]], rng), match[0])
+        if set(names) <= PLAIN:
+            return code
+        return quoted(code, style if rng.random() < 0.9 else rng.random())
 
-    text = SLOT.sub(fill, template)
+    text = SPAN.sub(fill, template)
     return Instruction(polite(text, chosen.text, rng), f"{key}:{chosen.index}", chosen.heldout)
 
 
-def quoted(value: str, style: float, slot: str) -> str:
-    """A code argument plain, in backticks or in quotes."""
-    if slot in ("kind", "word", "jump", "level", "text"):
+def mention(slot: str, value: str, rng: random.Random) -> str:
+    """An existing name now and then in another case or with spaces for underscores."""
+    if slot not in MENTIONS or rng.random() > 0.03 or not value.isidentifier():
         return value
+    if "_" in value.strip("_") and rng.random() < 0.6:
+        return value.strip("_").replace("_", " ")
+    return value.lower()
+
+
+def quoted(value: str, style: float) -> str:
+    """A code argument plain, in backticks or in quotes."""
     if style < 0.48:
         return value
     if style < 0.86 or '"' in value or "'" in value:
@@ -80,14 +103,14 @@ def quoted(value: str, style: float, slot: str) -> str:
 
 def polite(text: str, template: str, rng: random.Random) -> str:
     roll = rng.random()
-    plain = not QUESTIONS.match(template.lower()) and not template.endswith("?")
+    plain = template.split(" ")[0] in VERBS and not template.endswith(("?", "pls", "please"))
     if plain and roll < 0.05:
         text = f"{rng.choice(['please', 'pls', 'plz'])} {text}"
     elif plain and roll < 0.09:
         text = f"{rng.choice(['can you', 'could you'])} {text}?"
     elif plain and roll < 0.12:
         text = f"{text} {rng.choice(['please', 'pls', 'thanks', 'for me'])}"
-    if rng.random() < 0.35:
+    if rng.random() < 0.35 and template[0].isalpha():
         text = text[0].upper() + text[1:]
     if rng.random() < 0.2 and text[-1] not in ".?!":
         text += "."

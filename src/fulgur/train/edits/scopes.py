@@ -104,7 +104,9 @@ def rename_symbol(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("call")
 def use_keywords(src: Source, rng: random.Random) -> Iterator[Change]:
-    local = {f.name: f for f in src.tree.body if isinstance(f, FUNCTIONS) and not f.args.vararg and not f.args.posonlyargs}
+    local = {
+        f.name: f for f in src.tree.body if isinstance(f, FUNCTIONS) and not f.args.vararg and not f.args.posonlyargs
+    }
     for node in shuffled(src.of(ast.Call), rng):
         if not isinstance(node.func, ast.Name) or node.func.id not in local or not node.args:
             continue
@@ -123,15 +125,37 @@ def extract_constant(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         text = src.segment(node)
         function, parent = src.function_of(node), src.parents.get(node)
-        if function is None or len(text) > 30 or not src.one_line(node) or isinstance(parent, (ast.Expr, ast.Subscript)):
+        if (
+            function is None
+            or len(text) > 30
+            or not src.one_line(node)
+            or isinstance(parent, (ast.Expr, ast.Subscript))
+        ):
             continue
         if isinstance(parent, ast.arguments) or not re.fullmatch(r"[\w.]+|\"[^\"\\]*\"|'[^'\\]*'", text):
             continue
         hint = parent.arg if isinstance(parent, ast.keyword) and parent.arg else None
-        pool = ["TIMEOUT", "DEFAULT_NAME", "MAX_SIZE", "LIMIT", "DEFAULT_VALUE", "PREFIX", "BATCH_SIZE", "SEPARATOR", "DELAY"]
+        pool = [
+            "TIMEOUT",
+            "DEFAULT_NAME",
+            "MAX_SIZE",
+            "LIMIT",
+            "DEFAULT_VALUE",
+            "PREFIX",
+            "BATCH_SIZE",
+            "SEPARATOR",
+            "DELAY",
+        ]
         if isinstance(value, str):
             words = re.findall(r"[A-Za-z]+", value)[:2]
-            pool = [*(["_".join(words).upper()] if words else []), "DEFAULT_NAME", "SEPARATOR", "PREFIX", "MESSAGE", "KEY_NAME"]
+            pool = [
+                *(["_".join(words).upper()] if words else []),
+                "DEFAULT_NAME",
+                "SEPARATOR",
+                "PREFIX",
+                "MESSAGE",
+                "KEY_NAME",
+            ]
         name = hint.upper() if hint and rng.random() < 0.6 else values.fresh(taken, pool, rng)
         if name in taken or not name.isidentifier():
             continue
@@ -151,7 +175,16 @@ def extract_variable(src: Source, rng: random.Random) -> Iterator[Change]:
         function = src.function_of(node)
         if not simple or function is None or not src.alone_on_lines(statement) or not src.one_line(node):
             continue
-        inner = (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp, ast.IfExp, ast.BoolOp, ast.Await)
+        inner = (
+            ast.Lambda,
+            ast.ListComp,
+            ast.GeneratorExp,
+            ast.DictComp,
+            ast.SetComp,
+            ast.IfExp,
+            ast.BoolOp,
+            ast.Await,
+        )
         if any(isinstance(a, inner) for a in src.ancestors(node)) or any(isinstance(n, inner) for n in ast.walk(node)):
             continue
         text = src.segment(node)
@@ -181,7 +214,9 @@ def inline_variable(src: Source, rng: random.Random) -> Iterator[Change]:
                 continue
             if not isinstance(block[index + 1], (ast.Return, ast.Assign, ast.Expr)) or not src.one_line(statement):
                 continue
-            between = [a for a in src.ancestors(use) if isinstance(a, (ast.Lambda, ast.comprehension, ast.GeneratorExp))]
+            between = [
+                a for a in src.ancestors(use) if isinstance(a, (ast.Lambda, ast.comprehension, ast.GeneratorExp))
+            ]
             allowed = (ast.Call, ast.keyword, ast.Return, ast.Assign, ast.Expr)
             if between or not isinstance(src.parents[use], allowed) or not src.alone_on_lines(statement):
                 continue
@@ -190,5 +225,3 @@ def inline_variable(src: Source, rng: random.Random) -> Iterator[Change]:
             edits = [Edit(*src.whole_lines(statement), ""), Edit(*src.span(use), src.segment(statement.value))]
             yield Change(edits, {"name": name, "func": function.name}, cover=src.whole_lines(block[index + 1]))
             break
-
-

@@ -89,12 +89,15 @@ def annotate_return(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         kind = src.segment(function.returns)
         slots = {"func": function.name, "type": kind}
+        edit = Edit(start, src.end(function.returns), "")
         returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return)]
         none = kind == "None" and all(value is None for value in returned)
         if none and rng.random() < 0.5:
-            yield Change([Edit(start, src.end(function.returns), "")], {"func": function.name}, inverse=True, variant="infer")
+            yield Change(
+                [edit], {"func": function.name}, inverse=True, variant="infer", within=src.whole_lines(function)
+            )
         elif len(kind) <= 40:
-            yield Change([Edit(start, src.end(function.returns), "")], slots, inverse=True)
+            yield Change([edit], slots, inverse=True, within=src.whole_lines(function))
 
 
 @operation("inverse", check=oracle.fully_annotated)
@@ -103,7 +106,12 @@ def add_type_hints(src: Source, rng: random.Random) -> Iterator[Change]:
         args = parameters(function)
         if not args or function.returns is None or any(arg.annotation is None for arg in args):
             continue
-        if function.args.vararg or function.args.kwarg or len(args) > 5 or function.lineno != function.returns.end_lineno:
+        if (
+            function.args.vararg
+            or function.args.kwarg
+            or len(args) > 5
+            or function.lineno != function.returns.end_lineno
+        ):
             continue
         edits = [unannotate(src, function, arg) for arg in args]
         start = src.text.rfind(")", 0, src.start(function.returns)) + 1
@@ -175,7 +183,7 @@ def add_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
         slots = {"func": function.name, "param": name, "value": default}
         variant, text = "", f"{name}={default}"
         if annotated:
-            kind = values.annotation(rng)
+            kind = values.annotation(default, rng)
             slots["type"] = kind
             variant, text = "typed", f"{name}: {kind} = {default}"
         yield Change([Edit(where, where, before + text)], slots, variant=variant, within=src.whole_lines(function))
@@ -196,7 +204,7 @@ def add_parameter_callers(src: Source, rng: random.Random) -> Iterator[Change]:
         passed = values.literal_for(name, rng)
         slots = {"func": function.name, "param": name, "value": passed}
         call = Call("add_parameter", (function.name, name, passed))
-        yield Change([], slots, call=call, cover=src.whole_lines(function))
+        yield Change([], slots, call=call, cover=src.whole_lines(function), within=src.whole_lines(function))
 
 
 @operation("call")
@@ -207,7 +215,7 @@ def remove_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
         arg = rng.choice(parameters(function))
         slots = {"func": function.name, "param": arg.arg}
         call = Call("remove_parameter", (function.name, arg.arg))
-        yield Change([], slots, call=call, cover=src.whole_lines(function))
+        yield Change([], slots, call=call, cover=src.whole_lines(function), within=src.whole_lines(function))
 
 
 @operation("call")
@@ -220,7 +228,7 @@ def rename_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
         new = values.variation(arg.arg, names_in(function) | {a.arg for a in parameters(function)}, rng)
         slots = {"func": function.name, "param": arg.arg, "old": arg.arg, "new": new}
         call = Call("rename_parameter", (function.name, arg.arg, new))
-        yield Change([], slots, call=call, cover=src.whole_lines(function))
+        yield Change([], slots, call=call, cover=src.whole_lines(function), within=src.whole_lines(function))
 
 
 @operation("inverse")
@@ -231,14 +239,20 @@ def add_decorator(src: Source, rng: random.Random) -> Iterator[Change]:
                 name = rng.choice(values.DECORATORS)
                 at = src.line_start(function.lineno)
                 text = f"{src.indent(function)}@{name}\n"
-                yield Change([Edit(at, at, text)], {"func": function.name, "decorator": name}, cover=src.whole_lines(function))
+                yield Change(
+                    [Edit(at, at, text)],
+                    {"func": function.name, "decorator": name},
+                    cover=src.whole_lines(function),
+                    within=src.whole_lines(function),
+                )
             continue
         first = function.decorator_list[0]
         if not src.one_line(first) or len(src.segment(first)) > 50 or src.trailing_comment(first):
             continue
         slots = {"func": function.name, "decorator": src.segment(first)}
         edit = Edit(src.line_start(first.lineno), src.line_end(first.lineno), "")
-        yield Change([edit], slots, inverse=True, cover=src.whole_lines(function))
+        whole = src.whole_lines(function)
+        yield Change([edit], slots, inverse=True, cover=whole, within=whole)
 
 
 @operation("forward", heldout=True)
@@ -251,7 +265,12 @@ def remove_decorator(src: Source, rng: random.Random) -> Iterator[Change]:
         if name is None or not src.one_line(decorator):
             continue
         edit = Edit(src.line_start(decorator.lineno), src.line_end(decorator.lineno), "")
-        yield Change([edit], {"func": function.name, "decorator": name}, cover=src.whole_lines(function))
+        yield Change(
+            [edit],
+            {"func": function.name, "decorator": name},
+            cover=src.whole_lines(function),
+            within=src.whole_lines(function),
+        )
 
 
 @operation("inverse", check=oracle.has_docstring)
@@ -262,15 +281,18 @@ def add_docstring(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         start, end = src.whole_lines(doc)
         text = str(doc.value.value).strip()  # type: ignore[attr-defined]
-        end = max(end, src.line_start(src.first_line(function.body[1])) if not src.text[end:].lstrip(" ").startswith("#") else end)
+        end = max(
+            end,
+            src.line_start(src.first_line(function.body[1])) if not src.text[end:].lstrip(" ").startswith("#") else end,
+        )
         if src.text[start:end].strip() != src.segment(doc) or not 8 <= len(text) <= 90:
             continue
-        kind = "class" if isinstance(function, ast.ClassDef) else "function"
+        kind, whole = "class" if isinstance(function, ast.ClassDef) else "function", src.whole_lines(function)
         if rng.random() < 0.5 and '"' not in text and "\\" not in text:
             slots = {"func": function.name, "text": text}
-            yield Change([Edit(start, end, "")], slots, inverse=True, variant="text", cover=src.whole_lines(function))
+            yield Change([Edit(start, end, "")], slots, inverse=True, variant="text", cover=whole, within=whole)
         elif kind == "function":
-            yield Change([Edit(start, end, "")], {"func": function.name}, inverse=True, cover=src.whole_lines(function))
+            yield Change([Edit(start, end, "")], {"func": function.name}, inverse=True, cover=whole, within=whole)
 
 
 @operation("forward")

@@ -96,7 +96,7 @@ def remove_else_return(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         word = type(node.body[-1]).__name__.lower()
         text = f"{src.indent(node)}else:\n" + src.reindent(src.line_start(src.first_line(rest[0])), end, 4)
-        yield Change([Edit(begin, end, text)], {"jump": word}, inverse=True)
+        yield Change([Edit(begin, end, text)], {"jump": word}, inverse=True, once=r"\belse:")
 
 
 Comp = ast.ListComp | ast.SetComp | ast.DictComp
@@ -151,7 +151,10 @@ def loops(src: Source, rng: random.Random, inverse: bool) -> Iterator[Change]:
         else:
             continue
         if text:
-            yield Change([Edit(*src.span(statement), text)], {"name": name, "kind": kind}, inverse=inverse)
+            added = {"list": r"\.append\(", "set": r"\.add\(", "dict": r"\] = "}[kind]
+            once = added if inverse else r"[\[{(][^\n]*\n?[^\n]*\bfor\b"
+            slots = {"name": name, "kind": kind}
+            yield Change([Edit(*src.span(statement), text)], slots, inverse=inverse, once=once)
 
 
 @operation("behavioural")
@@ -182,7 +185,9 @@ def use_enumerate(src: Source, rng: random.Random) -> Iterator[Change]:
         at = src.line_end(node.lineno)
         inner = src.indent(node) + "    "
         fetch = Edit(at, at, f"{inner}{item.id} = {items}[{index.id}]\n")
-        yield Change([head, fetch], {"name": items, "index": index.id, "item": item.id}, inverse=True)
+        yield Change(
+            [head, fetch], {"name": items, "index": index.id, "item": item.id}, inverse=True, once=r"range\(len"
+        )
 
 
 @operation("behavioural")
@@ -226,7 +231,7 @@ def use_any_all(src: Source, rng: random.Random) -> Iterator[Change]:
         other = "False" if word == "any" else "True"
         head = f"for {src.segment(clause.target)} in {src.segment(clause.iter)}:"
         text = f"{head}\n{indent}    if {test}:\n{indent}        return {found}\n{indent}return {other}"
-        yield Change([Edit(*src.span(node), text)], {"word": word or "any"}, inverse=True)
+        yield Change([Edit(*src.span(node), text)], {"word": word or "any"}, inverse=True, once=r"\bfor\b")
 
 
 @operation("behavioural")
@@ -253,9 +258,17 @@ def use_with(src: Source, rng: random.Random) -> Iterator[Change]:
 def ternaries(src: Source, rng: random.Random, inverse: bool) -> Iterator[Change]:
     for node in shuffled(src.of(ast.IfExp), rng):
         statement = src.parents.get(node)
-        if not isinstance(statement, (ast.Assign, ast.Return)) or not src.one_line(statement) or src.has_comment(statement):
+        if (
+            not isinstance(statement, (ast.Assign, ast.Return))
+            or not src.one_line(statement)
+            or src.has_comment(statement)
+        ):
             continue
-        if not src.alone_on_lines(statement) or isinstance(node.orelse, ast.IfExp) or src.segment(statement).endswith(")("):
+        if (
+            not src.alone_on_lines(statement)
+            or isinstance(node.orelse, ast.IfExp)
+            or src.segment(statement).endswith(")(")
+        ):
             continue
         if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
             continue
@@ -267,7 +280,8 @@ def ternaries(src: Source, rng: random.Random, inverse: bool) -> Iterator[Change
         text = f"if {src.segment(node.test)}:\n{indent}    {head}{src.segment(node.body)}\n{indent}else:\n"
         text += f"{indent}    {head}{src.segment(node.orelse)}"
         slots = {"name": name} if name else {}
-        yield Change([Edit(*src.span(statement), text)], slots, inverse=inverse)
+        once = r"\belse:" if inverse else r"\belse\b(?!:)"
+        yield Change([Edit(*src.span(statement), text)], slots, inverse=inverse, once=once)
 
 
 @operation("behavioural")
@@ -295,7 +309,12 @@ def use_dict_get(src: Source, rng: random.Random) -> Iterator[Change]:
         default = src.segment(call.args[1]) if len(call.args) == 2 else "None"
         text = f"if {key} in {mapping}:\n{indent}    {target} = {mapping}[{key}]\n{indent}else:\n"
         text += f"{indent}    {target} = {default}"
-        yield Change([Edit(*src.span(node), text)], {"name": mapping, "key": key, "target": target}, inverse=True)
+        yield Change(
+            [Edit(*src.span(node), text)],
+            {"name": mapping, "key": key, "target": target},
+            inverse=True,
+            once=r"\belse:",
+        )
 
 
 @operation("behavioural")

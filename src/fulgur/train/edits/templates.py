@@ -62,7 +62,10 @@ def raise_on_empty(src: Source, rng: random.Random) -> Iterator[Change]:
         args = [arg.arg for arg in parameters(function) if not tests_parameter(function, arg.arg)]
         if not args:
             continue
-        name, kind = rng.choice(args), rng.choice(["ValueError", "ValueError", "ValueError", "TypeError", "RuntimeError"])
+        name, kind = (
+            rng.choice(args),
+            rng.choice(["ValueError", "ValueError", "ValueError", "TypeError", "RuntimeError"]),
+        )
         at, indent = body_insertion(src, function)
         text = f'{indent}if not {name}:\n{indent}    raise {kind}("{name} must not be empty")\n'
         slots = {"func": function.name, "param": name, "exc": kind}
@@ -92,7 +95,14 @@ def add_assert(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         name = rng.choice(args)
         kind = rng.choice(["int", "str", "list", "dict", "float", "bytes", "tuple"])
-        conditions = [f"{name} is not None", f"{name} > 0", f"{name} >= 0", f"isinstance({name}, {kind})", f"len({name}) > 0", name]
+        conditions = [
+            f"{name} is not None",
+            f"{name} > 0",
+            f"{name} >= 0",
+            f"isinstance({name}, {kind})",
+            f"len({name}) > 0",
+            name,
+        ]
         cond = rng.choice(conditions)
         at, indent = body_insertion(src, function)
         slots = {"func": function.name, "param": name, "cond": cond}
@@ -111,7 +121,9 @@ def called_statements(src: Source, rng: random.Random) -> Iterator[tuple[ast.stm
 
 @operation("templated", check=oracle.free_message, limit=4)
 def wrap_try(src: Source, rng: random.Random) -> Iterator[Change]:
-    logger = next((name for name in ("logger", "log", "LOG", "_logger") if re.search(rf"(?m)^{name} = ", src.text)), "logger")
+    logger = next(
+        (name for name in ("logger", "log", "LOG", "_logger") if re.search(rf"(?m)^{name} = ", src.text)), "logger"
+    )
     for statement, name, function in called_statements(src, rng):
         if any(isinstance(a, ast.Try) for a in src.ancestors(statement)):
             continue
@@ -188,7 +200,9 @@ def change_return(src: Source, rng: random.Random) -> Iterator[Change]:
         old = src.segment(node.value) if node.value else ""
         if not src.one_line(node) or not 0 < len(old) <= 24:
             continue
-        new = rng.choice([v for v in ["None", "False", "True", "[]", "{}", "0", '""', "-1", "1", "self", "()"] if v != old])
+        new = rng.choice(
+            [v for v in ["None", "False", "True", "[]", "{}", "0", '""', "-1", "1", "self", "()"] if v != old]
+        )
         function = src.function_of(node)
         slots = {"old": old, "new": new} | ({"func": function.name} if function else {})
         yield Change([Edit(src.start(node.value), src.end(node), new)], slots, unique=f"return {old}")  # type: ignore[arg-type]
@@ -239,7 +253,12 @@ def change_value(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled([*src.of(ast.Assign), *src.of(ast.AnnAssign)], rng):
         name = dotted(node.targets[0] if isinstance(node, ast.Assign) else node.target)
         value = node.value
-        if name is None or not isinstance(value, ast.Constant) or not src.one_line(node) or isinstance(value.value, bytes):
+        if (
+            name is None
+            or not isinstance(value, ast.Constant)
+            or not src.one_line(node)
+            or isinstance(value.value, bytes)
+        ):
             continue
         if isinstance(node, ast.Assign) and len(node.targets) != 1 or len(src.segment(value)) > 40:
             continue
@@ -254,7 +273,12 @@ def print_to_logger(src: Source, rng: random.Random) -> Iterator[Change]:
     printed = []
     for statement in src.of(ast.Expr):
         call = statement.value
-        if not isinstance(call, ast.Call) or len(call.args) != 1 or call.keywords or not isinstance(call.func, (ast.Attribute, ast.Name)):
+        if (
+            not isinstance(call, ast.Call)
+            or len(call.args) != 1
+            or call.keywords
+            or not isinstance(call.func, (ast.Attribute, ast.Name))
+        ):
             continue
         if isinstance(call.func, ast.Name):
             if call.func.id == "print":
@@ -279,15 +303,29 @@ def remove_prints(src: Source, rng: random.Random) -> Iterator[Change]:
         if "print(" in src.text[slice(*src.whole_lines(function))]:
             continue
         names = sorted(names_in(function) - {"self", "cls", "None", "super"}) or ["here"]
-        places = [s for s in ast.walk(function) if isinstance(s, ast.stmt) and s is not function and src.alone_on_lines(s)]
+        places = [
+            s for s in ast.walk(function) if isinstance(s, ast.stmt) and s is not function and src.alone_on_lines(s)
+        ]
         doc = src.docstring(function)
-        places = [s for s in places if s is not doc and not src.text.startswith("elif", src.start(s)) and s.lineno > function.lineno]
+        places = [
+            s
+            for s in places
+            if s is not doc and not src.text.startswith("elif", src.start(s)) and s.lineno > function.lineno
+        ]
         if not places:
             continue
         edits = {}
         for statement in rng.sample(places, min(len(places), rng.choice([1, 1, 2, 3]))):
             name = rng.choice(names)
-            text = rng.choice([f"print({name})", f'print("{name}", {name})', f'print(f"{{{name}=}}")', 'print("here")', f'print("DEBUG:", {name})'])
+            text = rng.choice(
+                [
+                    f"print({name})",
+                    f'print("{name}", {name})',
+                    f'print(f"{{{name}=}}")',
+                    'print("here")',
+                    f'print("DEBUG:", {name})',
+                ]
+            )
             at = src.line_start(src.first_line(statement))
             edits[at] = Edit(at, at, f"{src.indent(statement)}{text}\n")
         yield Change(list(edits.values()), {"func": function.name}, inverse=True, within=src.whole_lines(function))

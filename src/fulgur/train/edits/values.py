@@ -25,10 +25,17 @@ format_message check_permissions send_request run_task resolve_path normalize_na
 load_settings init_state flush_cache open_connection close_connection render_template dispatch_event make_client""".split()
 CLASSES = """Client Session Handler Manager Parser Builder Config Settings Record Node Event Task Worker Cache Store Service
 Repository Router Request Response Query Index Token Account Order Report Engine Runner Loader Writer Reader""".split()
-TYPES = """int str float bool bytes dict list set tuple Path Any dict[str,_Any] list[str] list[int] dict[str,_int] str_|_None
-int_|_None float_|_None bool_|_None Sequence[str] Iterable[str] Callable object datetime Decimal set[str]
-tuple[int,_int]""".replace("_|_", " | ").replace(",_", ", ")
-TYPE_LIST = re.findall(r"[\w.]+(?:\[[^\]]*\])?(?: \| None)?", TYPES)
+TYPE_LIST = [
+    "Any",
+    "object",
+    "str | None",
+    "int | None",
+    "float | None",
+    "bool | None",
+    "list[str] | None",
+    "Path | None",
+]
+TYPE_LIST += ["dict[str, Any] | None", "Sequence[str] | None", "bytes | None", "Callable | None", "list[int] | None"]
 EXCEPTIONS = """ValueError TypeError KeyError RuntimeError OSError IndexError AttributeError LookupError FileNotFoundError
 PermissionError NotImplementedError TimeoutError ConnectionError ArithmeticError ZeroDivisionError UnicodeDecodeError
 AssertionError StopIteration Exception""".split()
@@ -54,8 +61,15 @@ def caught(rng: random.Random) -> str:
     return rng.choice(CAUGHT).replace("_", " ")
 
 
-def annotation(rng: random.Random) -> str:
-    return rng.choice(TYPE_LIST)
+def annotation(default: str, rng: random.Random) -> str:
+    """A type that a default value of this text has."""
+    if default in ("True", "False"):
+        return "bool"
+    if default == "None":
+        return rng.choice([kind for kind in TYPE_LIST if kind.endswith("None") or kind in ("Any", "object")])
+    if default[0] in "\"'":
+        return "str"
+    return "float" if "." in default else "int"
 
 
 def other_value(node: ast.Constant, rng: random.Random) -> str:
@@ -66,7 +80,33 @@ def other_value(node: ast.Constant, rng: random.Random) -> str:
     if isinstance(value, bool):
         return str(not value)
     if isinstance(value, int):
-        near = [0, 1, 2, 3, 5, 8, 10, 16, 20, 25, 30, 32, 50, 60, 64, 100, 120, 128, 200, 256, 300, 500, 512, 1000, 1024]
+        near = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            8,
+            10,
+            16,
+            20,
+            25,
+            30,
+            32,
+            50,
+            60,
+            64,
+            100,
+            120,
+            128,
+            200,
+            256,
+            300,
+            500,
+            512,
+            1000,
+            1024,
+        ]
         near += [3600, 4096, 5000, 8080, 10000, value + 1, value * 2, value - 1 if value > 0 else value + 2]
         return str(rng.choice([number for number in near if number != value]))
     if isinstance(value, float):
@@ -79,13 +119,17 @@ def other_value(node: ast.Constant, rng: random.Random) -> str:
 
 def literal_for(name: str, rng: random.Random) -> str:
     """A plausible default for a parameter of this name."""
-    if re.search(r"verbose|debug|strict|force|quiet|dry|recursive|reverse|allow|ignore|raise|overwrite|backup|inclus", name):
+    if re.search(
+        r"verbose|debug|strict|force|quiet|dry|recursive|reverse|allow|ignore|raise|overwrite|backup|inclus", name
+    ):
         return rng.choice(["False", "False", "True"])
     if re.search(r"size|limit|count|num|retries|depth|offset|index|width|height|port|length|page|seed|step", name):
         return rng.choice(["0", "1", "3", "5", "10", "32", "64", "100", "128", "1000", "None"])
     if re.search(r"timeout|delay|interval|threshold|scale|weight|score", name):
         return rng.choice(["1.0", "30", "10.0", "0.5", "5", "60", "None"])
-    if re.search(r"name|path|encoding|prefix|suffix|label|mode|host|url|locale|fmt|separator|status|message|language", name):
+    if re.search(
+        r"name|path|encoding|prefix|suffix|label|mode|host|url|locale|fmt|separator|status|message|language", name
+    ):
         return rng.choice(['""', '"utf-8"', "None", '"default"', "None", '"auto"', '","'])
     return rng.choice(["None", "None", "None", "0", "True", "False"])
 
@@ -106,16 +150,24 @@ def variation(name: str, taken: set[str], rng: random.Random) -> str:
     for _ in range(12):
         kind = rng.random()
         if bare.isupper():
-            new = rng.choice([f"DEFAULT_{bare}", f"MAX_{bare}", f"{bare}_VALUE", f"{bare}_COUNT", f"_{bare}", f"BASE_{bare}"])
+            new = rng.choice(
+                [f"DEFAULT_{bare}", f"MAX_{bare}", f"{bare}_VALUE", f"{bare}_COUNT", f"_{bare}", f"BASE_{bare}"]
+            )
         elif bare[:1].isupper():
-            new = rng.choice([f"Base{bare}", f"{bare}Impl", f"{bare}Base", f"_{bare}", f"Abstract{bare}", rng.choice(CLASSES)])
+            new = rng.choice(
+                [f"Base{bare}", f"{bare}Impl", f"{bare}Base", f"_{bare}", f"Abstract{bare}", rng.choice(CLASSES)]
+            )
         elif kind < 0.35:
             new = rng.choice(LOCALS)
         elif kind < 0.5 and "_" in bare:
             words = bare.split("_")
-            new = rng.choice([words[0], words[-1], "_".join(reversed(words)), words[0] + "".join(map(str.title, words[1:]))])
+            new = rng.choice(
+                [words[0], words[-1], "_".join(reversed(words)), words[0] + "".join(map(str.title, words[1:]))]
+            )
         elif kind < 0.75:
-            prefix = rng.choice(["new", "old", "raw", "current", "max", "num", "is", "my", "all", "base", "input", "default"])
+            prefix = rng.choice(
+                ["new", "old", "raw", "current", "max", "num", "is", "my", "all", "base", "input", "default"]
+            )
             new = f"{prefix}_{bare}"
         else:
             new = f"{bare}_{rng.choice(['list', 'name', 'id', 'value', 'count', 'dict', 'map', 'path', 'obj', 'str', 'data', 'info'])}"
