@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -209,3 +212,37 @@ def test_a_model_that_vanishes_fails_the_next_request_and_may_come_back(model_fo
             assert len(await tokens_of(client.generate(GenerateRequest([1], SHORT)))) == 6
 
     asyncio.run(main())
+
+
+def test_the_engine_ends_when_its_client_is_killed(model_folder: Path) -> None:
+    program = (
+        "import asyncio, sys, pathlib\n"
+        "from fulgur.engine.process import EngineClient\n"
+        "from fulgur.engine.params import GenerateRequest, SamplingParams\n"
+        "async def main():\n"
+        "    client = await EngineClient.start(pathlib.Path(sys.argv[1]), runtime='reference', kv_tokens=4096)\n"
+        "    generation = client.generate(GenerateRequest([1], SamplingParams(max_tokens=400, ignore_eos=True)))\n"
+        "    await anext(generation)\n"
+        "    print(client.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(model_folder)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert running(pid)
+        parent.kill()
+    for _ in range(1000):
+        if not running(pid):
+            return
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("the engine process outlived its client")
+
+
+def running(pid: int) -> bool:
+    """Whether a process that is not ours to reap still does something (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
