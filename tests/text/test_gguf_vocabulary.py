@@ -140,6 +140,7 @@ def test_chat_templates_are_read():
         ({"tokenizer.ggml.pre": "novel"}, "the way 'novel'"),
         ({"tokenizer.ggml.merges": None}, r"no tokenizer\.ggml\.merges"),
         ({"tokenizer.ggml.tokens": None}, r"no tokenizer\.ggml\.tokens"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "but 2 token types"),
     ],
 )
 def test_what_cannot_be_read_is_named(change, message):

@@ -124,7 +124,8 @@ QWEN_CODER = """\
 </tool_call>
         {%- endfor %}
     {%- else %}
-[{{ message.role }}] {{ message.content }}{% if message.reasoning_content %} ({{ message.reasoning_content }}){% endif %}
+[{{ message.role }}] {{ message.content }}
+        {%- if message.reasoning_content %} ({{ message.reasoning_content }}){% endif %}
     {%- endif %}
 {% endfor %}
 """

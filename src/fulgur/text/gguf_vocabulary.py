@@ -6,7 +6,7 @@ Fulgur runs are written here. A name that is not known is an error: another patt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PREFIX = "tokenizer.ggml."
 
 # `tokenizer.ggml.token_type`
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -47,7 +47,7 @@ _PATTERNS: dict[str, list[str]] = {
 def build(metadata: dict[str, Any]) -> Backend:
     """The backend for a GGUF's `tokenizer.ggml.*` keys."""
     model = metadata.get(_PREFIX + "model")
-    tokens = [str(piece) for piece in _required(metadata, "tokens")]
+    tokens = pieces_of(metadata)
     if model == "gpt2":
         backend = _byte_level(metadata, tokens)
     elif model == "llama":
@@ -57,13 +57,18 @@ def build(metadata: dict[str, Any]) -> Backend:
             f"The GGUF's vocabulary is of the kind {model!r}.",
             hint="Fulgur reads `gpt2` and `llama` vocabularies; take the model's Hugging Face folder instead.",
         )
-    _add_tokens(backend, tokens, metadata.get(_PREFIX + "token_type"))
+    _add_tokens(backend, tokens, _types(metadata, tokens))
     return backend
+
+
+def pieces_of(metadata: dict[str, Any]) -> list[str]:
+    """The vocabulary's pieces in the order of their ids."""
+    return [_text(piece) for piece in _required(metadata, "tokens")]
 
 
 def adds_bos(metadata: dict[str, Any]) -> bool:
     """Whether plain text starts with the beginning-of-text token: what the file says, else the kind's custom."""
-    default = metadata.get(_PREFIX + "model") == "llama" or metadata.get(_PREFIX + "pre") in {"llama-bpe", "llama3"}
+    default = metadata.get(_PREFIX + "model") == "llama" or _PATTERNS.get(metadata.get(_PREFIX + "pre", "")) is _LLAMA3
     return bool(metadata.get(_PREFIX + "add_bos_token", default))
 
 
@@ -77,7 +82,7 @@ def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
             f"The GGUF splits text in the way {name!r}, which Fulgur does not know.",
             hint="Take the model's Hugging Face folder, whose tokenizer.json holds the pattern.",
         )
-    merges = [_pair(merge) for merge in _required(metadata, "merges")]
+    merges = [_pair(_text(merge)) for merge in _required(metadata, "merges")]
     # Llama 3 takes a whole word that is in the vocabulary as it is, without merging its way there.
     whole_words = _PATTERNS[name] is _LLAMA3
     backend = Backend(models.BPE(vocab=_numbered(tokens), merges=merges, ignore_merges=whole_words))
@@ -96,8 +101,8 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     from tokenizers import decoders, models, normalizers
 
     scores = [float(score) for score in _required(metadata, "scores")]
-    types = metadata.get(_PREFIX + "token_type") or [1] * len(tokens)
-    unknown = next((piece for piece, kind in zip(tokens, types, strict=False) if kind == _UNKNOWN), None)
+    types = _types(metadata, tokens)
+    unknown = next((piece for piece, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
     vocabulary = _numbered(tokens)
     model = models.BPE(
         vocab=vocabulary,
@@ -128,13 +133,13 @@ def _merges_of_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> li
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 
-def _add_tokens(backend: Backend, tokens: Sequence[str], types: Iterable[int] | None) -> None:
+def _add_tokens(backend: Backend, tokens: Sequence[str], types: Sequence[int]) -> None:
     """Control and user-defined pieces are matched in text before anything else."""
     from tokenizers import AddedToken
 
     added = [
         AddedToken(piece, normalized=False, special=kind in (_UNKNOWN, _CONTROL))
-        for piece, kind in zip(tokens, types or [], strict=False)
+        for piece, kind in zip(tokens, types, strict=True)
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     ]
     backend.add_tokens(added)
@@ -147,6 +152,19 @@ def _required(metadata: dict[str, Any], key: str) -> Sequence[Any]:
             f"The GGUF has no {_PREFIX}{key}.", hint="Convert the model again with its vocabulary in the file."
         )
     return list(value)
+
+
+def _types(metadata: dict[str, Any], tokens: Sequence[str]) -> list[int]:
+    """The type of each piece; files without them have normal pieces only."""
+    given = metadata.get(_PREFIX + "token_type")
+    types = [_NORMAL] * len(tokens) if given is None else [int(kind) for kind in given]
+    if len(types) != len(tokens):
+        raise FulgurError(f"The GGUF has {len(tokens)} tokens but {len(types)} token types; the file is damaged.")
+    return types
+
+
+def _text(piece: str | bytes) -> str:
+    return piece.decode("utf-8") if isinstance(piece, bytes) else str(piece)
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:

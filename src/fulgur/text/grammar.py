@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,7 +93,12 @@ def _invalid(spec: GrammarSpec, message: str) -> FulgurError:
     hint = None
     if message.startswith("Unimplemented keys"):
         hint = "Take these keywords out of the schema, or check them after the answer."
-    return FulgurError(f"The {name} cannot be used: {message.strip()}", hint=hint)
+    return FulgurError(f"The {name} cannot be used: {_brief(message)}", hint=hint)
+
+
+def _brief(message: str) -> str:
+    """llguidance's message without the dump of its inner state."""
+    return re.split(r"\n<(?:state|backtrace|grammar)>", message, maxsplit=1)[0].strip()
 
 
 class GrammarMatcher:
@@ -179,7 +185,7 @@ class GrammarMatcher:
         """llguidance does not raise: a grammar that outgrew its limits leaves the matcher in an error state."""
         if self._matcher.is_error():
             raise FulgurError(
-                f"The grammar cannot be followed any further: {self._matcher.get_error().strip()}",
+                f"The grammar cannot be followed any further: {_brief(self._matcher.get_error())}",
                 hint="Make the grammar simpler.",
             )
 

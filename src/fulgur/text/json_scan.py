@@ -37,8 +37,8 @@ class JsonError(ValueError):
 class JsonScanner:
     """Follows one JSON value that starts with the first character that is not white space.
 
-    state: "value", "first key", "key", "colon", "after" (a value), "string", "escape", "unicode", "literal", "number" or
-    "done". A number at the top level has no end of its own, so the value should be an object or an array.
+    state: "value", "first key", "key", "colon", "after" (a value), "string", "escape", "unicode", "literal", "number"
+    or "done". A number at the top level has no end of its own, so the value should be an object or an array.
     """
 
     def __init__(self) -> None:

@@ -27,17 +27,22 @@ def encode_chat(
     **extra: Any,
 ) -> list[int]:
     """The prompt's tokens. Only the template writes control tokens; an assistant's own markers, as `<think>`, stay."""
-    fenced = [_fence(message, tokenizer) for message in messages]
+    fenced = fence(messages, tokenizer)
     text = template.render(fenced, tools=tools, add_generation_prompt=add_generation_prompt, **extra)
     return encode_fenced(tokenizer, text)
 
 
-def encode_fenced(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode a rendered prompt; what is fenced is plain text."""
+def fence(messages: list[dict[str, Any]], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The messages with every control token spelled in them marked as plain text, for `encode_fenced`."""
+    return [_fence(message, tokenizer) for message in messages]
+
+
+def encode_fenced(tokenizer: Tokenizer, text: str, *, continuation: bool = False) -> list[int]:
+    """Encode a rendered prompt (or, with `continuation`, the rest of one); what is fenced is plain text."""
     tokens: list[int] = []
     for place, piece in enumerate(_FENCED.split(text)):
         if piece:
-            tokens += tokenizer.encode(piece, special=place % 2 == 0, continuation=place > 0)
+            tokens += tokenizer.encode(piece, special=place % 2 == 0, continuation=continuation or place > 0)
     return tokens
 
 

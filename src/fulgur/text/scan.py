@@ -96,7 +96,9 @@ class ThinkingScanner(Scanner):
     def _reasoning_start(self) -> bool:
         if not self._skip_space() or self._could_be(THINK):
             return False
-        self._buffer = self._buffer.removeprefix(THINK).lstrip()  # some models repeat the prompt's marker
+        if self._buffer.startswith(THINK):  # some models repeat the prompt's marker
+            self._take(len(THINK))
+            return True
         return self._go(self._reasoning)
 
     def _reasoning(self) -> bool:
@@ -162,6 +164,13 @@ class CallScanner(ThinkingScanner):
         """Take white space that belongs to the call; False when nothing is left to look at."""
         self._eat(len(self._buffer) - len(self._buffer.lstrip()))
         return bool(self._buffer)
+
+    def _maybe_close(self) -> bool:
+        """After a call: its closing marker, which a model may forget."""
+        if not self._skip_space() or self._could_be(self.close):
+            return False
+        self._buffer = self._buffer.removeprefix(self.close)
+        return self._go(self._answer_start)
 
     def _end_call(self) -> None:
         self._index += 1

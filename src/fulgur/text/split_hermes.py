@@ -65,30 +65,24 @@ class HermesSplitter(CallScanner):
         return self._go(self._close_call)
 
     def _close_call(self) -> bool:
-        """After the object: the closing marker, which a model may forget."""
+        """After the object: the closing marker, the next call or the end of the answer."""
         if not self._skip_space() or self._could_be(self.close, *self.opens):
             return False
-        if self._buffer.startswith(self.close):
-            self._take(len(self.close))
-            return self._go(self._answer_start)
-        if self._buffer.startswith(self.opens):
-            return self._go(self._text)
+        if self._buffer.startswith((self.close, *self.opens)):
+            return self._go(self._maybe_close)
         self._raw = ""
         return self._go(self._surplus)
 
     def _surplus(self) -> bool:
-        """Something else stands after the object, such as one brace too many: to the marker or the line's end."""
+        """Something else stands there, such as one brace too many: to the next marker or the end of the line."""
         stops = [self.close, *self.opens, "\n"]
         found = first_of(self._buffer, stops)
-        if found is None:
-            self._eat(len(self._buffer) - (0 if self._final else partial(self._buffer, stops)))
-            if not self._final:
-                return False
-        else:
-            place, marker = found
-            self._eat(place + (len(marker) if marker == self.close else 0))
+        held = 0 if self._final else partial(self._buffer, stops)
+        self._eat(found[0] if found else len(self._buffer) - held)
+        if found is None and not self._final:
+            return False
         self._parts.append(Malformed(self._raw, "text after the end of a call"))
-        return self._go(self._answer_start)
+        return self._go(self._maybe_close)
 
 
 class _Envelope:

@@ -95,7 +95,7 @@ class QwenCoderSplitter(CallScanner):
         self._arguments("}" if self._keys else "{}")
         self._parts.append(ToolCallEnd(self._index))
         self._end_call()
-        return self._go(self._close_call)
+        return self._go(self._maybe_close)  # or another function in the same call
 
     def _key(self) -> bool:
         key = self._name_ahead()
@@ -142,13 +142,6 @@ class QwenCoderSplitter(CallScanner):
             '"' if self._streams else f"{self._separator}{self._key_json}: {value_json(self._value, self._value_types)}"
         )
         return self._go(self._parameters)
-
-    def _close_call(self) -> bool:
-        """The outer marker, which may be missing, or another function in the same call."""
-        if not self._skip_space() or self._could_be(_CALL_END):
-            return False
-        self._buffer = self._buffer.removeprefix(_CALL_END)
-        return self._go(self._answer_start)
 
     def _name_ahead(self) -> str | None:
         """Take `NAME>`: None if more text is needed, empty if it is no name."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 # Added tokens that steer a model though their files do not call them special: <tool_call>, <think>, [INST] …
-_MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+# Not HTML's tags, which some vocabularies have as single tokens.
+_MARKER = re.compile(r"<[^<>\s]*[_|｜][^<>\s]*>|</?think>|\[/?[A-Z_]+\]")
 
 
 class Tokenizer:
@@ -65,10 +66,10 @@ class Tokenizer:
     @classmethod
     def from_gguf_metadata(cls, metadata: dict[str, Any]) -> Tokenizer:
         """Build from the `tokenizer.*` keys of an already parsed GGUF header."""
-        from fulgur.text.gguf_vocabulary import adds_bos, build
+        from fulgur.text.gguf_vocabulary import adds_bos, build, pieces_of
 
         backend = build(metadata)
-        tokens = [str(piece) for piece in metadata["tokenizer.ggml.tokens"]]
+        tokens = pieces_of(metadata)
         special = special_tokens_of_gguf(metadata, tokens, backend.token_to_id)
         return cls(backend, special, add_bos=adds_bos(metadata) and special.bos_id is not None)
 
@@ -191,8 +192,9 @@ def _add_missing(backend: Backend, tokenizer_config: dict[str, Any], path: Path)
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     listed = tokenizer_config.get("added_tokens_decoder", {})
     for number, entry in sorted((int(number), entry) for number, entry in listed.items()):
-        if backend.token_to_id(entry["content"]) is None:
-            backend.add_tokens([AddedToken(entry["content"], **{flag: entry.get(flag, False) for flag in flags})])
+        if backend.token_to_id(entry["content"]) is not None:
+            continue  # tokenizer.json has the word
+        backend.add_tokens([AddedToken(entry["content"], **{flag: entry.get(flag, False) for flag in flags})])
         if (given := backend.token_to_id(entry["content"])) != number:
             raise FulgurError(
                 f"{path.parent}: tokenizer_config.json numbers {entry['content']!r} {number}, "

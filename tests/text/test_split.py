@@ -1,0 +1,318 @@
+"""Splitters: right parts, as early as is safe, the same however the text is cut, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fulgur.errors import FulgurError
+from fulgur.text.split import (
+    FORMATS,
+    Malformed,
+    Part,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    detect_format,
+    marker_tokens,
+    merge,
+    opens_reasoning,
+    splitter_for,
+)
+
+from .answers import ANSWERS, HERMES, QWEN, TOOLS, qwen
+from .vocabularies import byte_level_backend, tokenizer_of
+
+CASES = [(format, name) for format, answers in ANSWERS.items() for name in answers]
+
+
+def split(format: str, *pieces: str, thinking: bool = False) -> list[Part]:
+    splitter = splitter_for(format, tools=TOOLS, thinking=thinking)
+    parts = [part for piece in pieces for part in splitter.feed(piece)]
+    return merge([*parts, *splitter.finish()])
+
+
+def call(index: int, name: str, arguments: str) -> list[Part]:
+    return [ToolCallStart(index, name), ToolCallDelta(index, arguments), ToolCallEnd(index)]
+
+
+def check(parts: list[Part]) -> None:
+    """What holds for every answer: calls in order, each ended once, arguments of ended ones are JSON objects."""
+    open_call: int | None = None
+    begun = 0
+    arguments = ""
+    for part in parts:
+        if isinstance(part, ToolCallStart):
+            assert open_call is None and part.index == begun and part.name
+            open_call, begun, arguments = part.index, begun + 1, ""
+        elif isinstance(part, ToolCallDelta):
+            assert part.index == open_call and part.arguments
+            arguments += part.arguments
+        elif isinstance(part, ToolCallEnd):
+            assert part.index == open_call
+            assert isinstance(json.loads(arguments), dict)
+            open_call = None
+        elif isinstance(part, Malformed):
+            assert part.index == open_call and part.text and part.reason
+            open_call = None
+        else:
+            assert open_call is None and part.text
+    assert open_call is None
+
+
+@pytest.mark.parametrize(("format", "name"), CASES)
+def test_every_cut_gives_the_same(format, name):
+    text = ANSWERS[format][name]
+    for thinking in (False, True):
+        whole = split(format, text, thinking=thinking)
+        check(whole)
+        assert split(format, *text, thinking=thinking) == whole
+        for cut in range(len(text) + 1):
+            assert split(format, text[:cut], text[cut:], thinking=thinking) == whole
+        generator = random.Random(name)
+        for _ in range(20):
+            cuts = sorted(generator.randrange(len(text) + 1) for _ in range(generator.randrange(2, 9)))
+            pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+            assert split(format, *pieces, thinking=thinking) == whole
+
+
+fragments = st.sampled_from(
+    [
+        *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=edit>", "</function>", "<parameter=path>"),
+        *("<parameter=line>", "</parameter>", "<|start|>assistant", "<|channel|>final", "<|channel|>analysis"),
+        *("<|channel|>commentary to=functions.edit", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
+        *(
+            '{"name": "edit", "arguments": ',
+            '{"path": "x"}',
+            '{"a": [1',
+            "}",
+            "]",
+            '"',
+            "5",
+            "null",
+            "\n",
+            " ",
+            "<",
+            "x",
+        ),
+    ]
+)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@settings(max_examples=400, deadline=None)
+@given(pieces=st.lists(fragments, max_size=14), thinking=st.booleans(), seed=st.integers(0, 1000))
+def test_any_mixture_of_markers(format, pieces, thinking, seed):
+    text = "".join(pieces)
+    whole = split(format, text, thinking=thinking)
+    check(whole)
+    assert split(format, *text, thinking=thinking) == whole
+    cut = random.Random(seed).randrange(len(text) + 1)
+    assert split(format, text[:cut], text[cut:], thinking=thinking) == whole
+
+
+@pytest.mark.parametrize(("format", "name"), [case for case in CASES if case[0] != "harmony"])
+def test_nothing_is_lost(format, name):
+    """Every character that is not white space or a marker of a good call is in some part, in order."""
+    parts = split(format, ANSWERS[format][name])
+    given_back = "".join(part.text for part in parts if isinstance(part, TextDelta | ReasoningDelta | Malformed))
+    rest = ANSWERS[format][name]
+    for character in re.sub(r"\s", "", given_back):
+        place = rest.find(character)
+        assert place >= 0
+        rest = rest[place + 1 :]
+    if not any(isinstance(part, ToolCallEnd) for part in parts):
+        markers = "<think>|</think>"
+        assert re.sub(rf"\s|{markers}", "", given_back) == re.sub(rf"\s|{markers}", "", ANSWERS[format][name])
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "parts"),
+    [
+        ("plain", "text", [TextDelta("Just text, with < and </ and <thin air>.\n")]),
+        ("plain", "blank", [TextDelta(" \n ")]),
+        ("plain", "reasoning", [ReasoningDelta("First this.\n\nThen </thin that."), TextDelta("The answer.\n")]),
+        ("plain", "empty reasoning", [TextDelta("Text")]),
+        ("plain", "talks about it", [TextDelta("The tag <think> opens reasoning</think>.")]),
+        ("hermes", "one", call(0, "edit", '{"path": "a.py", "line": 3}')),
+        (
+            "hermes",
+            "text and two",
+            [
+                TextDelta("I look."),
+                *call(0, "edit", '{"a": [1, {"b": null}], "c": "}{"}'),
+                *call(1, "list", "{}"),
+                TextDelta("Done.\n"),
+            ],
+        ),
+        ("hermes", "arguments first", call(0, "edit", '{"path": "a"}')),
+        ("hermes", "parameters", call(0, "edit", '{"path": "a"}')),
+        ("hermes", "no arguments", call(0, "list", "{}")),
+        ("hermes", "null arguments", call(0, "list", "{}")),
+        ("hermes", "arguments in a string", call(0, "edit", '{"path": "a"}')),
+        ("hermes", "marker inside", [*call(0, "edit", '{"path": "</tool_call><tool_call>"}'), TextDelta("ok")]),
+        ("hermes", "bare line break", call(0, "edit", '{"path": "a\\nb\\tc"}')),
+        ("hermes", "not closed", [TextDelta("x"), *call(0, "list", "{}")]),
+        ("hermes", "next without close", [*call(0, "list", "{}"), *call(1, "edit", "{}")]),
+        (
+            "hermes",
+            "one brace too many",
+            [*call(0, "list", "{}"), Malformed("}", "text after the end of a call"), TextDelta("Text")],
+        ),
+        (
+            "hermes",
+            "broken arguments",
+            [
+                TextDelta("a"),
+                ToolCallStart(0, "edit"),
+                ToolCallDelta(0, '{"path": '),
+                Malformed(HERMES["broken arguments"][2:-2], "unexpected 'o' where a value belongs", 0),
+                TextDelta("b"),
+            ],
+        ),
+        (
+            "hermes",
+            "broken before another",
+            [
+                Malformed('<tool_call>{"name": edit} ', "unexpected 'e' where a value belongs"),
+                *call(0, "list", "{}"),
+            ],
+        ),
+        ("hermes", "no name", [Malformed(HERMES["no name"], "the call has no name")]),
+        ("hermes", "cut off in the marker", [TextDelta("text <tool_ca")]),
+        ("qwen3-coder", "one", call(0, "edit", '{"path": "a.py", "line": 3}')),
+        (
+            "qwen3-coder",
+            "types",
+            call(0, "edit", '{"all": true, "options": {"a": [1]}, "note": null, "line": "no number"}'),
+        ),
+        ("qwen3-coder", "unknown parameter", call(0, "edit", '{"unheard": "5"}')),
+        (
+            "qwen3-coder",
+            "lines kept",
+            call(0, "edit", json.dumps({"path": '\n  two "lines"\\\n\n\tindented\n'})),
+        ),
+        ("qwen3-coder", "empty value", [*call(0, "edit", '{"path": ""}'), *call(1, "edit", '{"path": ""}')]),
+        (
+            "qwen3-coder",
+            "value talks about markers",
+            call(0, "edit", json.dumps({"path": "a </parameter> b\n</parameter>c </function> <parameter=x>"})),
+        ),
+        ("qwen3-coder", "inline", call(0, "edit", '{"path": "a", "line": 1}')),
+        ("qwen3-coder", "no outer marker", [TextDelta("Text"), *call(0, "edit", '{"path": "a"}'), TextDelta("more")]),
+        ("qwen3-coder", "function not closed", [*call(0, "edit", '{"path": "a"}'), TextDelta("x")]),
+        ("qwen3-coder", "parameter not closed", call(0, "edit", '{"path": "a"}')),
+        (
+            "qwen3-coder",
+            "json instead",
+            [Malformed(QWEN["json instead"][:-4], "<function= is missing"), TextDelta("rest")],
+        ),
+        (
+            "qwen3-coder",
+            "cut off in a number",
+            [ToolCallStart(0, "edit"), Malformed(QWEN["cut off in a number"], "the answer ended inside the call", 0)],
+        ),
+        ("qwen3-coder", "cut off after the function", [*call(0, "edit", '{"path": "a"}'), TextDelta("</tool")]),
+        ("harmony", "analysis and final", [ReasoningDelta("Think <hard>."), TextDelta("Answer <|no marker|>\n")]),
+        (
+            "harmony",
+            "call",
+            [ReasoningDelta("I read."), *call(0, "edit", '{"path": "a.py", "line": [1, 2.5e3, true]}')],
+        ),
+        ("harmony", "recipient in the role", call(0, "edit", '{"path": "<|end|>"}')),
+        ("harmony", "built-in tool", call(0, "browser.search", "{}")),
+        ("harmony", "preamble, two calls", [TextDelta("I will."), *call(0, "a", "{}"), *call(1, "b", '{"x": 1}')]),
+        ("harmony", "two of a kind", [TextDelta("One.\n\nTwo.")]),
+        ("harmony", "channel without end", [ReasoningDelta("Hm."), TextDelta("Ok.")]),
+        ("harmony", "call without end", call(0, "a", '{"x": "y"}')),
+        ("harmony", "no arguments", [*call(0, "a", "{}"), TextDelta("x")]),
+        ("harmony", "no arguments, cut", call(0, "a", "{}")),
+        ("harmony", "plain text", [TextDelta("No markers at all, <|but almost.")]),
+        (
+            "harmony",
+            "broken arguments",
+            [
+                ToolCallStart(0, "a"),
+                ToolCallDelta(0, "{"),
+                Malformed(
+                    "<|channel|>commentary to=functions.a<|message|>{oops}",
+                    "unexpected 'o' where a key or '}' belongs",
+                    0,
+                ),
+                TextDelta("x"),
+            ],
+        ),
+        ("harmony", "surplus", [*call(0, "a", "{}"), Malformed("}", "text after the end of a call")]),
+    ],
+)
+def test_parts(format, name, parts):
+    assert split(format, ANSWERS[format][name]) == merge(parts)
+
+
+def test_the_prompt_may_open_the_reasoning():
+    for format in ("plain", "hermes", "qwen3-coder"):
+        assert split(format, "\nHm.\n</think>\n\nYes.", thinking=True) == [ReasoningDelta("Hm."), TextDelta("Yes.")]
+        assert split(format, "<think>Hm.</think>Yes.", thinking=True) == [ReasoningDelta("Hm."), TextDelta("Yes.")]
+    assert opens_reasoning("<|im_start|>assistant\n<think>\n") and not opens_reasoning("<think></think>\n")
+
+
+def test_text_is_held_only_for_a_marker():
+    for format in FORMATS:
+        splitter = splitter_for(format)
+        assert splitter.feed("Hello, a") == [TextDelta("Hello, a")]
+        assert splitter.feed(" < b") == [TextDelta(" < b")]
+    splitter = splitter_for("hermes")
+    assert splitter.feed("x <tool") == [TextDelta("x")]
+    assert splitter.feed("box>") == [TextDelta(" <toolbox>")]
+
+
+def test_arguments_stream_before_the_call_is_complete():
+    splitter = splitter_for("hermes")
+    assert splitter.feed('<tool_call>{"name": "edit", "argu') == [ToolCallStart(0, "edit")]
+    assert splitter.feed('ments": {"path": "a.') == [ToolCallDelta(0, '{"path": "a.')]
+    assert splitter.feed('py"}}') == [ToolCallDelta(0, 'py"}'), ToolCallEnd(0)]
+    splitter = splitter_for("qwen3-coder")
+    assert splitter.feed("<tool_call>\n<function=edit>") == [ToolCallStart(0, "edit")]
+    assert merge(splitter.feed('<parameter=path>\nsay "hi')) == [ToolCallDelta(0, '{"path": "say \\"hi')]
+    assert merge(splitter.feed(" there\n")) == [ToolCallDelta(0, " there")]
+    splitter = splitter_for("harmony")
+    assert merge(splitter.feed('<|channel|>commentary to=functions.a<|message|>{"x": "y')) == [
+        ToolCallStart(0, "a"),
+        ToolCallDelta(0, '{"x": "y'),
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=st.text(), other=st.integers())
+def test_any_text_survives_as_an_argument(value, other):
+    """Hermes carries it as JSON; Qwen3-Coder bare, where only its own end markers could be mistaken."""
+    arguments = json.dumps({"path": value, "line": other}, ensure_ascii=False)
+    answer = f'<tool_call>{{"name": "edit", "arguments": {arguments}}}</tool_call>'
+    assert split("hermes", answer) == call(0, "edit", arguments)
+    bare = split("qwen3-coder", *qwen("edit", ("path", value), ("line", str(other))))
+    assert json.loads(bare[1].arguments) == {"path": value, "line": other}  # type: ignore[union-attr]
+
+
+def test_format_of_a_template():
+    assert detect_format("{{ '<|im_start|>' }}") == "plain"
+    assert detect_format('<tool_call>\n{"name": ..}') == "hermes"
+    assert detect_format("<tool_call>\n<function=x>") == "qwen3-coder"
+    assert detect_format("<|start|>assistant<|channel|>final") == "harmony"
+    with pytest.raises(FulgurError, match="no tool-call format 'xml'"):
+        splitter_for("xml")
+
+
+def test_markers_that_decoding_must_keep():
+    names = ["<|eos|>", "<tool_call>", "<think>", "<|channel|>", "<|message|>"]
+    tokenizer = tokenizer_of(byte_level_backend(names), eos="<|eos|>")
+    shown = {format: {names[token] for token in marker_tokens(format, tokenizer)} for format in FORMATS}
+    assert shown["plain"] == {"<think>"}
+    assert shown["hermes"] == shown["qwen3-coder"] == {"<think>", "<tool_call>"}
+    assert shown["harmony"] == {"<|channel|>", "<|message|>"}
