@@ -1,0 +1,126 @@
+"""One model in one precision: the files, the processes that hold it, and rounds that measure them in turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+
+from fulgur.bench.peer import Settings, candidates, write_gguf
+from fulgur.bench.shapes import SEED, SHAPES
+from fulgur.bench.worker import Worker, WorkerDied
+from fulgur.model.random import RandomSource
+from fulgur.model.weights import assemble, save_packed
+
+CONTEXT, DECODE, PREFILL = 512, 64, 512
+WIDTHS = (4, 8, 16)
+_ROOM = 2048  # tokens of KV cache: the context and the longest edit of the replay
+_LONG_REPLAY = 5.0  # seconds; a replay that takes longer is run once
+
+
+@dataclass(frozen=True)
+class Effort:
+    rounds: int
+    repeat: int  # decodes of 64 tokens within a round
+
+
+class Comparison:
+    """Seconds (and GB/s) of each round, by what was measured, in `samples`."""
+
+    def __init__(self, model: str, bits: int, folder: Path, tokenizer: Path) -> None:
+        self.model, self.bits = model, bits
+        self.config = SHAPES[model]
+        self.samples: dict[str, list[float]] = defaultdict(list)
+        self.notes: list[str] = []
+        self.replayed = {"tokens": 0, "drafted": 0, "accepted": 0}
+        self.threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.folder = folder / f"{model}-int{bits}"
+        self._tokenizer = tokenizer
+        self._workers: dict[str, Worker] = {}
+        weights = assemble(RandomSource(self.config, SEED), bits=bits)
+        save_packed(weights, self.folder, companions=tokenizer)
+        kv = 2 * 2 * self.config.n_layers * self.config.kv_rows * CONTEXT
+        self.bytes_per_token = weights.bytes_per_token + kv
+
+    def __enter__(self) -> Comparison:
+        options = {"folder": str(self.folder), "context": _ROOM}
+        self._workers["ours"] = Worker("fulgur.bench.ours", threads=self.threads, **options)
+        if self.threads > 1:
+            self._workers["single"] = Worker("fulgur.bench.ours", threads=1, **options)
+        self.about = self._workers["ours"].call("about")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for worker in self._workers.values():
+            worker.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def add_peer(self) -> None:
+        """Write the same weights for llama.cpp, try its settings, and keep the fastest for decode and for prefill."""
+        path = self.folder / "peer.gguf"
+        write_gguf(path, self.config, SEED, self.bits)
+        best: dict[str, tuple[float, Settings]] = {}
+        died: list[str] = []
+        for settings in candidates(self.threads):
+            try:
+                worker = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
+            except WorkerDied as error:
+                died.append(f"{settings} ({error})")
+                continue
+            try:
+                decode = min(worker.call("decode", context=CONTEXT, count=16, repeat=4))
+                prefill = min(worker.call("prefill", count=PREFILL, repeat=2))
+            except WorkerDied as error:
+                died.append(f"{settings} ({error})")
+                continue
+            finally:
+                worker.close()
+            for kind, seconds in (("decode", decode), ("prefill", prefill)):
+                if kind not in best or seconds < best[kind][0]:
+                    best[kind] = (seconds, settings)
+        label = f"{self.model} int{self.bits}"
+        if died:
+            self.notes.append(f"{label}: llama.cpp died with: {'; '.join(died)}")
+        if not best:
+            self.notes.append(f"{label}: llama.cpp ran with no setting, so there is no comparison")
+        started: dict[Settings, Worker] = {}
+        for kind, (_, settings) in best.items():
+            if settings not in started:
+                started[settings] = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
+            self._workers[f"llama_{kind}"] = started[settings]
+            self.notes.append(f"{label}: llama.cpp's fastest {kind}: {settings}")
+
+    def round(self, effort: Effort) -> None:
+        """Everything once, ours and the peer's in turn."""
+        from fulgur.kernels import _native
+
+        self.samples["bandwidth"].append(float(_native.read_bandwidth(self.bytes_per_token, self.threads, 0.2)))
+        decode = {"context": CONTEXT, "count": DECODE, "repeat": effort.repeat}
+        for name, worker in (("decode", "ours"), ("llama_decode", "llama_decode"), ("single", "single")):
+            if worker in self._workers:
+                self._note(name, self._workers[worker].call("decode", **decode), DECODE)
+        for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
+            if worker in self._workers:
+                self._note(name, self._workers[worker].call("prefill", count=PREFILL, repeat=2), PREFILL)
+        for width in (1, *WIDTHS):
+            step = {"context": CONTEXT, "width": width, "repeat": 4 * effort.repeat}
+            self._note(f"verify{width}", self._workers["ours"].call("verify", **step), 1)
+        if not self.samples["edit"] or self.samples["edit"][0] * self.replayed["tokens"] < _LONG_REPLAY:
+            replayed = self._workers["ours"].call("replay", tokenizer=str(self._tokenizer), speculate=True)
+            self.samples["edit"].append(replayed["seconds"] / replayed["tokens"])
+            self.replayed = {key: replayed[key] for key in self.replayed}
+
+    def _note(self, name: str, seconds: list[float], count: int) -> None:
+        self.samples[name].append(median(seconds) / count)
+
+    def rate(self, name: str) -> float:
+        """A second's worth: the median over the rounds."""
+        return median(1 / seconds for seconds in self.samples[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """How many times `name` takes of `other`: the median of the rounds' own ratios."""
+        return median(a / b for a, b in zip(self.samples[name], self.samples[other], strict=False))

@@ -1,0 +1,154 @@
+"""`fulgur bench engine`: the CPU engine and llama.cpp on the same random weights, in the same run.
+
+Both stay loaded in processes of their own and are measured in turns, round by round. Values are medians over the
+rounds, ratios are medians of the ratios within a round. What a decode step reads is the weights and the keys and values
+of its context; the share of the bandwidth is that, times tokens a second, over the read bandwidth measured at the same
+footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from fulgur.bench.comparison import WIDTHS, Comparison, Effort
+from fulgur.bench.report import Report, progress
+from fulgur.bench.shapes import SHAPES
+from fulgur.errors import FulgurError, UsageError
+
+FULL, QUICK = Effort(rounds=7, repeat=5), Effort(rounds=2, repeat=2)
+
+# What the project holds itself to on two AVX-512/AMX cores.
+AT_LEAST = {
+    "engine.decode.ratio_llama.30M.int4": 2.5,
+    "engine.decode.ratio_llama.30M.int8": 2.0,
+    "engine.decode.ratio_llama.60M.int4": 2.2,
+    "engine.decode.ratio_llama.60M.int8": 2.0,
+    "engine.decode.ratio_llama.120M.int4": 2.1,
+    "engine.decode.tok_s.30M.int4": 2200.0,
+    "engine.decode.tok_s.60M.int4": 1100.0,
+    "engine.bandwidth_share.60M.int4": 0.75,
+    "engine.bandwidth_share.60M.int8": 0.75,
+    "engine.prefill.ratio_llama.60M": 3.0,
+    "engine.edit.ratio_raw.60M.int4": 2.5,
+}
+AT_MOST = {"engine.verify8.ratio.60M.int4": 2.4, "engine.memory.ratio": 1.5}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", default=",".join(SHAPES), metavar="A,B", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--bits", default="4,8", metavar="A,B", help="of 4, 8")
+    parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
+    parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
+
+
+def run(args: argparse.Namespace) -> Report:
+    """Measure every model and precision that was asked for."""
+    models = _choose(args.models, list(SHAPES), "--models")
+    precisions = _choose(args.bits, ["4", "8"], "--bits")
+    if importlib.util.find_spec("fulgur.kernels._native") is None:
+        raise FulgurError("the CPU kernels are not built", hint="Install the package (make run) and try again.")
+    missing = [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
+    if missing and not args.no_peer:
+        raise FulgurError(
+            f"the peer is not installed: {', '.join(missing)}",
+            hint="pip install 'fulgur[bench]', or measure without it: --no-peer.",
+        )
+    effort = QUICK if args.quick else FULL
+    report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))
+    jobs = [(model, int(bits)) for model in models for bits in precisions]
+    steps = len(jobs) * (effort.rounds + (2 if args.no_peer else 3))
+    with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
+        from fulgur.bench.replay import write_tokenizer
+
+        tokenizer = Path(folder) / "tokenizer"
+        write_tokenizer(tokenizer)
+        for model, bits in jobs:
+            _measure(model, bits, Path(folder), tokenizer, effort, not args.no_peer, begin, report)
+    _add_smallest(report, "engine.prefill.ratio_llama.60M")
+    if any(row.name == "engine.memory.ratio.60M.int4" for row in report.rows):
+        _add(report, "engine.memory.ratio", report.value("engine.memory.ratio.60M.int4"), "x")
+    return report
+
+
+def _measure(
+    model: str,
+    bits: int,
+    folder: Path,
+    tokenizer: Path,
+    effort: Effort,
+    peer: bool,
+    begin: Callable[[str], None],
+    report: Report,
+) -> None:
+    from fulgur.bench.memory import memory_ratio
+
+    label = f"{model} int{bits}"
+    begin(f"{label}: random weights")
+    with Comparison(model, bits, folder, tokenizer) as comparison:
+        if peer:
+            begin(f"{label}: which settings suit llama.cpp")
+            comparison.add_peer()
+        for i in range(effort.rounds):
+            begin(f"{label}: round {i + 1}")
+            comparison.round(effort)
+        _add_rows(report, comparison)
+        begin(f"{label}: memory")
+        ratio, _ = memory_ratio(comparison.folder)
+        _add(report, f"engine.memory.ratio.{model}.int{bits}", ratio, "x")
+    report.notes += comparison.notes
+    report.machine |= {"isa": comparison.about["isa"], "threads": comparison.about["threads"]}
+
+
+def _add_rows(report: Report, measured: Comparison) -> None:
+    name = f"{measured.model}.int{measured.bits}"
+    samples = measured.samples
+    share = [
+        measured.bytes_per_token / seconds / 1e9 / bandwidth
+        for seconds, bandwidth in zip(samples["decode"], samples["bandwidth"], strict=True)
+    ]
+    _add(report, f"engine.bandwidth.gb_s.{name}", median(samples["bandwidth"]), "GB/s")
+    _add(report, f"engine.bandwidth_share.{name}", median(share), "of 1")
+    _add(report, f"engine.decode.tok_s.{name}", measured.rate("decode"), "tok/s")
+    if samples["single"]:
+        _add(report, f"engine.decode.tok_s_one_thread.{name}", measured.rate("single"), "tok/s")
+    _add(report, f"engine.prefill.tok_s.{name}", measured.rate("prefill"), "tok/s")
+    if samples["llama_decode"]:
+        _add(report, f"llama.decode.tok_s.{name}", measured.rate("llama_decode"), "tok/s")
+        _add(report, f"llama.prefill.tok_s.{name}", measured.rate("llama_prefill"), "tok/s")
+        _add(report, f"engine.decode.ratio_llama.{name}", measured.ratio("llama_decode", "decode"), "x")
+        _add(report, f"engine.prefill.ratio_llama.{name}", measured.ratio("llama_prefill", "prefill"), "x")
+    for width in WIDTHS:
+        _add(report, f"engine.verify{width}.ratio.{name}", measured.ratio(f"verify{width}", "verify1"), "x")
+    replayed = measured.replayed
+    _add(report, f"engine.edit.tok_s.{name}", measured.rate("edit"), "tok/s")
+    _add(report, f"engine.edit.ratio_raw.{name}", measured.ratio("decode", "edit"), "x")
+    _add(report, f"engine.edit.accepted.{name}", replayed["accepted"] / max(replayed["drafted"], 1), "of 1")
+
+
+def _add(report: Report, name: str, value: float, unit: str) -> None:
+    if name in AT_MOST:
+        report.add(name, value, unit, bar=AT_MOST[name], at_most=True)
+    else:
+        report.add(name, value, unit, bar=AT_LEAST.get(name))
+
+
+def _add_smallest(report: Report, name: str) -> None:
+    """The row without a precision: the worst of those with one."""
+    values = [row.value for row in report.rows if row.name.startswith(name + ".")]
+    if values:
+        _add(report, name, min(values), "x")
+
+
+def _choose(text: str, known: list[str], option: str) -> list[str]:
+    chosen = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for part in chosen:
+        if part not in known:
+            raise UsageError(f"{option}: {part!r} is not one of {', '.join(known)}")
+    if not chosen:
+        raise UsageError(f"{option}: choose of {', '.join(known)}")
+    return chosen

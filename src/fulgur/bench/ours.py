@@ -1,0 +1,110 @@
+"""The engine's side of a comparison: one packed model in one process, timed operation by operation."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.kernels.native import Runtime
+from fulgur.model.weights import load
+
+Int = npt.NDArray[np.int32]
+
+
+def open_worker(folder: str, threads: int, context: int) -> dict[str, Callable[..., Any]]:
+    """Load a packed folder with room for `context` tokens; returns the operations by name."""
+    weights = load(Path(folder))
+    blocks = -(-context // Runtime.block_tokens)
+    runtime = Runtime(weights, kv_blocks=blocks, threads=threads)
+    vocab = weights.config.vocab_size
+    del weights
+    gc.collect()
+    bench = Measurement(runtime, vocab)
+    return {
+        "decode": bench.decode,
+        "prefill": bench.prefill,
+        "verify": bench.verify,
+        "replay": bench.replay,
+        "about": bench.about,
+    }
+
+
+class Measurement:
+    """Every operation returns seconds, one a repetition, and leaves the runtime ready for the next."""
+
+    def __init__(self, runtime: Runtime, vocab: int) -> None:
+        self.runtime = runtime
+        self.tokens = np.random.default_rng(0).integers(0, vocab, runtime.max_context).astype(np.int32)
+        self.table = np.arange(runtime.kv_blocks, dtype=np.int32)
+        self.filled = 0
+
+    def about(self) -> dict[str, Any]:
+        runtime = self.runtime
+        return {
+            "isa": runtime.isa,
+            "threads": runtime.threads,
+            "weight_bytes": runtime.weight_bytes,
+            "kv_bytes": runtime.kv_bytes,
+        }
+
+    def decode(self, context: int, count: int, repeat: int) -> list[float]:
+        """Seconds for `count` greedy tokens, each a full step, the first one at position `context`; `repeat` times."""
+        self._fill(context)
+        token, nothing, never = int(self.tokens[context]), np.zeros(0, np.int32), np.zeros(1, np.int32)
+        out, seconds = np.zeros(count, np.int32), []
+        for _ in range(repeat):
+            start = perf_counter()
+            done = self.runtime.decode_greedy(token, context, self.table, nothing, never, out)
+            seconds.append(perf_counter() - start)
+            if done != count:
+                raise RuntimeError(f"{done} of {count} tokens were decoded")
+        return seconds
+
+    def prefill(self, count: int, repeat: int) -> list[float]:
+        """Seconds until `count` tokens are in the cache and the first answer token is known."""
+        seconds = []
+        for _ in range(repeat):
+            start = perf_counter()
+            self._run(0, count)
+            seconds.append(perf_counter() - start)
+        self.filled = count
+        return seconds
+
+    def verify(self, context: int, width: int, repeat: int) -> list[float]:
+        """Seconds of one step that checks `width` tokens at `context`."""
+        self._fill(context)
+        wanted, seconds = np.arange(width, dtype=np.int32), []
+        for _ in range(repeat):
+            start = perf_counter()
+            self._step(context, width, wanted)
+            seconds.append(perf_counter() - start)
+        return seconds
+
+    def replay(self, tokenizer: str, speculate: bool) -> dict[str, Any]:
+        """Edits with and without the engine's drafts; see `replay`."""
+        from fulgur.bench.replay import replay
+
+        self.filled = 0
+        return replay(self.runtime, Path(tokenizer), speculate=speculate)
+
+    def _fill(self, context: int) -> None:
+        if self.filled < context:
+            self._run(self.filled, context)
+            self.filled = context
+
+    def _run(self, start: int, stop: int) -> None:
+        for at in range(start, stop, self.runtime.max_rows):
+            width = min(self.runtime.max_rows, stop - at)
+            last = at + width == stop
+            self._step(at, width, np.array([width - 1] if last else [], np.int32))
+
+    def _step(self, at: int, width: int, wanted: Int) -> None:
+        positions = np.arange(at, at + width, dtype=np.int32)
+        rows = self.tokens[at : at + width]
+        self.runtime.step(rows, positions, np.zeros(width, np.int32), self.table[None, :], wanted)

@@ -1,0 +1,120 @@
+"""An edit replayed: the engine runs as always, but the model's choice is the known edited text.
+
+Random weights say nothing sensible, so each row's argmax is replaced by the token that belongs there. Everything else
+is real: every step reads the weights, drafts come from the engine's own drafters, and a wrong guess costs its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.bench.edits import EDITS
+from fulgur.engine.engine import Engine
+from fulgur.engine.events import Finished
+from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.engine.runtime import Runtime
+from fulgur.engine.speculate import measure_cost
+from fulgur.text.tokenizer import Tokenizer
+
+Int = npt.NDArray[np.int32]
+
+END = "<|end|>"
+VOCABULARY = 8192
+# Modules every Python has: their text is like what is edited, and the same everywhere.
+_CORPUS = ("argparse", "ast", "dataclasses", "difflib", "inspect", "pathlib", "subprocess", "textwrap", "typing")
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level vocabulary learnt from the standard library, so that a token is as long as a code model's."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library = Path(sysconfig.get_paths()["stdlib"])
+    texts = [path.read_text(encoding="utf-8") for name in _CORPUS if (path := library / f"{name}.py").exists()]
+    backend.train_from_iterator(texts, trainer)
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}), encoding="utf-8")
+
+
+class ForcedRuntime:
+    """A runtime that does all its work and then says what the script says."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.vocab_size, self.max_context = runtime.vocab_size, runtime.max_context
+        self.block_tokens, self.kv_blocks, self.max_rows = runtime.block_tokens, runtime.kv_blocks, runtime.max_rows
+        self.script: Int = np.zeros(runtime.max_context + 1, np.int32)
+
+    def step(
+        self,
+        tokens: Int,
+        positions: Int,
+        sequences: Int,
+        tables: Int,
+        logit_rows: Int,
+        logits: npt.NDArray[np.float32] | None = None,
+    ) -> Int:
+        self._runtime.step(tokens, positions, sequences, tables, logit_rows, logits)
+        return self.script[positions[logit_rows] + 1]
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._runtime.copy_block(source, target)
+
+    def close(self) -> None:
+        """The runtime belongs to the caller."""
+
+
+def replay(runtime: Runtime, folder: Path, *, speculate: bool) -> dict[str, Any]:
+    """Run every edit through an engine; tokens, seconds and how many drafted tokens were right."""
+    tokenizer = Tokenizer.from_folder(folder)
+    end = tokenizer.token_id(END)
+    assert end is not None
+    forced = ForcedRuntime(runtime)
+    engine = Engine(forced, tokenizer, cost=measure_cost(runtime))
+    tokens, seconds, drafted, accepted = 0, 0.0, 0, 0
+    for edit in EDITS:
+        original = tokenizer.encode(edit.original, special=False)
+        prompt = original + tokenizer.encode(f"\n{edit.instruction}\n", special=False)
+        answer = [*tokenizer.encode(edit.edited, special=False), end]
+        forced.script[: len(prompt) + len(answer)] = prompt + answer
+        engine.submit(
+            GenerateRequest(
+                prompt,
+                SamplingParams(max_tokens=len(answer)),
+                draft_source=original if speculate else None,
+                speculate=speculate,
+            )
+        )
+        finished = _run(engine)
+        usage = finished.usage
+        if finished.reason != "stop" or usage.completion_tokens != len(answer):
+            raise RuntimeError(f"the replay ended with {finished.reason} after {usage.completion_tokens} tokens")
+        tokens += usage.completion_tokens - 1  # the first one comes with the prompt
+        seconds += usage.decode_seconds
+        drafted += usage.draft_tokens
+        accepted += usage.accepted_tokens
+    return {"tokens": tokens, "seconds": seconds, "drafted": drafted, "accepted": accepted}
+
+
+def _run(engine: Engine) -> Finished:
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Finished):
+                return event
+    raise RuntimeError("the engine stopped without an end")

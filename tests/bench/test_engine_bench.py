@@ -1,0 +1,108 @@
+"""`fulgur bench engine` from end to end on a tiny model, and its peer's file against our own arithmetic."""
+
+import ctypes
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fulgur.bench import comparison, engine
+from fulgur.bench.peer import Peer, Settings, candidates, write_gguf
+from fulgur.bench.shapes import SHAPES
+from fulgur.errors import UsageError
+from fulgur.kernels.reference import FloatModel
+from fulgur.model.config import ModelConfig
+from fulgur.model.gguf import GgufSource
+from fulgur.model.random import random_model, tiny_config
+from fulgur.ui.cli import main
+
+TINY = tiny_config(n_layers=1, vocab_size=8192, d_ffn=128, max_context=2048)
+
+
+def test_shapes_are_what_they_are_called() -> None:
+    counts = {name: config.parameters / 1e6 for name, config in SHAPES.items()}
+    assert counts == pytest.approx({"30M": 30.9, "60M": 61.8, "120M": 113.3, "0.5B": 494.0}, abs=0.1)
+
+
+def test_candidates_cover_every_combination() -> None:
+    assert len(set(candidates(2))) == 8 and len(set(candidates(1))) == 4
+    assert str(Settings(2, flash=True, repack=False)) == "2 threads, flash attention"
+
+
+def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("fulgur.kernels._native")
+    for module in (engine, comparison):
+        monkeypatch.setattr(module, "SHAPES", {"60M": TINY})
+    monkeypatch.setattr(engine, "QUICK", comparison.Effort(rounds=1, repeat=1))
+    out, plot = tmp_path / "rows.json", tmp_path / "rows.svg"
+    assert (
+        main(["bench", "engine", "--quick", "--no-peer", "--bits", "4", "--json", str(out), "--plot", str(plot)]) == 0
+    )
+    rows = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+    for name in (
+        "engine.decode.tok_s.60M.int4",
+        "engine.bandwidth_share.60M.int4",
+        "engine.prefill.tok_s.60M.int4",
+        "engine.verify8.ratio.60M.int4",
+        "engine.edit.ratio_raw.60M.int4",
+        "engine.memory.ratio",
+    ):
+        assert rows[name]["value"] > 0 and rows[name]["unit"]
+        assert name in capsys.readouterr().out or name in plot.read_text()
+    assert not any("llama" in name for name in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", "7B"], "'7B' is not one of 30M"),
+        (["--bits", "3"], "'3' is not one of 4, 8"),
+        (["--models", ","], "choose of"),
+    ],
+)
+def test_wrong_choices(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "engine", *arguments]) == UsageError.exit_code
+    assert message in capsys.readouterr().err
+
+
+def test_files_are_checked_before_the_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "engine", "--json", str(tmp_path / "no" / "rows.json")]) == 2
+    assert main(["bench", "engine", "--plot", str(tmp_path / "rows.png")]) == 2
+    err = capsys.readouterr().err
+    assert "its folder is not there" in err and "--plot draws SVG" in err
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_peer_gets_the_same_weights(bits: int, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    write_gguf(tmp_path / "m.gguf", TINY, 3, bits)
+    source = GgufSource(tmp_path / "m.gguf")
+    assert source.config.family == "qwen3" and source.config.tied
+    for name, value in random_model(TINY, 3).items():
+        if value.ndim == 2:
+            stored = source.rows(name, np.arange(len(value)))
+            assert np.abs(stored - value).max() <= np.abs(value).max() / (7 if bits == 4 else 120)
+        else:
+            np.testing.assert_array_equal(source.vector(name), value)
+
+
+@pytest.mark.parametrize(("family", "head_dim"), [("fulgur", 32), ("qwen2", 16)])
+def test_llama_cpp_computes_the_same_logits(family: str, head_dim: int, tmp_path: Path) -> None:
+    """Same file, two implementations: the comparison is between equals."""
+    pytest.importorskip("llama_cpp")
+    config: ModelConfig = tiny_config(family, tied=True, head_dim=head_dim, max_context=256, norm_eps=1e-5)
+    write_gguf(tmp_path / "m.gguf", config, 3, 8)
+    peer = Peer(str(tmp_path / "m.gguf"), 256, Settings(1, flash=False, repack=False))
+    peer._run(0, 40, 40)
+    theirs = np.stack(
+        [
+            np.ctypeslib.as_array(
+                ctypes.cast(peer.lib.llama_get_logits_ith(peer.context, i), ctypes.POINTER(ctypes.c_float)), (301,)
+            )
+            for i in range(40)
+        ]
+    )
+    ours = FloatModel.from_source(GgufSource(tmp_path / "m.gguf")).logits(peer.tokens[:40])
+    # llama.cpp rounds activations to 8 bits and keeps its cache in fp16.
+    assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.03 * ours.std()
