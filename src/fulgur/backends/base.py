@@ -164,7 +164,9 @@ class CallDelta:
 
 @dataclass(slots=True)
 class CallEnd:
-    pass
+    """The call ends; not `whole` when the model did not get it right."""
+
+    whole: bool = True
 
 
 @dataclass(slots=True)
@@ -209,6 +211,9 @@ class Backend(ABC):
     kind: str = ""  # local, upstream or scripted
     capabilities: Capabilities
     default_temperature: float = 1.0  # used, and named in the response, when the request has none
+
+    async def describe(self) -> None:  # noqa: B027
+        """Find out the capabilities, if that needs a look at the model; cheaper than `start`."""
 
     async def start(self) -> None:  # noqa: B027 - not every backend has something to start
         """Load what is needed; called once before the first use."""

@@ -18,11 +18,16 @@ INSTRUCTIONS = (
 
 
 async def listing(request: web.Request) -> web.Response:
-    return json_answer(catalog(server_of(request).models))
+    models = server_of(request).models
+    await models.describe()
+    return json_answer(catalog(models))
 
 
 async def one(request: web.Request) -> web.Response:
-    return json_answer(openai_model(server_of(request).models.get(request.match_info["id"])))
+    models = server_of(request).models
+    entry = models.get(request.match_info["id"])
+    await models.describe()
+    return json_answer(openai_model(entry))
 
 
 def catalog(models: Registry) -> dict[str, Any]:

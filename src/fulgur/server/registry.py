@@ -65,6 +65,10 @@ class Registry:
             )
         return entry
 
+    async def describe(self) -> None:
+        """What each model can do, as far as that can be said; a broken one is found out when it is asked."""
+        await asyncio.gather(*(entry.backend.describe() for entry in self.entries.values()), return_exceptions=True)
+
     async def close(self) -> None:
         await asyncio.gather(*(entry.close() for entry in self.entries.values()), return_exceptions=True)
 

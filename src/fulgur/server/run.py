@@ -178,7 +178,7 @@ class Run:
                     return await self._leave(chunks)
                 output.call_start(chunk)
             elif isinstance(chunk, CallEnd):
-                output.close()
+                output.close("completed" if chunk.whole else "incomplete")
                 if self._steers:
                     return await self._leave(chunks)
             elif isinstance(chunk, Begin):

@@ -1,0 +1,155 @@
+"""The engine on this machine as a backend: chat template in front, splitter and grammars behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
+from fulgur.backends.local_generation import LocalGeneration, api_error
+from fulgur.backends.prompts import Prompt, Prompts
+from fulgur.errors import FulgurError
+from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens
+
+if TYPE_CHECKING:
+    from fulgur.engine.process import EngineClient
+    from fulgur.server.config import Model
+
+_LONG = 16_384  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
+
+
+class LocalBackend(Backend):
+    """One model in its own engine process."""
+
+    kind = "local"
+    default_temperature = 0.0
+
+    def __init__(self, name: str, model: Model) -> None:
+        self.name = name
+        self.capabilities = Capabilities(context=model.context)
+        self._model = model
+        self._path = Path(model.path).expanduser()
+        self._prompts: Prompts | None = None
+        self._engine: EngineClient | None = None
+
+    @property
+    def prompts(self) -> Prompts:
+        assert self._prompts is not None
+        return self._prompts
+
+    @property
+    def engine(self) -> EngineClient:
+        assert self._engine is not None
+        return self._engine
+
+    async def describe(self) -> None:
+        if self._prompts is None:
+            self._prompts, self.capabilities = await asyncio.to_thread(self._read)
+
+    async def start(self) -> None:
+        from fulgur.engine.process import EngineClient
+
+        await self.describe()
+        model = self._model
+        self._engine = await EngineClient.start(
+            self._path,
+            bits=model.bits or None,
+            threads=model.threads or None,
+            kv_tokens=model.kv_tokens or model.context or None,
+            runtime=model.runtime,
+        )
+        context = min(model.context or self._engine.info.context, self._engine.info.context)
+        self.capabilities = _with_context(self.capabilities, context)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    def generate(self, turn: Turn) -> Generation:
+        return LocalGeneration(self, turn)
+
+    def complete(self, completion: Completion) -> Generation:
+        return LocalGeneration(self, completion)
+
+    async def prefill(self, turn: Turn, *, unfinished: bool = False) -> Usage:
+        from fulgur.engine.events import Finished
+        from fulgur.engine.params import GenerateRequest
+
+        prompt = await self.prompt(turn, unfinished=unfinished)
+        usage = Usage(input_tokens=len(prompt.tokens))
+        generation = self.engine.generate(GenerateRequest(prompt.tokens, prefill_only=True))
+        try:
+            async for event in generation:
+                if isinstance(event, Finished):
+                    usage.cached_tokens = event.usage.cached_tokens
+        except FulgurError as error:
+            raise api_error(error, self.name) from None
+        finally:
+            generation.cancel()
+        return usage
+
+    async def count(self, turn: Turn) -> int:
+        return len((await self.prompt(turn)).tokens)
+
+    async def prompt(self, turn: Turn, *, unfinished: bool = False, thinking: bool = True) -> Prompt:
+        """The turn's tokens; a long text that is not known yet is encoded beside the event loop."""
+        extra = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
+        if turn.reasoning_effort not in (None, "none"):
+            extra["reasoning_effort"] = turn.reasoning_effort  # type: ignore[assignment]
+        fresh = sum(len(str(item)) for item in turn.conversation.items) + len(turn.instructions or "")
+        if fresh > _LONG:
+            return await asyncio.to_thread(self.prompts.of, turn, unfinished=unfinished, **extra)
+        return self.prompts.of(turn, unfinished=unfinished, **extra)
+
+    def raw_prompt(self, completion: Completion) -> Prompt:
+        tokenizer = self.prompts.tokenizer
+        if not isinstance(completion.prompt, str):
+            return Prompt("", completion.prompt)
+        if completion.suffix is not None:
+            return Prompt("", fim_prompt(tokenizer, completion.prompt, completion.suffix))
+        tokens = tokenizer.encode(completion.prompt)
+        if tokenizer.add_bos and tokenizer.bos_id is not None:
+            tokens = [tokenizer.bos_id, *tokens]
+        return Prompt(completion.prompt, tokens)
+
+    def stop_tokens(self) -> tuple[int, ...]:
+        """For raw prompts: the markers that end an answer, where the model has such."""
+        with contextlib.suppress(FulgurError):
+            return fim_stop_tokens(self.prompts.tokenizer)
+        return ()
+
+    def _read(self) -> tuple[Prompts, Capabilities]:
+        from fulgur.engine.load import open_tokenizer
+
+        if not self._path.exists():
+            raise FulgurError(f"There is no model at {self._path}.", hint="Correct models.NAME.path in server.toml.")
+        tokenizer = open_tokenizer(self._path)
+        prompts = Prompts(tokenizer, self.name)
+        family = fim_family(tokenizer)
+        template = tokenizer.chat_template or ""
+        capabilities = Capabilities(
+            context=self._model.context or _context_of(self._path),
+            chat=bool(template),
+            tools=prompts.format != "plain",
+            fim=family is not None,
+            edit=family is not None and family.name == "fulgur",
+            steering=True,
+            grammar=True,
+            reasoning="<think>" in template or prompts.format == "harmony",
+            logprobs=True,
+        )
+        return prompts, capabilities
+
+
+def _context_of(path: Path) -> int:
+    from fulgur.model.config import ModelConfig
+
+    return ModelConfig.from_folder(path).max_context if path.is_dir() else 0
+
+
+def _with_context(capabilities: Capabilities, context: int) -> Capabilities:
+    from dataclasses import replace
+
+    return replace(capabilities, context=context)

@@ -1,0 +1,314 @@
+"""One answer of the local engine: engine events in, chunks out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fulgur.backends import base
+from fulgur.backends.base import (
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    Completion,
+    Finish,
+    Generation,
+    ReasoningDelta,
+    TextDelta,
+    Turn,
+    Usage,
+)
+from fulgur.backends.constrain import Constraint, call_start, constraint_of, input_grammar
+from fulgur.backends.prompts import Prompt, with_tail
+from fulgur.engine import events
+from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
+from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.items import Item
+from fulgur.text import parts
+from fulgur.text.split import Splitter, marker_tokens, opens_reasoning, splitter_for
+
+if TYPE_CHECKING:
+    from fulgur.backends.local import LocalBackend
+    from fulgur.engine.generation import Generation as EngineGeneration
+    from fulgur.text.grammar import GrammarSpec
+
+
+class LocalGeneration(Generation):
+    """A turn (or a raw prompt) being answered."""
+
+    def __init__(self, backend: LocalBackend, asked: Turn | Completion) -> None:
+        self._backend = backend
+        self._asked = asked
+        self._turn = asked if isinstance(asked, Turn) else None
+        self._constraint = constraint_of(asked) if isinstance(asked, Turn) else None
+        self._engine: EngineGeneration | None = None
+        self._prompt = Prompt("", [])
+        self._splitter: Splitter = splitter_for("plain")
+        self._answer: list[str] = []
+        self._tokens: list[int] = []
+        self._written = 0  # tokens of this direction
+        self._steers: list[tuple[list[Item], Prompt]] = []
+        self._cancelled = False
+        self._ended = False
+        self._usage = Usage()
+        self._logprobs: list[dict[str, Any]] | None = [] if asked.sampling.top_logprobs is not None else None
+        self._calls = 0
+        self._custom: list[str] | None = None  # JSON arguments of a custom call, until its input is known
+        self._tools = {tool["name"]: tool for tool in (asked.tools if isinstance(asked, Turn) else [])}
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._engine is not None and not self._ended:
+            self._engine.cancel()
+
+    def steer(self, items: list[Item]) -> bool:
+        if self._ended or self._cancelled or self._engine is None or self._constraint is not None:
+            return False
+        steer = self._backend.prompts.steer(items)
+        self._steers.append((items, steer))
+        self._engine.steer(steer.tokens)
+        return True
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        try:
+            await self._start()
+            assert self._engine is not None
+            call = self._constraint.call if self._constraint is not None else None
+            if call is not None:
+                self._calls += 1
+            async for batch in self._engine.batches():
+                for event in batch:
+                    if isinstance(event, events.Token):
+                        self._take(event)
+                        if event.text:
+                            for chunk in self._split(event.text, call):
+                                yield chunk
+                                if isinstance(chunk, CallStart) and (grammar := self._grammar_of(chunk)) is not None:
+                                    async for inner in self._custom_input(grammar):
+                                        yield inner
+                                    return
+                    elif isinstance(event, events.Started):
+                        self._usage = Usage(event.prompt_tokens, event.cached_tokens)
+                        yield Begin(event.prompt_tokens, event.cached_tokens)
+                        if call is not None:
+                            yield call
+                    elif isinstance(event, events.Steered):
+                        if event.message is None:
+                            for chunk in self._flush():
+                                yield chunk
+                            yield self._turned()
+                    else:
+                        self._ended = True
+                        for chunk in self._finish(event, call):
+                            yield chunk
+        except FulgurError as error:
+            raise api_error(error, self._backend.name) from None
+        finally:
+            self.cancel()
+            self._ended = True
+
+    async def _start(self) -> None:
+        backend = self._backend
+        tokenizer = backend.prompts.tokenizer
+        stops: tuple[int, ...] = ()
+        if self._turn is None:
+            assert isinstance(self._asked, Completion)
+            self._prompt = backend.raw_prompt(self._asked)
+            stops = backend.stop_tokens()
+        else:
+            last = self._turn.conversation.last()
+            self._prompt = await backend.prompt(self._turn, thinking=self._constraint is None)
+            if last is not None and last.get("type") == "raw_prompt":
+                stops = backend.stop_tokens()
+            elif self._constraint is None or self._constraint.call is None:
+                self._splitter = self._new_splitter(self._prompt.text)
+        if self._constraint is not None and self._constraint.tail:
+            self._prompt = with_tail(self._prompt, self._constraint.tail, tokenizer)
+            if self._constraint.call is None:
+                self._splitter.feed(self._constraint.tail)
+        limit = backend.capabilities.context
+        if len(self._prompt.tokens) >= limit:
+            raise ContextLengthExceeded(f"the input has {len(self._prompt.tokens)} tokens; the context holds {limit}")
+        if not self._prompt.tokens:
+            raise InvalidRequest("the input is empty")
+        grammar = self._constraint.grammar if self._constraint is not None else None
+        self._submit(self._prompt.tokens, grammar, stops)
+
+    def _submit(self, tokens: list[int], grammar: GrammarSpec | None, stops: tuple[int, ...]) -> None:
+        backend = self._backend
+        tokenizer = backend.prompts.tokenizer
+        prediction = self._turn.prediction if self._turn is not None else None
+        request = GenerateRequest(
+            tokens,
+            sampling_params(self._asked.sampling, backend, len(tokens), grammar, stops),
+            draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
+            visible_tokens=tuple(sorted(marker_tokens(backend.prompts.format, tokenizer))),
+        )
+        self._engine = backend.engine.generate(request)
+        if self._cancelled:
+            self._engine.cancel()
+
+    def _new_splitter(self, prompt: str) -> Splitter:
+        assert self._turn is not None
+        return splitter_for(self._backend.prompts.format, tools=self._turn.tools, thinking=opens_reasoning(prompt))
+
+    def _take(self, event: events.Token) -> None:
+        self._tokens.append(event.token)
+        self._answer.append(event.text)
+        self._written += 1
+        if self._logprobs is not None and event.logprob is not None:
+            self._logprobs.append(logprob_object(event, self._backend.prompts.tokenizer.token_bytes))
+
+    def _split(self, text: str, call: CallStart | None) -> Iterable[Chunk]:
+        if call is not None:
+            yield CallDelta(text)
+            return
+        for part in self._splitter.feed(text):
+            yield from self._chunk(part)
+
+    def _flush(self) -> Iterable[Chunk]:
+        for part in self._splitter.finish():
+            yield from self._chunk(part)
+
+    def _chunk(self, part: parts.Part) -> Iterable[Chunk]:
+        if isinstance(part, parts.TextDelta):
+            logprobs = self._logprobs
+            if logprobs is not None:
+                self._logprobs = []
+            yield TextDelta(part.text, logprobs)
+        elif isinstance(part, parts.ReasoningDelta):
+            self._usage.reasoning_tokens += 1
+            yield ReasoningDelta(part.text)
+        elif isinstance(part, parts.ToolCallStart):
+            self._calls += 1
+            tool = self._tools.get(part.name)
+            start = call_start(tool) if tool is not None else CallStart(part.name)
+            self._custom = [] if start.custom else None
+            yield start
+        elif isinstance(part, parts.ToolCallDelta):
+            if self._custom is not None:
+                self._custom.append(part.arguments)
+            else:
+                yield CallDelta(part.arguments)
+        elif isinstance(part, parts.ToolCallEnd):
+            if self._custom is not None:
+                yield CallDelta(custom_input("".join(self._custom)))
+            yield CallEnd()
+        elif part.index is not None:
+            yield CallEnd(whole=False)
+        else:
+            yield TextDelta(part.text)
+
+    def _turned(self) -> base.Steered:
+        """The engine goes on after the steer: what was written so far is now part of what is held."""
+        items, steer = self._steers.pop(0)
+        old = self._usage
+        old.output_tokens = self._written
+        held = old.input_tokens + self._written
+        self._answer.append(steer.text)
+        self._tokens += steer.tokens
+        self._usage = Usage(held + len(steer.tokens), held)
+        self._written = 0
+        if self._turn is not None and self._backend.prompts.template is not None:
+            self._splitter = self._new_splitter(steer.text)
+        return base.Steered(items, old, Begin(self._usage.input_tokens, held))
+
+    def _finish(self, event: events.Finished, call: CallStart | None) -> Iterable[Chunk]:
+        if event.text:
+            self._answer.append(event.text)
+            yield from self._split(event.text, call)
+        if call is None:
+            yield from self._flush()
+        else:
+            yield CallEnd(whole=event.reason == "stop")
+        if event.reason == "error":
+            raise FulgurError(event.message or "The engine could not go on.")
+        usage = self._usage
+        usage.output_tokens = self._written
+        usage.draft_tokens, usage.accepted_tokens = event.usage.draft_tokens, event.usage.accepted_tokens
+        self._remember(event)
+        reason = event.reason if event.reason in ("length", "cancelled") else "stop"
+        yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage)
+
+    def _remember(self, event: events.Finished) -> None:
+        """The next turn goes on from these tokens, without the one that ended the answer (the template writes it)."""
+        if self._turn is None or self._constraint is not None:
+            return
+        tokens = self._tokens[:-1] if event.reason == "stop" and self._tokens else self._tokens
+        self._backend.prompts.keep(self._turn.conversation, self._prompt, "".join(self._answer), tokens)
+
+    def _grammar_of(self, start: CallStart) -> GrammarSpec | None:
+        tool = self._tools.get(start.name)
+        return input_grammar(tool) if tool is not None and start.custom else None
+
+    async def _custom_input(self, grammar: GrammarSpec) -> AsyncIterator[Chunk]:
+        """The model has begun to call a tool with a grammar of its own: its input is generated under that grammar."""
+        assert self._engine is not None
+        self._engine.cancel()
+        self._constraint = Constraint(grammar)
+        self._submit(self._prompt.tokens + self._tokens, grammar, ())
+        async for event in self._engine:
+            if isinstance(event, events.Token):
+                self._written += 1
+                if event.text:
+                    yield CallDelta(event.text)
+            elif isinstance(event, events.Finished):
+                self._ended = True
+                if event.text:
+                    yield CallDelta(event.text)
+                yield CallEnd(whole=event.reason == "stop")
+                self._usage.output_tokens = self._written
+                reason = event.reason if event.reason in ("length", "cancelled") else "tool_calls"
+                yield Finish(reason, self._usage)
+
+
+def sampling_params(
+    sampling: base.Sampling, backend: LocalBackend, prompt: int, grammar: GrammarSpec | None, stops: tuple[int, ...]
+) -> SamplingParams:
+    room = max(1, backend.capabilities.context - prompt)
+    return SamplingParams(
+        max_tokens=min(sampling.max_tokens or room, room),
+        temperature=backend.default_temperature if sampling.temperature is None else sampling.temperature,
+        top_p=max(sampling.top_p, 1e-6) if sampling.top_p is not None else 1.0,
+        seed=sampling.seed,
+        presence_penalty=sampling.presence_penalty or 0.0,
+        frequency_penalty=sampling.frequency_penalty or 0.0,
+        logprobs=sampling.top_logprobs,
+        stop=tuple(stop for stop in sampling.stop if stop),
+        stop_tokens=stops,
+        grammar=grammar,
+    )
+
+
+def custom_input(arguments: str) -> str:
+    """The free text inside the JSON a model wraps it in."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return str(value["input"]) if isinstance(value, dict) and "input" in value else arguments
+
+
+def logprob_object(event: events.Token, token_bytes: Any) -> dict[str, Any]:
+    assert event.logprob is not None
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        data: bytes = token_bytes(token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+    top = [entry(token, logprob) for token, logprob in event.logprob.top]
+    return {**entry(event.token, event.logprob.logprob), "top_logprobs": top}
+
+
+def api_error(error: FulgurError, model: str) -> FulgurError:
+    """The engine's errors as the API speaks them."""
+    if isinstance(error, ContextLengthExceeded):
+        return ApiError(400, "context_length_exceeded", f"'{model}': {error.message}.", param="input")
+    if isinstance(error, InvalidRequest):
+        return ApiError(400, "invalid_request", f"'{model}': {error.message}.", param="input")
+    return error

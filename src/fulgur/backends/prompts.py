@@ -1,0 +1,99 @@
+"""Turns to prompt tokens, going on from the tokens of the turn before: a warm turn encodes only what is new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fulgur.backends.base import Conversation, Turn
+from fulgur.backends.messages import chat_tools, open_message, to_messages
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.items import Item
+from fulgur.text.prompt import encode_fenced, fence
+from fulgur.text.split import detect_format
+from fulgur.text.template import ChatTemplate
+from fulgur.text.tokenizer import Tokenizer
+
+_MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Rendered text and its tokens. `tokens` is `text` encoded, save where the model itself wrote the tokens."""
+
+    text: str
+    tokens: list[int]
+
+
+class Prompts:
+    """Prompts of one model."""
+
+    def __init__(self, tokenizer: Tokenizer, model: str) -> None:
+        self.tokenizer = tokenizer
+        self.template = ChatTemplate.of(tokenizer) if tokenizer.chat_template else None
+        self.format = detect_format(tokenizer.chat_template or "")
+        self._developer = "developer" in (tokenizer.chat_template or "")
+        self._key = f"local.{model}"
+
+    def of(self, turn: Turn, *, unfinished: bool = False, **extra: Any) -> Prompt:
+        """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow."""
+        raw = turn.conversation.last()
+        if raw is not None and raw.get("type") == "raw_prompt":
+            return self._go_on(turn.conversation, str(raw.get("text", "")))
+        return self._go_on(turn.conversation, self._render(turn, unfinished, extra))
+
+    def keep(self, conversation: Conversation, prompt: Prompt, answer: str, tokens: list[int]) -> None:
+        """Remember what the model wrote after a prompt: the next turn goes on from these very tokens."""
+        conversation.memo[self._key] = [
+            prompt,
+            Prompt(prompt.text + answer, prompt.tokens + tokens),
+        ]
+
+    def steer(self, items: list[Item]) -> Prompt:
+        """What comes after a partial answer: its end, the steer, and the start of the next answer."""
+        asked = {"type": "message", "role": "user", "content": "x"}
+        said = {"type": "message", "role": "assistant", "content": _MARK}
+        text = self._render(Turn(Conversation([asked, said, *items])), False, {})
+        rest = text.partition(_MARK)[2]
+        return Prompt(rest, encode_fenced(self.tokenizer, rest, continuation=True))
+
+    def _render(self, turn: Turn, unfinished: bool, extra: dict[str, Any]) -> str:
+        if self.template is None:
+            raise ApiError(400, "model_not_capable", "The model has no chat template.", param="model")
+        messages = to_messages(turn, developer=self._developer)
+        tools = chat_tools(turn.tools) if turn.tool_choice != "none" else []
+        partial = open_message(turn.conversation)
+        at_mark = partial is not None or (unfinished and bool(messages) and messages[-1]["role"] == "user")
+        if at_mark:
+            messages[-1] = {**messages[-1], "content": messages[-1]["content"] + _MARK}
+        fenced = fence(messages, self.tokenizer)
+        text = self.template.render(fenced, tools=tools or None, add_generation_prompt=not at_mark, **extra)
+        return text.partition(_MARK)[0] if at_mark else text
+
+    def _go_on(self, conversation: Conversation, text: str) -> Prompt:
+        """Encode, from the longest known beginning on."""
+        known = self._longest(conversation, text)
+        if known is None:
+            prompt = Prompt(text, encode_fenced(self.tokenizer, text))
+        else:
+            rest = text[len(known.text) :]
+            prompt = Prompt(text, known.tokens + encode_fenced(self.tokenizer, rest, continuation=True))
+        conversation.memo.setdefault(self._key, []).append(prompt)
+        del conversation.memo[self._key][:-4]
+        return prompt
+
+    def _longest(self, conversation: Conversation, text: str) -> Prompt | None:
+        part: Conversation | None = conversation
+        best: Prompt | None = None
+        steps = 0
+        while part is not None and steps < 4:  # what is further back is a beginning of these, or was given up
+            for prompt in part.memo.get(self._key, ()):
+                if text.startswith(prompt.text) and (best is None or len(prompt.text) > len(best.text)):
+                    best = prompt
+            part, steps = part.parent, steps + 1
+        return best
+
+
+def with_tail(prompt: Prompt, tail: str, tokenizer: Tokenizer) -> Prompt:
+    """The prompt with the beginning of the answer put into the model's mouth."""
+    return replace(prompt, text=prompt.text + tail, tokens=prompt.tokens + tokenizer.encode(tail, continuation=True))
