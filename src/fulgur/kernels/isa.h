@@ -11,6 +11,8 @@
 
 #include "ops.h"
 
+#define INLINE static inline __attribute__((always_inline))
+
 namespace fulgur::ISA {
 namespace {
 

@@ -57,20 +57,39 @@ struct TileDots {
 };
 static const TileDots tile_dots;
 
-// Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows.
-template <int BITS, class Epilogue>
-INLINE void one_row(const Matrix& w, int begin, int end, const Acts& acts, Epilogue&& epilogue) {
+// One activation row, T tiles at a time.
+template <int BITS, int T, class Epilogue>
+INLINE void one_row_tiles(const uint8_t* base, int tile, const Matrix& w, const Acts& acts, Epilogue&& epilogue) {
   const size_t scale_bytes = w.scale_bytes(), tile_bytes = w.tile_bytes();
   const int groups = w.groups(), group = w.group;
-  const uint8_t* base = w.data + begin * tile_bytes;
-  for (int tile = begin; tile < end; tile++, base += tile_bytes) {
-    F16 out[1];
-    tile_dot<BITS, 1>(base + scale_bytes, reinterpret_cast<const uint16_t*>(base), groups, group,
-                      BITS == 8 ? 128 : 8, acts, 0, out);
-    epilogue(tile, 0, 1, out);
+  const uint8_t* weights = base + scale_bytes;
+  F16 sum[T];
+#pragma GCC unroll 4
+  for (int t = 0; t < T; t++) sum[t] = set(0.f);
+  for (int g = 0; g < groups; g++, weights += group * kTileRows * BITS / 8) {
+    I16 dot[T];
+    dot_tiles<BITS, T>(weights, tile_bytes, group, acts.q + g * group, dot);
+    const int32_t correction = (BITS == 8 ? -128 : -8) * acts.sum[g];
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      const F16 scale = load_half(reinterpret_cast<const uint16_t*>(base + t * tile_bytes) + g * kTileRows);
+      sum[t] = dequantise(dot[t], correction, scale, acts.scale[g], sum[t]);
+    }
   }
+#pragma GCC unroll 4
+  for (int t = 0; t < T; t++) epilogue(tile + t, 0, 1, sum + t);
 }
 
+template <int BITS, class Epilogue>
+INLINE void one_row(const Matrix& w, int begin, int end, const Acts& acts, Epilogue&& epilogue) {
+  const size_t tile_bytes = w.tile_bytes();
+  int tile = begin;
+  for (; tile + kTilesAtOnce <= end; tile += kTilesAtOnce)
+    one_row_tiles<BITS, kTilesAtOnce>(w.data + tile * tile_bytes, tile, w, acts, epilogue);
+  for (; tile < end; tile++) one_row_tiles<BITS, 1>(w.data + tile * tile_bytes, tile, w, acts, epilogue);
+}
+
+// Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows.
 template <class Epilogue>
 INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
                       Epilogue&& epilogue) {
@@ -145,8 +164,10 @@ static void linear_argmax(const Matrix& w, int begin, int end, const Acts& acts,
     const int valid = w.rows - first < kTileRows ? w.rows - first : kTileRows;
     for (int i = 0; i < rows; i++) {
       const F16 x = valid == kTileRows ? v[i] : keep(v[i], valid, -3.0e38f);
-      const float top = hmax(x);
-      if (top > best[row + i].value) best[row + i] = {top, first + first_lane_equal(x, top)};
+      Best& b = best[row + i];
+      const F16 old = load(b.value);
+      storei(b.index, where_greater(x, old, seti(first), loadi(b.index)));
+      store(b.value, max(x, old));
       if (logits) {
         float* p = logits + (row + i) * ld + first;
         if (valid == kTileRows) {

@@ -259,7 +259,7 @@ void op_norm_quantise(const std::string& isa, const Floats& x, const std::option
 
 void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows, int cols,
                const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q, const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
-               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& sum, const FloatsOut& out, const std::optional<IntsOut>& argmax) {
+               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& sum, const FloatsOut& out, const std::optional<IntsOut>& out_index) {
   const Ops* ops = find_ops(isa);
   const Matrix w = view(data, bits, group, rows, cols, "weights");
   const int m = static_cast<int>(q.shape(0));
@@ -271,9 +271,10 @@ void op_linear(const std::string& isa, const std::string& kind, const Bytes& dat
   else if (kind == "add") ops->linear_add(w, 0, w.tiles(), acts, m, tile, out.data(), ld);
   else if (kind == "swiglu") ops->linear_swiglu(w, 0, w.tiles() / 2, acts, m, tile, out.data(), ld);
   else if (kind == "argmax") {
-    std::vector<Best> best(m, Best{-3.4e38f, 0});
+    std::vector<Best> best(m);
+    for (auto& b : best) clear(b);
     ops->linear_argmax(w, 0, w.tiles(), acts, m, tile, best.data(), out.data(), ld);
-    for (int i = 0; i < m; i++) argmax.value().data()[i] = best[i].index;
+    for (int i = 0; i < m; i++) out_index.value().data()[i] = argmax(best[i]);
   } else throw std::invalid_argument("unknown kind '" + kind + "'");
 }
 

@@ -1,7 +1,5 @@
 // Row-wise arithmetic between the matrix products: norm, quantisation, rotary embedding, exp.
 
-#define INLINE static inline __attribute__((always_inline))
-
 INLINE F16 dequantise(I16 dot, int32_t correction, F16 weight_scale, float act_scale, F16 sum) {
   return fma(to_float(addi(dot, seti(correction))), weight_scale * set(act_scale), sum);
 }

@@ -7,10 +7,26 @@
 
 namespace fulgur {
 
-struct Best {  // a running argmax; ties go to the lowest index
-  float value;
-  int32_t index;
+struct Best {  // a running argmax in each lane of a tile; the lowest index wins ties
+  float value[kTileRows];
+  int32_t index[kTileRows];
 };
+
+inline void clear(Best& best) {
+  for (int r = 0; r < kTileRows; r++) best.value[r] = -3.4e38f, best.index[r] = 0;
+}
+// Folds `other` in lane by lane.
+inline void merge(Best& best, const Best& other) {
+  for (int r = 0; r < kTileRows; r++)
+    if (other.value[r] > best.value[r] || (other.value[r] == best.value[r] && other.index[r] < best.index[r]))
+      best.value[r] = other.value[r], best.index[r] = other.index[r];
+}
+inline int32_t argmax(const Best& best) {
+  int top = 0;
+  for (int r = 1; r < kTileRows; r++)
+    if (best.value[r] > best.value[top] || (best.value[r] == best.value[top] && best.index[r] + r < best.index[top] + top)) top = r;
+  return best.index[top] + top;
+}
 
 struct Ops {
   const char* name;
@@ -27,7 +43,7 @@ struct Ops {
   // Tiles alternate gate, up: out[m][r] = silu(gate) * up, for tile pairs [begin, end).
   void (*linear_swiglu)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, float* out,
                         size_t ld);
-  // best[m] = argmax over the rows of the tiles; logits[m][r] too where logits is given.
+  // best[m] grows by the rows of the tiles; logits[m][r] is written too where logits is given.
   void (*linear_argmax)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, Best* best,
                         float* logits, size_t ld);
 

@@ -100,6 +100,13 @@ Runtime::Range Runtime::share(int count, int thread) const {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / n)};
 }
 
+// Called before a barrier: while this thread waits, the first lines of its next weights come in.
+void Runtime::fetch_ahead(const Matrix& w, int begin) const {
+  const size_t tile = w.tile_bytes();
+  for (int t = begin; t < std::min(begin + 4, w.tiles()); t++)
+    for (size_t i = 0; i < std::min(tile, size_t{1024}); i += 64) __builtin_prefetch(w.data + t * tile + i);
+}
+
 const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread) {
   if (rows <= kNarrow) {
     const Acts& acts = workers_[thread].acts;
@@ -178,21 +185,26 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
     ops_->linear(layer.qkv, r.begin, r.end, *acts, rows, tile, layer.qkv_bias, qkv_, width);
     team_.barrier();
     attention(in, layer, l, thread);
+    fetch_ahead(layer.o, share(layer.o.tiles(), thread).begin);
     team_.barrier();
 
     acts = &quantise(attn_, attn_width, nullptr, static_cast<int>(attn_width), layer.o.group, rows, thread);
     r = share(layer.o.tiles(), thread);
     ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    fetch_ahead(layer.gate_up, 2 * share(layer.gate_up.tiles() / 2, thread).begin);
     team_.barrier();
 
     acts = &quantise(x_, d.d_model, layer.ffn_norm, d.d_model, layer.gate_up.group, rows, thread);
     r = share(layer.gate_up.tiles() / 2, thread);
     ops_->linear_swiglu(layer.gate_up, r.begin, r.end, *acts, rows, tile, hidden_, d.d_ffn);
+    fetch_ahead(layer.down, share(layer.down.tiles(), thread).begin);
     team_.barrier();
 
     acts = &quantise(hidden_, d.d_ffn, nullptr, d.d_ffn, layer.down.group, rows, thread);
     r = share(layer.down.tiles(), thread);
     ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    const Matrix& next = l + 1 < d.layers ? model_.layers[l + 1].qkv : model_.head;
+    fetch_ahead(next, share(next.tiles(), thread).begin);
     team_.barrier();
   }
 
@@ -211,18 +223,17 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   }
   const Acts& acts = quantise(x, d.d_model, model_.final_norm, d.d_model, model_.head.group, in.wanted, thread);
   Best* best = workers_[thread].best;
-  for (int i = 0; i < in.wanted; i++) best[i] = {-3.4e38f, 0};
+  for (int i = 0; i < in.wanted; i++) clear(best[i]);
   const Range r = share(model_.head.tiles(), thread);
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, in.wanted, tile, best, logits, ld);
 }
 
-void Runtime::step(const StepInput& in, int32_t* argmax, float* logits, size_t ld) {
+void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {
   team_.run([&](int thread) { body(in, logits, ld, thread); });
   for (int i = 0; i < in.wanted; i++) {
-    Best top = workers_[0].best[i];
-    for (int t = 1; t < team_.size(); t++)
-      if (workers_[t].best[i].value > top.value) top = workers_[t].best[i];
-    argmax[i] = top.index;
+    Best& best = workers_[0].best[i];
+    for (size_t t = 1; t < workers_.size(); t++) merge(best, workers_[t].best[i]);
+    out[i] = argmax(best);
   }
 }
 

@@ -57,8 +57,8 @@ class Runtime {
  public:
   Runtime(Model model, int kv_blocks, int threads, const Ops* ops);
 
-  // Writes argmax[wanted] and, where logits is given, logits[wanted][ld].
-  void step(const StepInput& in, int32_t* argmax, float* logits, size_t ld);
+  // Writes the argmax of each wanted row to out and, where logits is given, logits[wanted][ld].
+  void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   // Greedy decode of one sequence without returning in between: up to `count` steps from `token` at `position`.
   // Ends early on a token of `stop` (which is written too) or when *cancel turns non-zero. Returns tokens written.
   int decode(int32_t token, int position, const int32_t* table, int count, const int32_t* stop, int stops,
@@ -82,6 +82,7 @@ class Runtime {
 
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;
+  void fetch_ahead(const Matrix& w, int begin) const;
   const Acts& quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   void attention(const StepInput& in, const Layer& layer, int index, int thread);

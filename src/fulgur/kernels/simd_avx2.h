@@ -58,11 +58,18 @@ static inline F16 keep(F16 x, int n, float fill) {
   for (int i = n; i < 16; i++) v[i] = fill;
   return load(v);
 }
-static inline int first_lane_equal(F16 x, float y) {
-  __m256 t = _mm256_set1_ps(y);
-  unsigned m = static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(x.a, t, _CMP_EQ_OQ))) |
-               static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(x.b, t, _CMP_EQ_OQ))) << 8;
-  return __builtin_ctz(m | 0x10000);
+static inline __m256i where_greater8(__m256 a, __m256 b, __m256i x, __m256i y) {
+  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(y), _mm256_castsi256_ps(x), _mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+}
+static inline I16 where_greater(F16 a, F16 b, I16 x, I16 y) {
+  return {where_greater8(a.a, b.a, x.a, y.a), where_greater8(a.b, b.b, x.b, y.b)};
+}
+static inline I16 loadi(const int32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+static inline void storei(int32_t* p, I16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
 
 struct Pair { float a, b; };
@@ -148,4 +155,11 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
     }
   }
   for (int m = 0; m < M; m++) acc[m] = s[m];
+}
+
+// One activation row against T neighbouring tiles.
+constexpr int kTilesAtOnce = 1;
+template <int BITS, int T>
+static inline void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
+  for (int t = 0; t < T; t++) dot_group<BITS, 1>(w + t * tile_bytes, k, q, 0, acc + t);
 }

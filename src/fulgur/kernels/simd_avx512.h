@@ -28,9 +28,11 @@ static inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_
 static inline F16 keep(F16 a, int n, float fill) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), _mm512_set1_ps(fill), a.v)};
 }
-static inline int first_lane_equal(F16 a, float x) {
-  return __builtin_ctz(_mm512_cmp_ps_mask(a.v, _mm512_set1_ps(x), _CMP_EQ_OQ) | 0x10000);
+static inline I16 where_greater(F16 a, F16 b, I16 x, I16 y) {
+  return {_mm512_mask_mov_epi32(y.v, _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), x.v)};
 }
+static inline I16 loadi(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+static inline void storei(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 
 #ifdef __AVX512BF16__
 using Pair = uint32_t;  // two bf16
@@ -55,7 +57,7 @@ static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 #endif
 
 constexpr int kMaxRows = 16;
-constexpr int kPrefetch = 4096;  // bytes ahead of the weight stream
+constexpr int kPrefetch = 1024;  // bytes ahead of the weight stream
 
 static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -68,54 +70,57 @@ static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
 }
 static inline __m512i broadcast4(const int8_t* p) { int v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
 
+// acc[m] = sum over a group of (weight + offset) * activation, for M activation rows against one tile.
 template <int BITS, int M>
-static inline __attribute__((always_inline)) void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride,
-                                                            I16* acc) {
-  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
-  if constexpr (M == 1) {  // two chains; the high nibbles stay in place and their sum is shifted once
-    __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
-    if constexpr (BITS == 4) {
-      for (int i = 0; i < k; i += 32, w += 256, q += 32) {
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) {
-          __m512i x = _mm512_loadu_si512(w + 64 * u);
-          _mm_prefetch(w + 64 * u + kPrefetch, _MM_HINT_T0);
-          a = _mm512_dpbusd_epi32(a, _mm512_and_si512(x, low), broadcast4(q + 8 * u));
-          b = _mm512_dpbusd_epi32(b, _mm512_and_si512(x, high), broadcast4(q + 8 * u + 4));
-        }
-      }
-      b = _mm512_srai_epi32(b, 4);
+INLINE void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
+  const __m512i low = _mm512_set1_epi8(15);
+  __m512i s[M];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++) s[m] = _mm512_setzero_si512();
+  for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, w += 64, q += BITS == 8 ? 4 : 8) {
+    const __m512i x = _mm512_loadu_si512(w);
+    _mm_prefetch(w + kPrefetch, _MM_HINT_T0);
+    if constexpr (BITS == 8) {
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], x, broadcast4(q + m * stride));
     } else {
-      for (int i = 0; i < k; i += 16, w += 256, q += 16) {
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) {
-          __m512i x = _mm512_loadu_si512(w + 64 * u);
-          _mm_prefetch(w + 64 * u + kPrefetch, _MM_HINT_T0);
-          if (u % 2 == 0) a = _mm512_dpbusd_epi32(a, x, broadcast4(q + 4 * u));
-          else b = _mm512_dpbusd_epi32(b, x, broadcast4(q + 4 * u));
-        }
-      }
+      const __m512i lo = _mm512_and_si512(x, low), hi = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], lo, broadcast4(q + m * stride));
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], hi, broadcast4(q + m * stride + 4));
     }
-    acc[0].v = _mm512_add_epi32(a, b);
-  } else {
-    __m512i s[M];
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) s[m] = _mm512_setzero_si512();
-    for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, w += 64, q += BITS == 8 ? 4 : 8) {
-      __m512i x = _mm512_loadu_si512(w);
-      _mm_prefetch(w + kPrefetch, _MM_HINT_T0);
-      if constexpr (BITS == 8) {
-#pragma GCC unroll 16
-        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], x, broadcast4(q + m * stride));
-      } else {
-        __m512i lo = _mm512_and_si512(x, low), hi = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], lo, broadcast4(q + m * stride));
-#pragma GCC unroll 16
-        for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], hi, broadcast4(q + m * stride + 4));
-      }
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) acc[m].v = s[m];
   }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++) acc[m].v = s[m];
+}
+
+// The same for one activation row against T neighbouring tiles: a broadcast activation serves all of them, and the
+// load ports are left to the weights. High nibbles stay in place; their sum is shifted once.
+constexpr int kTilesAtOnce = 4;
+template <int BITS, int T>
+INLINE void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
+  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
+  __m512i a[T], b[T];
+#pragma GCC unroll 4
+  for (int t = 0; t < T; t++) a[t] = b[t] = _mm512_setzero_si512();
+  for (int i = 0; i < k; i += 8, w += BITS == 8 ? 128 : 64, q += 8) {
+    const __m512i first = broadcast4(q), second = broadcast4(q + 4);
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+      const uint8_t* p = w + t * tile_bytes;
+      const __m512i x = _mm512_loadu_si512(p);
+      _mm_prefetch(p + kPrefetch, _MM_HINT_T0);
+      if constexpr (BITS == 8) {
+        a[t] = _mm512_dpbusd_epi32(a[t], x, first);
+        b[t] = _mm512_dpbusd_epi32(b[t], _mm512_loadu_si512(p + 64), second);
+        _mm_prefetch(p + 64 + kPrefetch, _MM_HINT_T0);
+      } else {
+        a[t] = _mm512_dpbusd_epi32(a[t], _mm512_and_si512(x, low), first);
+        b[t] = _mm512_dpbusd_epi32(b[t], _mm512_and_si512(x, high), second);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int t = 0; t < T; t++) acc[t].v = _mm512_add_epi32(a[t], BITS == 8 ? b[t] : _mm512_srai_epi32(b[t], 4));
 }

@@ -41,7 +41,10 @@ static inline float half_to_float(uint16_t h) {
 static inline F16 load_half(const uint16_t* p) { F16 r; LANES r.v[i] = half_to_float(p[i]); return r; }
 // Keep lanes below n, the rest become `fill`.
 static inline F16 keep(F16 a, int n, float fill) { LANES if (i >= n) a.v[i] = fill; return a; }
-static inline int first_lane_equal(F16 a, float x) { LANES if (a.v[i] == x) return i; return 0; }
+// Per lane: a > b ? x : y.
+static inline I16 where_greater(F16 a, F16 b, I16 x, I16 y) { LANES if (a.v[i] > b.v[i]) y.v[i] = x.v[i]; return y; }
+static inline I16 loadi(const int32_t* p) { I16 r; std::memcpy(r.v, p, 64); return r; }
+static inline void storei(int32_t* p, I16 a) { std::memcpy(p, a.v, 64); }
 
 // A pair of attention factors, against a pair of bf16 in each lane.
 struct Pair { float a, b; };
@@ -74,5 +77,12 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
       }
     acc[m] = s;
   }
+}
+
+// One activation row against T neighbouring tiles.
+constexpr int kTilesAtOnce = 1;
+template <int BITS, int T>
+static inline void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
+  for (int t = 0; t < T; t++) dot_group<BITS, 1>(w + t * tile_bytes, k, q, 0, acc + t);
 }
 #undef LANES
