@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulgur.backends.base import CallStart, Tool, Turn
+from fulgur.backends.calls import call_start
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import invalid
 from fulgur.text.grammar import Grammar, GrammarSpec
@@ -57,10 +58,6 @@ def input_grammar(tool: Tool) -> GrammarSpec | None:
     if syntax not in ("lark", "regex") or not isinstance(definition, str):
         raise invalid("A tool's grammar needs 'syntax' (lark or regex) and 'definition'.", "tools", "invalid_value")
     return _checked(GrammarSpec(syntax, definition))
-
-
-def call_start(tool: Tool) -> CallStart:
-    return CallStart(tool["name"], custom=tool["type"] == "custom", namespace=tool.get("namespace"))
 
 
 def _any_call(tools: list[Tool]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,8 @@ from fulgur.backends.base import (
     Turn,
     Usage,
 )
-from fulgur.backends.constrain import Constraint, call_start, constraint_of, input_grammar
+from fulgur.backends.calls import call_start, custom_input
+from fulgur.backends.constrain import Constraint, constraint_of, input_grammar
 from fulgur.backends.prompts import Prompt, with_tail
 from fulgur.engine import events
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
@@ -283,15 +283,6 @@ def sampling_params(
         stop_tokens=stops,
         grammar=grammar,
     )
-
-
-def custom_input(arguments: str) -> str:
-    """The free text inside the JSON a model wraps it in."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return arguments
-    return str(value["input"]) if isinstance(value, dict) and "input" in value else arguments
 
 
 def logprob_object(event: events.Token, token_bytes: Any) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class Upstream(msgspec.Struct, forbid_unknown_fields=True):
     api: Literal["responses", "chat"] = "chat"
     key_env: str = ""
     timeout_s: float = 300.0
+    prefill: bool = False  # chat: warm its prefix cache with one-token answers (for a server of your own)
     continue_partial: bool = True  # a trailing assistant message is continued (vLLM, SGLang, llama.cpp), not answered
 
 

@@ -1,0 +1,180 @@
+"""The Chat Completions dialect of an upstream (and its text completions)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fulgur.backends.base import (
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Chunk,
+    Completion,
+    ReasoningDelta,
+    TextDelta,
+    Turn,
+    Usage,
+)
+from fulgur.backends.calls import call_start, custom_input
+from fulgur.backends.messages import chat_tools, open_message, to_messages
+from fulgur.protocol.errors import ApiError
+
+if TYPE_CHECKING:
+    from fulgur.backends.base import Sampling
+    from fulgur.backends.upstream import UpstreamBackend
+
+path = "/chat/completions"
+
+
+def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
+    """The request; only what was asked for is sent."""
+    request: dict[str, Any] = {
+        "model": backend.model_there,
+        "messages": to_messages(turn, images=backend.capabilities.vision),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_sampling(turn.sampling, "max_tokens"),
+    }
+    if turn.tools and turn.tool_choice != "none":
+        request["tools"] = chat_tools(turn.tools)
+        choice = turn.tool_choice
+        named = isinstance(choice, dict) and "name" in choice
+        request["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice  # type: ignore[index]
+        request["parallel_tool_calls"] = turn.parallel_tool_calls
+    if turn.format is not None:
+        schema = {key: value for key, value in turn.format.items() if key != "type"}
+        typed = {"type": turn.format["type"]}
+        request["response_format"] = {**typed, "json_schema": schema} if schema else typed
+    if turn.reasoning_effort is not None and backend.capabilities.reasoning:
+        request["reasoning_effort"] = turn.reasoning_effort
+    if turn.prediction is not None:
+        request["prediction"] = {"type": "content", "content": turn.prediction}
+    if open_message(turn.conversation) is not None:
+        if not backend.settings.continue_partial:
+            raise ApiError(400, "model_not_capable", f"The backend of '{backend.name}' cannot continue a message.")
+        request |= {"continue_final_message": True, "add_generation_prompt": False}
+    return request
+
+
+def completion_body(backend: UpstreamBackend, completion: Completion) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "model": backend.model_there,
+        "prompt": completion.prompt,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_sampling(completion.sampling, "max_tokens"),
+    }
+    return request if completion.suffix is None else {**request, "suffix": completion.suffix}
+
+
+def usage_of(usage: dict[str, Any] | None) -> Usage:
+    usage = usage or {}
+    prompt, output = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    accepted = int(output.get("accepted_prediction_tokens") or 0)
+    return Usage(
+        input_tokens=int(usage.get("prompt_tokens") or 0),
+        cached_tokens=int(prompt.get("cached_tokens") or 0),
+        output_tokens=int(usage.get("completion_tokens") or 0),
+        reasoning_tokens=int(output.get("reasoning_tokens") or 0),
+        draft_tokens=accepted + int(output.get("rejected_prediction_tokens") or 0),
+        accepted_tokens=accepted,
+    )
+
+
+class Reader:
+    """Chat chunks to ours. Tool calls come by index and end when the next begins or the answer does."""
+
+    def __init__(self, backend: UpstreamBackend, turn: Turn) -> None:
+        self.usage = Usage()
+        self.reason: str | None = None
+        self._backend = backend
+        self._tools = {tool["name"]: tool for tool in turn.tools}
+        self._index: int | None = None
+        self._custom: list[str] | None = None
+
+    def read(self, event: dict[str, Any]) -> list[Chunk]:
+        if event.get("error"):
+            error = event["error"]
+            raise ApiError(502, "upstream_error", str(error.get("message") if isinstance(error, dict) else error))
+        self._backend.check_model(event.get("model"))
+        if event.get("usage"):
+            self.usage = usage_of(event["usage"])
+        choices = event.get("choices") or []
+        if not choices:
+            return []
+        chunks: list[Chunk] = []
+        delta = choices[0].get("delta") or {}
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if thought:
+            chunks.append(ReasoningDelta(thought))
+        if delta.get("content"):
+            chunks += [*self._end_call(), TextDelta(delta["content"])]
+        for call in delta.get("tool_calls") or []:
+            chunks += self._call(call)
+        self.reason = choices[0].get("finish_reason") or self.reason
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        return self._end_call()
+
+    def _call(self, call: dict[str, Any]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        function = call.get("function") or {}
+        index = int(call.get("index") or 0)
+        if index != self._index and function.get("name"):
+            chunks += self._end_call()
+            self._index = index
+            tool = self._tools.get(function["name"])
+            start = call_start(tool) if tool is not None else CallStart(function["name"])
+            start.call_id = call.get("id")
+            self._custom = [] if start.custom else None
+            chunks.append(start)
+        text = function.get("arguments")
+        if text and self._custom is not None:
+            self._custom.append(text)
+        elif text:
+            chunks.append(CallDelta(text))
+        return chunks
+
+    def _end_call(self) -> list[Chunk]:
+        if self._index is None:
+            return []
+        self._index = None
+        custom, self._custom = self._custom, None
+        return [CallDelta(custom_input("".join(custom))), CallEnd()] if custom is not None else [CallEnd()]
+
+
+class CompletionReader:
+    """Text completion chunks to ours."""
+
+    def __init__(self, backend: UpstreamBackend, completion: Completion) -> None:
+        self.usage = Usage()
+        self.reason: str | None = None
+        self._backend = backend
+
+    def read(self, event: dict[str, Any]) -> list[Chunk]:
+        self._backend.check_model(event.get("model"))
+        if event.get("usage"):
+            self.usage = usage_of(event["usage"])
+        choices = event.get("choices") or []
+        if not choices:
+            return []
+        self.reason = choices[0].get("finish_reason") or self.reason
+        text = choices[0].get("text")
+        return [TextDelta(text)] if text else []
+
+    def end(self) -> list[Chunk]:
+        return []
+
+
+def _sampling(sampling: Sampling, limit: str) -> dict[str, Any]:
+    wanted = {
+        limit: sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "seed": sampling.seed,
+        "stop": sampling.stop or None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}

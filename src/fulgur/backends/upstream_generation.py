@@ -1,0 +1,138 @@
+"""One answer of an upstream API, read as server-sent events; a steer stops it and asks again with the partial kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiohttp
+import msgspec
+
+from fulgur.backends.base import Begin, Chunk, Completion, Finish, Generation, Steered, TextDelta, Turn, Usage
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.items import Item
+
+if TYPE_CHECKING:
+    from fulgur.backends.upstream import UpstreamBackend
+
+
+class Reader(Protocol):
+    """Turns the upstream's events into chunks."""
+
+    usage: Usage
+    reason: str | None
+
+    def read(self, event: dict[str, Any]) -> list[Chunk]: ...
+    def end(self) -> list[Chunk]: ...
+
+
+Body = Callable[["UpstreamBackend", Any], dict[str, Any]]
+
+
+class UpstreamGeneration(Generation):
+    def __init__(
+        self,
+        backend: UpstreamBackend,
+        asked: Turn | Completion,
+        path: str,
+        body: Body,
+        reader: Callable[[UpstreamBackend, Any], Reader],
+    ) -> None:
+        self._backend = backend
+        self._asked = asked
+        self._path = path
+        self._body = body
+        self._new_reader = reader
+        self._answer: aiohttp.ClientResponse | None = None
+        self._steers: list[Item] = []
+        self._cancelled = False
+        self._ended = False
+        self._said: list[str] = []
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._stop_reading()
+
+    def steer(self, items: list[Item]) -> bool:
+        if self._ended or self._cancelled or not isinstance(self._asked, Turn):
+            return False
+        self._steers += items
+        self._stop_reading()
+        return True
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        try:
+            yield Begin()
+            while True:
+                reader = self._new_reader(self._backend, self._asked)
+                async for chunk in self._read(reader):
+                    if type(chunk) is TextDelta:
+                        self._said.append(chunk.text)
+                    yield chunk
+                if self._cancelled:
+                    reason = "cancelled"
+                elif self._steers:
+                    yield self._turn_round(reader.usage)
+                    continue
+                elif reader.reason is None:
+                    raise ApiError(502, "upstream_error", f"The backend of '{self._backend.name}' broke off.")
+                else:
+                    reason = reader.reason
+                self._ended = True
+                yield Finish(reason, reader.usage)
+                return
+        finally:
+            self._ended = True
+            self._stop_reading()
+
+    async def _read(self, reader: Reader) -> AsyncIterator[Chunk]:
+        """Chunks until the end, a cancel or a steer."""
+        self._answer = await self._backend.post(self._path, self._body(self._backend, self._asked))
+        if self._interrupted():
+            self._stop_reading()
+            return
+        try:
+            async for line in self._answer.content:
+                if self._interrupted():
+                    return
+                if not line.startswith(b"data:"):
+                    continue
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    break
+                for chunk in reader.read(_object(data)):
+                    yield chunk
+                    if self._interrupted():
+                        return
+            for chunk in reader.end():
+                yield chunk
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            if not self._interrupted():
+                raise ApiError(
+                    502, "upstream_error", f"The backend of '{self._backend.name}' broke off: {error}"
+                ) from None
+
+    def _turn_round(self, usage: Usage) -> Steered:
+        """What was said stays, the steer follows; the upstream is asked again."""
+        assert isinstance(self._asked, Turn)
+        said = "".join(self._said)
+        partial: list[Item] = [{"type": "message", "role": "assistant", "content": said}] if said else []
+        steers, self._steers, self._said = self._steers, [], []
+        self._asked = replace(self._asked, conversation=self._asked.conversation.extend([*partial, *steers]))
+        return Steered(steers, usage, Begin())
+
+    def _interrupted(self) -> bool:
+        return self._cancelled or bool(self._steers)
+
+    def _stop_reading(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        event = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        raise ApiError(502, "upstream_error", "The backend sent something that is not JSON.") from None
+    return event if isinstance(event, dict) else {}
