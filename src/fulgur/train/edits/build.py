@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ from fulgur.train.edits.phrase import Instruction, instruction, phrasings
 from fulgur.train.edits.regions import choose_region
 from fulgur.train.edits.source import Edit, Source, Unusable, apply_edits, parse_region
 
-ABOVE_CHARS = (0, 250, 700, 1200, 1800)
-BELOW_CHARS = (0, 150, 400, 700)
+ABOVE_CHARS = (0, 120, 300, 800, 1500)
+BELOW_CHARS = (0, 100, 250, 600)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
 MOST_SITES = 16
 SPLITS = ("train", "seen", "heldout_phrasing", "heldout_op")
@@ -67,10 +68,8 @@ def generate_file(
     if split != "heldout_op" and only is None:
         examples += unable(src, rng, split, len(examples))
         wanted = sum(rng.random() < NEXT for _ in range(len(examples) + 2))
-        try:
+        with contextlib.suppress(Unusable, RecursionError, IndexError, ValueError):
             examples += next_edits(src, rng, wanted)
-        except (Unusable, RecursionError, IndexError, ValueError):
-            pass
     return examples
 
 

@@ -1,4 +1,4 @@
-"""Operations on calls and literals: keyword arguments, list items, dictionary entries, enum members, dataclass fields."""
+"""Operations on calls and literals: keyword arguments, list and dictionary items, enum members, dataclass fields."""
 
 from __future__ import annotations
 

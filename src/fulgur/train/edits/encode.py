@@ -1,4 +1,4 @@
-"""An example as tokens with a loss weight for each: nothing for the prompt, more for what changes than for what is copied."""
+"""An example as tokens with loss weights: nothing for the prompt, more for what changes than for what is copied."""
 
 from __future__ import annotations
 

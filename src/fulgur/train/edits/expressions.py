@@ -72,7 +72,7 @@ def split_fstring(segment: str) -> tuple[str, list[str], list[str]]:
     literals, expressions, current, position = [], [], "", 0
     while position < len(body):
         letter = body[position]
-        if letter == quote or letter == "\\" and body[position : position + 2] not in ("\\n", "\\t"):
+        if letter == quote or (letter == "\\" and body[position : position + 2] not in ("\\n", "\\t")):
             raise Unusable("quotes or escapes")
         if body[position : position + 2] in ("{{", "}}"):
             raise Unusable("braces")
@@ -158,10 +158,13 @@ def optional_union(src: Source, rng: random.Random) -> Iterator[Change]:
     if optional or "Optional[" in src.text:
         return
     for node in src.of(ast.BinOp):
-        if isinstance(node.op, ast.BitOr) and isinstance(node.right, ast.Constant) and node.right.value is None:
-            if isinstance(node.left, (ast.Name, ast.Attribute, ast.Subscript)) and in_annotation(src, node):
-                if src.one_line(node) and isinstance(src.parents.get(node), (ast.arg, ast.AnnAssign, *FUNCTIONS)):
-                    yield Change([Edit(*src.span(node), f"Optional[{src.segment(node.left)}]")], inverse=True)
+        right = node.right
+        if not isinstance(node.op, ast.BitOr) or not isinstance(right, ast.Constant) or right.value is not None:
+            continue
+        plain = isinstance(node.left, (ast.Name, ast.Attribute, ast.Subscript)) and src.one_line(node)
+        outermost = isinstance(src.parents.get(node), (ast.arg, ast.AnnAssign, *FUNCTIONS))
+        if plain and outermost and in_annotation(src, node):
+            yield Change([Edit(*src.span(node), f"Optional[{src.segment(node.left)}]")], inverse=True)
 
 
 @operation("forward", sites=True, absent=r"\blen\([^()]*\)\s*(==|>|!=|>=|<)\s*[01]\b")
@@ -247,7 +250,8 @@ def augmented_assignment(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("inverse", sites=True, absent=r"\b(list|dict|tuple)\(\)")
 def use_literal(src: Source, rng: random.Random) -> Iterator[Change]:
-    for node in [*src.of(ast.List), *src.of(ast.Dict)]:
+    nodes: list[ast.List | ast.Dict] = [*src.of(ast.List), *src.of(ast.Dict)]
+    for node in nodes:
         empty = not (node.elts if isinstance(node, ast.List) else node.keys)
         if empty and src.one_line(node) and isinstance(src.parents.get(node), (ast.Assign, ast.AnnAssign, ast.Return)):
             yield Change([Edit(*src.span(node), "list()" if isinstance(node, ast.List) else "dict()")], inverse=True)

@@ -11,15 +11,11 @@ from collections.abc import Iterator
 from fulgur.text.edit_format import Call
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.source import Edit, Source
+from fulgur.train.edits.values import WORDS
 
-UNUSED = """import os|import sys|import re|import json|import time|import math|import random|import logging|import copy
-import itertools|import functools|import collections|import datetime|import subprocess|import shutil|import tempfile
-import threading|import warnings|import inspect|import argparse|import hashlib|import base64|import uuid|import csv
-from pathlib import Path|from typing import Any|from typing import Optional|from dataclasses import dataclass
-from collections import defaultdict|from functools import partial|from datetime import datetime|from typing import List
-from itertools import chain|from contextlib import contextmanager|from enum import Enum|from abc import ABC
-from typing import Dict|from collections import OrderedDict|from copy import deepcopy|import pickle|import socket"""
-UNUSED_LIST = [line.strip() for line in re.split(r"[|\n]", UNUSED)]
+MODULES = WORDS["unused_modules"]
+NAMES = [word.rsplit(".", 1) for word in WORDS["unused_names"]]
+UNUSED = [f"import {module}" for module in MODULES] + [f"from {module} import {name}" for module, name in NAMES]
 
 Import = ast.Import | ast.ImportFrom
 
@@ -46,7 +42,7 @@ def add_import(src: Source, rng: random.Random) -> Iterator[Change]:
         module = statement.module if isinstance(statement, ast.ImportFrom) else statement.names[0].name
         if len(statement.names) != 1 or statement.names[0].asname or not module or src.trailing_comment(statement):
             continue
-        if isinstance(statement, ast.ImportFrom) and statement.level or module == "__future__":
+        if (isinstance(statement, ast.ImportFrom) and statement.level) or module == "__future__":
             continue
         name, line = statement.names[0].name, src.segment(statement)
         use = used.get(name)
@@ -79,7 +75,7 @@ def remove_import(src: Source, rng: random.Random) -> Iterator[Change]:
     if not imports:
         return
     names = {node.id for node in src.of(ast.Name)} | {name for statement in imports for name in bound(statement)}
-    text = rng.choice(UNUSED_LIST)
+    text = rng.choice(UNUSED)
     name = imported_line(text)
     if name in names or re.search(rf"\b{name}\b", src.text):
         return

@@ -130,7 +130,7 @@ def added_arguments(src: Source, rng: random.Random) -> tuple[list[list[Edit]], 
     calls: dict[str, list[ast.Call]] = defaultdict(list)
     for node in src.of(ast.Call):
         name = dotted(node.func)
-        if name and src.one_line(node) and (node.args or node.keywords) and not node.keywords[-1:] == [None]:
+        if name and src.one_line(node) and (node.args or node.keywords):
             calls[name].append(node)
     repeated = [
         name for name, nodes in calls.items() if len(nodes) > 1 and name not in ("isinstance", "len", "str", "super")

@@ -87,9 +87,9 @@ class _Bare(ast.NodeTransformer):
         self.generic_visit(node)
         if self.docstrings and isinstance(node, (*FUNCTIONS, ast.ClassDef)):
             first = node.body[0]
-            if len(node.body) > 1 and isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                if isinstance(first.value.value, str):
-                    node.body = node.body[1:]
+            value = first.value if isinstance(first, ast.Expr) else None
+            if len(node.body) > 1 and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                node.body = node.body[1:]
         if self.hints:
             if isinstance(node, ast.arg):
                 node.annotation = None

@@ -1,4 +1,4 @@
-"""Instructions as developers write them: phrasings from the text files, filled with arguments, with a little human noise."""
+"""Instructions as developers write them: phrasings from text files, filled with arguments, with some human noise."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on
+from fulgur.train.edits.values import WORDS
+
+HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on, unless another list trains the same words
 SLOT = re.compile(r"\{(\w+)\}")
 # Slots that form one piece of code, like `{param}: {type} = {value}`, are quoted as one.
 SPAN = re.compile(r"@?\{\w+\}(?:(?:: ?| = |=|\.)\{\w+\})*")
 PLAIN = {"kind", "word", "jump", "level", "text"}
 MENTIONS = {"old", "name", "param", "func", "call"}  # existing names, which people sometimes write a little differently
-VERBS = set(
-    """use add remove replace change make turn convert rename set put drop delete switch rewrite return raise wrap catch
-    simplify clean fix extract inline move merge combine collapse sort order import annotate document decorate call pass
-    give log assert handle await get strip take swap flip invert expand split update append insert include write declare
-    specify introduce store assign pull build iterate loop chain shorten modernize narrow reject guard check validate
-    organize rearrange reorder flatten unroll define create map append extend mark type tidy apply""".split()
-)
 
 
 @dataclass(frozen=True)
@@ -29,10 +24,7 @@ class Phrasing:
     index: int
     text: str
     slots: frozenset[str]
-
-    @property
-    def heldout(self) -> bool:
-        return self.index % HELDOUT_EVERY == HELDOUT_EVERY - 1
+    heldout: bool
 
 
 @dataclass(frozen=True)
@@ -45,23 +37,27 @@ class Instruction:
 @cache
 def phrasings() -> dict[str, tuple[Phrasing, ...]]:
     """All phrasings by key: `operation` or `operation.variant`."""
-    found: dict[str, list[Phrasing]] = {}
+    lists: dict[str, list[str]] = {}
     for file in sorted((Path(__file__).parent / "phrasings").glob("*.txt")):
-        current: list[Phrasing] = []
-        key = ""
+        current: list[str] = []
         for line in file.read_text(encoding="utf-8").splitlines():
             if line.startswith("["):
-                key = line.strip("[] ")
-                current = found.setdefault(key, [])
+                current = lists.setdefault(line.strip("[] "), [])
             elif line.strip() and not line.startswith("#"):
-                current.append(Phrasing(key, len(current), line.strip(), frozenset(SLOT.findall(line))))
-    return {key: tuple(lines) for key, lines in found.items()}
+                current.append(line.strip())
+    trained = {text for found in lists.values() for i, text in enumerate(found) if (i + 1) % HELDOUT_EVERY}
+    return {
+        key: tuple(
+            Phrasing(key, i, text, frozenset(SLOT.findall(text)), text not in trained) for i, text in enumerate(found)
+        )
+        for key, found in lists.items()
+    }
 
 
 def instruction(
     key: str, slots: dict[str, str], rng: random.Random, *, heldout: bool, needs: str | None = None
 ) -> Instruction | None:
-    """One instruction for an operation; `heldout` picks from the phrasings kept for evaluation, `needs` asks for a slot."""
+    """One instruction for an operation; `heldout` picks from the phrasings kept back, `needs` asks for a slot."""
     known = frozenset(name for name, value in slots.items() if value)
     choices = [
         p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)
@@ -103,7 +99,7 @@ def quoted(value: str, style: float) -> str:
 
 def polite(text: str, template: str, rng: random.Random) -> str:
     roll = rng.random()
-    plain = template.split(" ")[0] in VERBS and not template.endswith(("?", "pls", "please"))
+    plain = template.split(" ")[0] in WORDS["verbs"] and not template.endswith(("?", "pls", "please"))
     if plain and roll < 0.05:
         text = f"{rng.choice(['please', 'pls', 'plz'])} {text}"
     elif plain and roll < 0.09:

@@ -78,11 +78,11 @@ def choose_region(
     options: list[tuple[int, int]] = []
     block, i, j, _ = found[-1]
     head = block[i] if i == j and isinstance(block[i], FUNCTIONS) else None
-    owners = [entry[3] for entry in found if isinstance(entry[3], (*FUNCTIONS, ast.ClassDef))]
+    owners: list[ast.AST] = [entry[3] for entry in found if isinstance(entry[3], (*FUNCTIONS, ast.ClassDef))]
     if head is not None:
         owners.append(head)
     functions = [owner for owner in owners if isinstance(owner, FUNCTIONS)]
-    whole = [(src.first_line(o), o.end_lineno or 0) for o in owners]  # type: ignore[attr-defined]
+    whole = [(src.first_line(o), getattr(o, "end_lineno", 0)) for o in owners]
     inner = [(src.first_line(o), o.end_lineno or 0) for o in functions[-1:]]
     grown = window(src, block, i, j, rng)
     roll = rng.random()

@@ -16,7 +16,7 @@ from fulgur.text.edit_format import Call
 from fulgur.train.edits import values
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.signatures import parameters
-from fulgur.train.edits.source import FUNCTIONS, Edit, Function, Source, Unusable, dotted, names_in
+from fulgur.train.edits.source import FUNCTIONS, Edit, Function, Source, Unusable, names_in
 
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
@@ -31,10 +31,8 @@ def local_uses(src: Source, function: Function) -> dict[str, list[ast.Name]]:
             return {}
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             banned.update(node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            banned.add(node.name)
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-            banned.add(node.name)
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+            banned.add(node.name or "")
         elif isinstance(node, ast.alias):
             banned.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.Name):

@@ -73,6 +73,7 @@ def annotate_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
         if not typed:
             continue
         arg = rng.choice(typed)
+        assert arg.annotation is not None
         edit = unannotate(src, function, arg)
         slots = {"func": function.name, "param": arg.arg, "type": src.segment(arg.annotation)}
         if len(slots["type"]) <= 40:

@@ -196,9 +196,9 @@ class Source:
     def docstring(self, node: ast.AST) -> ast.Expr | None:
         """The docstring statement of a function, class or module."""
         body = getattr(node, "body", None)
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            if isinstance(body[0].value.value, str):
-                return body[0]
+        value = body[0].value if body and isinstance(body[0], ast.Expr) else None
+        if body and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return body[0]  # type: ignore[no-any-return]
         return None
 
     def body_start(self, function: Function) -> ast.stmt:

@@ -260,7 +260,7 @@ def change_value(src: Source, rng: random.Random) -> Iterator[Change]:
             or isinstance(value.value, bytes)
         ):
             continue
-        if isinstance(node, ast.Assign) and len(node.targets) != 1 or len(src.segment(value)) > 40:
+        if (isinstance(node, ast.Assign) and len(node.targets) != 1) or len(src.segment(value)) > 40:
             continue
         slots = {"name": name, "old": src.segment(value), "new": values.other_value(value, rng)}
         head = src.text[src.start(node) : src.start(value)]

@@ -6,25 +6,21 @@ import ast
 import keyword
 import random
 import re
+from pathlib import Path
 
-PARAMETERS = """timeout retries verbose limit offset encoding name path debug strict default max_size user_id session config
-options headers callback logger dry_run force key value prefix suffix index depth batch_size page token cache mode seed
-max_length min_value quiet recursive context request client data items label color width height size count start end step
-tags metadata user owner url host port username password database table column query schema version locale language
-threshold delay interval max_retries chunk_size buffer_size num_workers raise_on_error ignore_errors parent flags scale
-axis dtype device backend engine fmt separator indent sort reverse inclusive allow_none overwrite backup output filename
-directory extension template kwargs extra reason message status code level priority weight score""".split()
-LOCALS = """result value item data items total count entry record row output name key text line node element response payload
-message content buffer parts chunk window current previous remaining matched found values mapping lookup settings target
-source destination parsed filtered selected candidates pairs index position offset length size start stop error status
-user account order product customer event task job query rows columns header body token tokens word words path file
-handle stream lines number amount price score best worst left right first last child parent root""".split()
-FUNCTIONS = """load_data parse_config build_index fetch_user process_items compute_total validate_input read_file write_output
-handle_request create_session update_record delete_entry find_matches to_dict from_dict get_value set_value merge_results
-format_message check_permissions send_request run_task resolve_path normalize_name collect_metrics apply_filters is_valid
-load_settings init_state flush_cache open_connection close_connection render_template dispatch_event make_client""".split()
-CLASSES = """Client Session Handler Manager Parser Builder Config Settings Record Node Event Task Worker Cache Store Service
-Repository Router Request Response Query Index Token Account Order Report Engine Runner Loader Writer Reader""".split()
+
+def _words() -> dict[str, list[str]]:
+    text = (Path(__file__).parent / "words.txt").read_text(encoding="utf-8")
+    sections = re.split(r"(?m)^\[(\w+)\]$", text)[1:]
+    return {name: body.split() for name, body in zip(sections[::2], sections[1::2], strict=True)}
+
+
+WORDS = _words()
+SUFFIXES = ["list", "name", "id", "value", "count", "dict", "map", "path", "obj", "str", "data", "info"]
+PARAMETERS = WORDS["parameters"]
+LOCALS = WORDS["locals"]
+FUNCTIONS = WORDS["functions"]
+CLASSES = WORDS["classes"]
 TYPE_LIST = [
     "Any",
     "object",
@@ -36,21 +32,12 @@ TYPE_LIST = [
     "Path | None",
 ]
 TYPE_LIST += ["dict[str, Any] | None", "Sequence[str] | None", "bytes | None", "Callable | None", "list[int] | None"]
-EXCEPTIONS = """ValueError TypeError KeyError RuntimeError OSError IndexError AttributeError LookupError FileNotFoundError
-PermissionError NotImplementedError TimeoutError ConnectionError ArithmeticError ZeroDivisionError UnicodeDecodeError
-AssertionError StopIteration Exception""".split()
-CAUGHT = """ValueError TypeError KeyError OSError Exception IndexError AttributeError RuntimeError FileNotFoundError
-TimeoutError ConnectionError (ValueError,_TypeError) (KeyError,_IndexError) json.JSONDecodeError
-UnicodeDecodeError PermissionError""".split()
-DECORATORS = """staticmethod classmethod property functools.lru_cache functools.cache cached_property abstractmethod
-contextmanager functools.wraps(func) override final pytest.fixture pytest.mark.slow pytest.mark.asyncio
-lru_cache(maxsize=None) lru_cache(maxsize=128) retry login_required timed deprecated torch.no_grad() app.command()
-jit njit typing.no_type_check profile cache atexit.register""".split()
+EXCEPTIONS = WORDS["exceptions"]
+CAUGHT = WORDS["caught"]
+DECORATORS = WORDS["decorators"]
 LOGGERS = ["logger", "logger", "logger", "log", "LOG", "_logger", "logging", "self.logger", "self.log"]
 LEVELS = ["debug", "info", "warning", "error", "debug", "info"]
-STRINGS = """utf-8 ascii latin-1 default none auto json csv text main unknown INFO DEBUG GET POST /tmp localhost 0.0.0.0 name
-id value status error ok done pending active en en_US UTC w r rb gzip strict ignore replace left right asc desc all any
-prod dev test v1 v2 cpu cuda float32 int64 sum mean""".split()
+STRINGS = WORDS["strings"]
 
 
 def exception(rng: random.Random, *, but: str = "") -> str:
@@ -170,7 +157,7 @@ def variation(name: str, taken: set[str], rng: random.Random) -> str:
             )
             new = f"{prefix}_{bare}"
         else:
-            new = f"{bare}_{rng.choice(['list', 'name', 'id', 'value', 'count', 'dict', 'map', 'path', 'obj', 'str', 'data', 'info'])}"
+            new = f"{bare}_{rng.choice(SUFFIXES)}"
         if private and rng.random() < 0.7:
             new = f"_{new.lstrip('_')}"
         if new not in taken and new != name and new.isidentifier() and not keyword.iskeyword(new):

@@ -1,0 +1,104 @@
+"""Every operation on hand-written sources: targets parse, the oracle accepts them and rejects what is not done."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import random
+import tokenize
+from functools import cache
+
+import pytest
+from samples import SAMPLES
+
+from fulgur.text.edit_format import Call, NoEdit, Rewrite, answer_pieces, pieces_text
+from fulgur.train.edits import OPERATIONS, EditExample, check, generate_file
+from fulgur.train.edits.oracle import parses
+from fulgur.train.edits.phrase import phrasings
+
+
+@cache
+def examples_of(name: str) -> tuple[EditExample, ...]:
+    """Examples of one operation from all samples, over enough seeds to meet its variants."""
+    split = "heldout_op" if OPERATIONS[name].heldout else "train"
+    found: list[EditExample] = []
+    for path, text in SAMPLES.items():
+        for seed in range(12):
+            found += generate_file(text, path, random.Random(f"{name}{seed}"), split=split, only=name)
+    return tuple(found)
+
+
+def written(example: EditExample) -> str:
+    return pieces_text(answer_pieces(example.answer))
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_operation(name: str) -> None:
+    examples = examples_of(name)
+    done = [example for example in examples if not isinstance(example.answer, NoEdit)]
+    assert done, "no sample meets this operation"
+    for example in examples:
+        assert example.instruction and example.region.strip() and example.op == name
+        assert check(example, written(example))
+        if isinstance(example.answer, NoEdit):
+            assert not check(example, example.region + "unrelated = 1\n<|end|>")
+            assert not check(example, "<|call|>rename a b<|end|>")
+            continue
+        assert not check(example, example.region), "an unchanged region must not count"
+        assert not check(example, "<|noedit|><|end|>")
+        if isinstance(example.answer, Rewrite):
+            assert parses(example.answer.text) and parses(example.region)
+            assert not check(example, spoiled(example.answer.text))
+            assert not check(example, example.answer.text + "    stray = 1\n")
+        else:
+            assert isinstance(example.answer, Call)
+            assert not check(example, f"<|call|>{example.answer.name} something else<|end|>")
+
+
+def spoiled(text: str) -> str:
+    """The text with the last name in its code wrong (words in strings and comments are free in some operations)."""
+    source = f"if 1:\n{text}" if text[0] == " " else text
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.NAME]
+    names = [t for t in tokens if not keyword.iskeyword(t.string)]
+    if not names:
+        return text + "spoiled_ = 1\n"
+    last = names[-1]
+    lines = source.split("\n")
+    line = lines[last.start[0] - 1]
+    lines[last.start[0] - 1] = line[: last.start[1]] + "spoiled_" + line[last.end[1] :]
+    return "\n".join(lines[1:] if source is not text else lines)
+
+
+def test_enough_operations_and_phrasings() -> None:
+    assert len(OPERATIONS) >= 25
+    assert sum(op.heldout for op in OPERATIONS.values()) >= 4
+    for name in OPERATIONS:
+        lists = [found for key, found in phrasings().items() if key.split(".")[0] == name]
+        lines = {phrasing.text: phrasing.heldout for found in lists for phrasing in found}
+        assert len(lines) >= 30, name
+        assert all(len({phrasing.text for phrasing in found}) == len(found) for found in lists), (
+            f"{name} repeats itself"
+        )
+        assert 0.1 < sum(lines.values()) / len(lines) < 0.25, name
+
+
+def test_a_held_out_phrasing_is_trained_nowhere() -> None:
+    every = [phrasing for found in phrasings().values() for phrasing in found]
+    trained = {phrasing.text for phrasing in every if not phrasing.heldout}
+    assert not trained & {phrasing.text for phrasing in every if phrasing.heldout}
+
+
+def test_training_never_sees_what_is_held_out() -> None:
+    for path, text in SAMPLES.items():
+        for seed in range(5):
+            for example in generate_file(text, path, random.Random(seed)):
+                assert not example.heldout_phrasing and not example.heldout_op
+                assert example.op not in OPERATIONS or not OPERATIONS[example.op].heldout
+            for example in generate_file(text, path, random.Random(seed), split="heldout_phrasing"):
+                assert example.heldout_phrasing or example.op == "next_edit"
+
+
+def test_local_names_are_rewritten_and_visible_ones_called() -> None:
+    assert all(not isinstance(example.answer, Call) for example in examples_of("rename_local"))
+    for name in ("rename_symbol", "rename_parameter", "remove_parameter", "add_parameter_callers", "use_keywords"):
+        assert all(not isinstance(example.answer, Rewrite) for example in examples_of(name))
