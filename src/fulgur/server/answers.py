@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fulgur.server.state import Server
 
 SERVER: web.AppKey[Server] = web.AppKey("server")
+OWNER = web.RequestKey("owner", str)
 
 
 def server_of(request: web.Request) -> Server:
@@ -22,8 +23,7 @@ def server_of(request: web.Request) -> Server:
 
 def owner_of(request: web.Request) -> str:
     """The name of the key the request came with."""
-    owner: str = request["owner"]
-    return owner
+    return request[OWNER]
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:

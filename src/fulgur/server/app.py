@@ -11,7 +11,7 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, not_found
 from fulgur.protocol.ids import new_id
 from fulgur.server import chat, completions, models, responses
-from fulgur.server.answers import SERVER, error_answer, json_answer, server_of
+from fulgur.server.answers import OWNER, SERVER, error_answer, json_answer, server_of
 from fulgur.server.auth import check_bind, is_loopback
 from fulgur.server.config import ServerConfig
 from fulgur.server.state import Server
@@ -37,7 +37,7 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
         _check_host(server, request)
         server.auth.check_origin(request.headers.get("Origin"), request.headers.get("Host"))
         if request.path not in OPEN_PATHS:
-            request["owner"] = server.auth.owner(request.headers.get("Authorization"))
+            request[OWNER] = server.auth.owner(request.headers.get("Authorization"))
         answer: web.StreamResponse = await handler(request)
     except ApiError as error:
         answer = error_answer(error)

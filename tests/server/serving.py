@@ -1,12 +1,14 @@
+"""A server on loopback with a scripted model, for the tests of this folder and the client's."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
-import pytest
+
 from fulgur.backends.base import Capabilities
 from fulgur.backends.scripted import Script, ScriptedBackend
 from fulgur.server import app
@@ -18,7 +20,7 @@ from fulgur.server.state import Server
 T = TypeVar("T")
 
 
-def go(main: Awaitable[T], seconds: float = 20.0) -> T:
+def go(main: Coroutine[Any, Any, T], seconds: float = 20.0) -> T:
     """Run a coroutine, never for ever."""
 
     async def limited() -> T:
@@ -62,8 +64,3 @@ def backend_of(running: app.Running) -> ScriptedBackend:
     backend = running.server.models.entries["m"].backend
     assert isinstance(backend, ScriptedBackend)
     return backend
-
-
-@pytest.fixture
-def run_async() -> Callable[[Awaitable[T]], T]:
-    return go
