@@ -133,6 +133,7 @@ HARMONY = {
     "text then marker": "Some text<|end|><|start|>assistant<|channel|>final<|message|>x<|end|><|end|>",
     "nothing": "",
     "broken arguments": "<|channel|>commentary to=functions.a<|message|>{oops}<|call|><|channel|>final<|message|>x",
+    "no name": "<|channel|>commentary to=functions.<|message|>{}<|call|>",
     "no object": "<|channel|>commentary to=python<|message|>print(1)<|call|>",
     "surplus": "<|channel|>commentary to=functions.a<|message|>{}}<|call|>",
     "cut off in arguments": '<|channel|>commentary to=functions.a<|message|>{"path": "a',

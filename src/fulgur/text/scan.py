@@ -138,7 +138,7 @@ class CallScanner(ThinkingScanner):
         super().__init__(thinking=thinking)
         self._index = 0
         self._started = False
-        self._raw = ""
+        self._raw: list[str] = []
         self._reason = ""
 
     def _call(self, marker: str) -> bool:
@@ -151,13 +151,13 @@ class CallScanner(ThinkingScanner):
             return False
         place, marker = found
         self._say(TextDelta, self._take(place).rstrip())
-        self._raw, self._started = self._take(len(marker)), False
+        self._raw, self._started = [self._take(len(marker))], False
         return self._call(marker)
 
     def _eat(self, count: int) -> str:
         """Take text that belongs to the call."""
         taken = self._take(count)
-        self._raw += taken
+        self._raw.append(taken)
         return taken
 
     def _eat_space(self) -> bool:
@@ -191,7 +191,7 @@ class CallScanner(ThinkingScanner):
         else:
             place, marker = found
             self._eat(place + (len(marker) if marker == self.close else 0))
-        self._parts.append(Malformed(self._raw, self._reason, self._index if self._started else None))
+        self._parts.append(Malformed("".join(self._raw), self._reason, self._index if self._started else None))
         if self._started:
             self._end_call()
         return self._go(self._answer_start)

@@ -33,7 +33,7 @@ class HarmonySplitter(Scanner):
         super().__init__(self._first)
         self._index = 0
         self._started = False
-        self._raw = ""
+        self._raw: list[str] = []
         self._kind: type[TextDelta] | type[ReasoningDelta] = TextDelta
         self._spoken: type[TextDelta] | type[ReasoningDelta] | None = None
         self._fresh = True
@@ -60,7 +60,6 @@ class HarmonySplitter(Scanner):
         return self._begin_text(TextDelta)
 
     def _header_start(self) -> bool:
-        self._raw = ""
         self._started = False
         return self._go(self._header)
 
@@ -71,18 +70,25 @@ class HarmonySplitter(Scanner):
                 self._parts.append(Malformed(self._take(len(self._buffer)), "the answer ended inside a header"))
             return False
         place, marker = found
-        self._raw = header = self._take(place + len(marker))
+        header = self._take(place + len(marker))
+        self._raw = [header]
         if marker != _MESSAGE:
             self._parts.append(Malformed(header, "a header without a message"))
             return self._go(self._between)
         if recipient := _RECIPIENT.search(header):
-            self._spoken = None
-            self._started = True
-            self._scanner = JsonScanner()
-            self._parts.append(ToolCallStart(self._index, recipient[1].removeprefix("functions.")))
-            return self._go(self._call)
+            return self._begin_call(recipient[1].removeprefix("functions."))
         channel = _CHANNEL_NAME.search(header)
         return self._begin_text(ReasoningDelta if channel and channel[1] == "analysis" else TextDelta)
+
+    def _begin_call(self, name: str) -> bool:
+        self._spoken = None
+        if not name:
+            self._reason = "the call has no name"
+            return self._go(self._broken)
+        self._started = True
+        self._scanner = JsonScanner()
+        self._parts.append(ToolCallStart(self._index, name))
+        return self._go(self._call)
 
     def _begin_text(self, kind: type[TextDelta] | type[ReasoningDelta]) -> bool:
         self._kind, self._fresh = kind, True
@@ -115,7 +121,7 @@ class HarmonySplitter(Scanner):
                 taken = end
         except JsonError as error:
             self._reason = str(error)
-        self._raw += self._take(taken)
+        self._raw.append(self._take(taken))
         self._arguments("".join(pieces))
         if self._reason:
             return self._go(self._broken)
@@ -123,7 +129,7 @@ class HarmonySplitter(Scanner):
             if not scanner.done:
                 self._arguments("{}")
             self._parts.append(ToolCallEnd(self._index))
-            self._index, self._started, self._raw = self._index + 1, False, ""
+            self._index, self._started, self._raw = self._index + 1, False, []
             return self._go(self._surplus)
         if self._final:
             self._reason = "the answer ended inside the call"
@@ -152,13 +158,14 @@ class HarmonySplitter(Scanner):
         """Give back what stands before the end of the message as malformed."""
         found = first_of(self._buffer, _BODY_STOPS)
         place = found[0] if found else len(self._buffer) - (0 if self._final else partial(self._buffer, _BODY_STOPS))
-        self._raw += self._take(place)
+        self._raw.append(self._take(place))
         if found is None and not self._final:
             return False
-        if keep_blank or self._raw.strip():
-            self._parts.append(Malformed(self._raw, reason, self._index if self._started else None))
+        text = "".join(self._raw)
+        if keep_blank or text.strip():
+            self._parts.append(Malformed(text, reason, self._index if self._started else None))
             self._index += self._started
-        self._raw, self._reason, self._started = "", "", False
+        self._raw, self._reason, self._started = [], "", False
         return self._end_message(found)
 
     def _end_message(self, found: tuple[int, str] | None) -> bool:

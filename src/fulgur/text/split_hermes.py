@@ -52,8 +52,8 @@ class HermesSplitter(CallScanner):
             self._started = True
             self._parts.append(ToolCallStart(self._index, envelope.name))
         if envelope.arguments:
-            self._parts.append(ToolCallDelta(self._index, envelope.arguments))
-            envelope.arguments = ""
+            self._parts.append(ToolCallDelta(self._index, "".join(envelope.arguments)))
+            envelope.arguments = []
 
     def _finish_call(self) -> bool:
         if self._envelope.name is None:
@@ -70,7 +70,7 @@ class HermesSplitter(CallScanner):
             return False
         if self._buffer.startswith((self.close, *self.opens)):
             return self._go(self._maybe_close)
-        self._raw = ""
+        self._raw = []
         return self._go(self._surplus)
 
     def _surplus(self) -> bool:
@@ -81,7 +81,7 @@ class HermesSplitter(CallScanner):
         self._eat(found[0] if found else len(self._buffer) - held)
         if found is None and not self._final:
             return False
-        self._parts.append(Malformed(self._raw, "text after the end of a call"))
+        self._parts.append(Malformed("".join(self._raw), "text after the end of a call"))
         return self._go(self._maybe_close)
 
 
@@ -90,11 +90,11 @@ class _Envelope:
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.arguments = ""  # known and not yet passed on
+        self.arguments: list[str] = []  # known and not yet passed on
         self.has_arguments = False
         self._scanner = JsonScanner()
         self._key = ""
-        self._value: str | None = None  # the value of the outer object being read
+        self._value: list[str] | None = None  # the value of the outer object being read
         self._in_key = False
 
     @property
@@ -125,7 +125,7 @@ class _Envelope:
         return start + 1
 
     def _begin_value(self) -> None:
-        self._value = ""
+        self._value = []
         if (self._key == "name" and self.name is not None) or (self._key in _ARGUMENTS and self.has_arguments):
             raise JsonError(f"{self._key!r} is given twice")
         self.has_arguments = self.has_arguments or self._key in _ARGUMENTS
@@ -135,20 +135,20 @@ class _Envelope:
             self._key += piece
         elif self._value is not None:
             # An object is passed on as it comes; only its first character has to be remembered.
-            streams = self._key in _ARGUMENTS and (self._value or piece).startswith("{")
+            streams = self._key in _ARGUMENTS and (self._value or [piece])[0] == "{"
             if streams:
-                self.arguments += piece
+                self.arguments.append(piece)
             if not streams or not self._value:
-                self._value += piece
+                self._value.append(piece)
 
     def _end_value(self) -> None:
-        value, self._value = (self._value or "").rstrip(", \t\r\n"), None
+        value, self._value = "".join(self._value or []).rstrip(", \t\r\n"), None
         if self._key == "name":
             if not value.startswith('"') or not (name := json.loads(value)):
                 raise JsonError("the name is not a text")
             self.name = name
         elif self._key in _ARGUMENTS and not value.startswith("{"):
-            self.arguments = _unpacked(value)
+            self.arguments = [_unpacked(value)]
 
 
 def _unpacked(value: str) -> str:
