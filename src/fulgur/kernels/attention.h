@@ -7,16 +7,22 @@ template <int N>
 INLINE void score_heads(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
                         float* scores, size_t ld) {
   const int pairs = cache.head_dim / 2;
-  for (int first = 0; first < length; first += 16) {
+  for (int first = 0; first < length; first += 32) {  // two key tiles at once: enough independent sums
     const uint32_t* keys = cache.keys(table[first / kBlockTokens], layer, kv_head) + first % kBlockTokens / 16 * pairs * 16;
-    F16 s[N];
+    F16 s[N], t[N];
 #pragma GCC unroll 8
-    for (int h = 0; h < N; h++) s[h] = set(0.f);
+    for (int h = 0; h < N; h++) s[h] = t[h] = set(0.f);
     for (int i = 0; i < pairs; i++)
 #pragma GCC unroll 8
-      for (int h = 0; h < N; h++) s[h] = dot_pair(s[h], keys + i * 16, q[h * pairs + i]);
+      for (int h = 0; h < N; h++) {
+        s[h] = dot_pair(s[h], keys + i * 16, q[h * pairs + i]);
+        t[h] = dot_pair(t[h], keys + (pairs + i) * 16, q[h * pairs + i]);
+      }
 #pragma GCC unroll 8
-    for (int h = 0; h < N; h++) store(scores + h * ld + first, s[h]);
+    for (int h = 0; h < N; h++) {
+      store(scores + h * ld + first, s[h]);
+      store(scores + h * ld + first + 16, t[h]);
+    }
   }
 }
 

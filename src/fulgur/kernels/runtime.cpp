@@ -1,8 +1,8 @@
 // A step, phase by phase. Every phase splits its output rows among the threads, so no partial sums are exchanged and
 // the weights of a thread are one contiguous stream:
 //
-//   norm + quantise -> qkv | rotate, store KV, attend | quantise -> o, residual
-//   norm + quantise -> gate/up, silu | quantise -> down, residual          ("|" is a barrier)
+//   norm + quantise -> qkv, rotate, store KV, attend | quantise -> o, residual |
+//   norm + quantise -> gate/up, silu | quantise -> down, residual |          ("|" is a barrier)
 //   norm + quantise -> head, argmax
 //
 // Narrow steps quantise redundantly in every thread, which costs less than one more barrier; wide ones share it out.
@@ -115,8 +115,28 @@ const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, in
   }
   const Range mine = share(rows, thread);
   for (int m = mine.begin; m < mine.end; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, n, group, acts_, m);
-  team_.barrier();
+  team_.barrier(thread);
   return acts_;
+}
+
+// Where the threads divide the KV heads evenly, each computes the query, key and value rows of its own heads and needs
+// no barrier before it attends.
+void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread) {
+  const Dims& d = model_.dims;
+  const size_t width = (d.heads + 2 * d.kv_heads) * d.head_dim;
+  const auto part = [&](int begin, int end) {
+    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, qkv_, width);
+  };
+  if (!owns_heads()) {
+    const Range r = share(layer.qkv.tiles(), thread);
+    part(r.begin, r.end);
+    team_.barrier(thread);
+    return;
+  }
+  const int per_head = d.head_dim / kTileRows, group = d.heads / d.kv_heads;
+  const Range mine = share(d.kv_heads, thread);
+  part(mine.begin * group * per_head, mine.end * group * per_head);
+  for (int offset : {d.heads, d.heads + d.kv_heads}) part((offset + mine.begin) * per_head, (offset + mine.end) * per_head);
 }
 
 void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head) {
@@ -145,7 +165,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
     ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, index, kv_head, q + head * hd, count,
                  in.positions[row] + 1, out + head * hd, workers_[thread].attention);
   };
-  if (d.kv_heads % threads == 0) {  // a thread owns whole KV heads: nobody waits for another's keys
+  if (owns_heads()) {
     const Range mine = share(d.kv_heads, thread);
     for (int h = mine.begin; h < mine.end; h++) {
       for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h);
@@ -155,7 +175,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   }
   const Range mine = share(in.rows * d.kv_heads, thread);
   for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads);
-  team_.barrier();
+  team_.barrier(thread);
   // Few rows: split the query heads of a KV head too, so that every thread has something to do.
   const int parts = std::clamp(threads / std::max(1, in.rows * d.kv_heads), 1, per);
   for (int u = thread; u < in.rows * d.kv_heads * parts; u += threads) {
@@ -167,7 +187,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
 void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   const Dims& d = model_.dims;
   const int rows = in.rows;
-  const size_t width = (d.heads + 2 * d.kv_heads) * d.head_dim, attn_width = d.heads * d.head_dim;
+  const size_t attn_width = d.heads * d.head_dim;
   uint8_t* tile = workers_[thread].tile;
 
   const Range mine = share(rows, thread);
@@ -176,36 +196,34 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
     if (model_.embed) ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
     else ops_->embed(model_.head, in.tokens[m], x);
   }
-  team_.barrier();
+  team_.barrier(thread);
 
   for (int l = 0; l < d.layers; l++) {
     const Layer& layer = model_.layers[l];
     const Acts* acts = &quantise(x_, d.d_model, layer.attn_norm, d.d_model, layer.qkv.group, rows, thread);
-    Range r = share(layer.qkv.tiles(), thread);
-    ops_->linear(layer.qkv, r.begin, r.end, *acts, rows, tile, layer.qkv_bias, qkv_, width);
-    team_.barrier();
+    project(layer, *acts, rows, thread);
     attention(in, layer, l, thread);
     fetch_ahead(layer.o, share(layer.o.tiles(), thread).begin);
-    team_.barrier();
+    team_.barrier(thread);
 
     acts = &quantise(attn_, attn_width, nullptr, static_cast<int>(attn_width), layer.o.group, rows, thread);
-    r = share(layer.o.tiles(), thread);
+    Range r = share(layer.o.tiles(), thread);
     ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
     fetch_ahead(layer.gate_up, 2 * share(layer.gate_up.tiles() / 2, thread).begin);
-    team_.barrier();
+    team_.barrier(thread);
 
     acts = &quantise(x_, d.d_model, layer.ffn_norm, d.d_model, layer.gate_up.group, rows, thread);
     r = share(layer.gate_up.tiles() / 2, thread);
     ops_->linear_swiglu(layer.gate_up, r.begin, r.end, *acts, rows, tile, hidden_, d.d_ffn);
     fetch_ahead(layer.down, share(layer.down.tiles(), thread).begin);
-    team_.barrier();
+    team_.barrier(thread);
 
     acts = &quantise(hidden_, d.d_ffn, nullptr, d.d_ffn, layer.down.group, rows, thread);
     r = share(layer.down.tiles(), thread);
     ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
     const Matrix& next = l + 1 < d.layers ? model_.layers[l + 1].qkv : model_.head;
     fetch_ahead(next, share(next.tiles(), thread).begin);
-    team_.barrier();
+    team_.barrier(thread);
   }
 
   if (in.wanted == 0) return;
@@ -217,7 +235,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
       const Range w = share(in.wanted, thread);
       for (int i = w.begin; i < w.end; i++)
         std::memcpy(wanted_x_ + static_cast<size_t>(i) * d.d_model, x_ + static_cast<size_t>(in.wanted_rows[i]) * d.d_model, d.d_model * 4);
-      team_.barrier();
+      team_.barrier(thread);
       x = wanted_x_;
     }
   }

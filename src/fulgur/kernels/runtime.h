@@ -85,6 +85,8 @@ class Runtime {
   void fetch_ahead(const Matrix& w, int begin) const;
   const Acts& quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
+  bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
+  void project(const Layer& layer, const Acts& acts, int rows, int thread);
   void attention(const StepInput& in, const Layer& layer, int index, int thread);
   void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head);
 

@@ -10,7 +10,7 @@ namespace fulgur {
 
 class Team {
  public:
-  explicit Team(int size) : size_(size) {
+  explicit Team(int size) : size_(size), flags_(size) {
     for (int t = 1; t < size; t++) threads_.emplace_back([this, t] { work(t); });
   }
   ~Team() {
@@ -31,21 +31,21 @@ class Team {
     job_ = [](void* context, int thread) { (*static_cast<std::remove_reference_t<Job>*>(context))(thread); };
     advance(epoch_);
     job(0);
-    barrier();
+    barrier(0);
   }
 
-  void barrier() {
+  // Every thread raises its own flag and waits for the others': with few threads cheaper than one shared counter.
+  void barrier(int thread) {
     if (size_ == 1) return;
-    const uint32_t now = generation_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      advance(generation_);
-    } else {
-      await(generation_, now);
-    }
+    const uint32_t now = advance(flags_[thread]);
+    for (int other = 0; other < size_; other++)
+      if (other != thread) await(flags_[other], now);
   }
 
  private:
+  struct alignas(128) Flag {
+    std::atomic<uint32_t> value{0};
+  };
   static constexpr int kSpins = 2000;
 
   static void pause() {
@@ -56,35 +56,38 @@ class Team {
 #endif
   }
   // Sequentially consistent on both sides: either the waker sees the sleeper or the sleeper sees the new value.
-  void advance(std::atomic<uint32_t>& value) {
-    value.fetch_add(1);
-    if (sleepers_.load()) value.notify_all();
+  uint32_t advance(Flag& flag) {
+    const uint32_t now = flag.value.load(std::memory_order_relaxed) + 1;
+    flag.value.store(now);
+    if (sleepers_.load()) flag.value.notify_all();
+    return now;
   }
-  void await(std::atomic<uint32_t>& value, uint32_t old) {
+  // Waits until the flag has reached `goal`; counters wrap, so compare by difference.
+  void await(Flag& flag, uint32_t goal) {
+    const auto reached = [&](uint32_t value) { return static_cast<int32_t>(value - goal) >= 0; };
     for (int i = 0; i < kSpins; i++) {
-      if (value.load(std::memory_order_acquire) != old) return;
+      if (reached(flag.value.load(std::memory_order_acquire))) return;
       pause();
     }
     sleepers_.fetch_add(1);
-    while (value.load() == old) value.wait(old);
+    for (uint32_t value; !reached(value = flag.value.load());) flag.value.wait(value);
     sleepers_.fetch_sub(1);
   }
   void work(int thread) {
-    for (uint32_t seen = 0;; seen++) {
-      await(epoch_, seen);
+    for (uint32_t goal = 1;; goal++) {
+      await(epoch_, goal);
       if (!job_) return;
       job_(context_, thread);
-      barrier();
+      barrier(thread);
     }
   }
 
   const int size_;
   void (*job_)(void*, int) = nullptr;
   void* context_ = nullptr;
-  alignas(64) std::atomic<uint32_t> epoch_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
+  Flag epoch_;
+  std::vector<Flag> flags_;
+  alignas(128) std::atomic<int> sleepers_{0};
   std::vector<std::thread> threads_;
 };
 
