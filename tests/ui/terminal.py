@@ -69,9 +69,10 @@ class Terminal:
             self.pump()
 
     def settle(self, seconds: float = 0.3) -> None:
-        """Read until nothing has come for a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        """Read until nothing has come for a while, or something has for ten times as long."""
+        start = time.monotonic()
+        end = start + seconds
+        while time.monotonic() < min(end, start + 10 * seconds):
             before = len(self.raw)
             self.pump()
             if len(self.raw) > before:

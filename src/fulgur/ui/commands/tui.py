@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 
+from fulgur.errors import FulgurError
 from fulgur.ui.flags import add_config_flags, settings_from
 
 
@@ -18,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen; its exit code."""
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        raise FulgurError("this terminal (TERM=dumb) cannot show a screen", hint="`fulgur exec PROMPT` needs none")
     settings = settings_from(args)
     from fulgur.ui.tui.app import Tui
 

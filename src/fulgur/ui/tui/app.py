@@ -101,7 +101,7 @@ class Tui(Surface):
     async def _spin(self) -> None:
         while True:
             await asyncio.sleep(_SPIN_SECONDS)
-            if self.running or self.opening or self.outbox.pending:
+            if self.opening or self.outbox.pending or (self.running and self.approvals.current is None):
                 self.screen.request_frame()
 
     # ---- the agent --------------------------------------------------------------------------------------------

@@ -116,7 +116,10 @@ class LiveArea:
         asked = self._tui.approvals.current
         if asked is None:
             return []
-        rows: StyleAndTextTuples = [("class:warn", "? "), ("class:strong", printable(asked.title))]
+        rows: StyleAndTextTuples = [
+            ("class:warn", "? "),
+            ("class:strong", shorten(printable(asked.title), self._tui.screen.width - 3)),
+        ]
         if asked.reason:
             rows.append(("class:dim", f"\n  {printable(asked.reason)}"))
         if self._tui.approvals.armed and self._tui.draft.text:

@@ -10,6 +10,7 @@ from fulgur.ui.tui import blocks
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
 from fulgur.ui.tui.theme import paint
+from fulgur.ui.tui.wrap import cells
 
 _DIFF_ROWS = 60
 _OUTPUT_KEPT = 2000  # characters of a running call's output, for its live row
@@ -119,6 +120,10 @@ class Transcript:
                 self.add("diff", [header, *diff_rows(event.diff, limit=_DIFF_ROWS)])
             case events.GuardReported():
                 self._guard(event)
+            case events.ApprovalAsked():
+                # The live area has room for one row of it; nobody should allow what they cannot read.
+                if "\n" in event.title or cells(event.title) > self.width - 4:
+                    self.add("approval", blocks.wrapped(event.title, self.width, first=[("warn", "? ")], indent=2))
             case events.ApprovalSettled():
                 self._settled(event)
             case events.Warned():
