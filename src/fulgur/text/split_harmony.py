@@ -52,9 +52,7 @@ class HarmonySplitter(Scanner):
         if not self._skip_space() or self._could_be(*MARKERS):
             return False
         if self._buffer.startswith(_ENDS):  # one more than needed
-            found = first_of(self._buffer, _ENDS)
-            self._take(len(found[1]) if found else 0)
-            return True
+            return self._end_message((0, next(end for end in _ENDS if self._buffer.startswith(end))))
         if self._buffer.startswith(MARKERS):
             return self._go(self._header_start)
         return self._begin_text(TextDelta)
