@@ -1,8 +1,8 @@
 """Annealing on edits and fill-in-the-middle, quantisation-aware: the learning rate falls to almost nothing.
 
     python -m fulgur.train.anneal --run RUN --minutes 7
-Weights are rounded to 4-bit groups in the forward pass from the first step on; gradients go straight through. Momentum is
-carried over from pretraining.
+Weights are rounded to 4-bit groups in the forward pass from the first step on; gradients go straight through. Momentum
+is carried over from pretraining.
 """
 
 from __future__ import annotations
@@ -15,26 +15,41 @@ from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay
 from fulgur.train.pretrain import MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY, add_rates
 from fulgur.train.shapes import shape
-from fulgur.train.streams import Mixture, Stream
+from fulgur.train.streams import START, Mixture, Stream
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
-EDIT_SHARE = 0.55
+EDIT_SHARE = 0.6
+# Every token of a code row counts but only the answers of an edit row: halved, the two kinds weigh about the same.
+CODE_EMPHASIS = 0.5
 
 
 def stage(args: argparse.Namespace) -> Stage:
     device = prepare(args)
     before = checkpoint.load(args.run / args.start, device)
     if before is None:
-        raise FulgurError(f"{args.run / args.start}: no checkpoint to anneal", hint="Run `fulgur train pretrain` first.")
+        raise FulgurError(
+            f"{args.run / args.start}: no checkpoint to anneal", hint="Run `fulgur train pretrain` first."
+        )
     model = Model(shape(before["shape"])).to(device)
     model.load_state_dict(before["model"])
     model.strength.fill_(1.0)
-    optimiser = Optimiser(model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay)
+    optimiser = Optimiser(
+        model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
+    )
     optimiser.restore(before["optimiser"])
     code, edits = Stream(args.run / "rows", "code", device), Stream(args.run / "rows", "edits", device)
-    code.restore({"epoch": before["data"][0]["epoch"] + 1, "cursor": 0, "source": -1})
-    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)])
-    return Stage("anneal", before["shape"], model, compiled(model, args), optimiser, data, lambda _, progress: decay(progress), args)
+    code.restore(START | {"epoch": before["data"]["code"]["epoch"] + 1})
+    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)], {"code": CODE_EMPHASIS})
+    return Stage(
+        "anneal",
+        before["shape"],
+        model,
+        compiled(model, args),
+        optimiser,
+        data,
+        lambda _, progress: decay(progress),
+        args,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

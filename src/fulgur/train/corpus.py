@@ -1,4 +1,4 @@
-"""The corpus on the training machine: installed packages with a permissive licence, the standard library, and the archive.
+"""The corpus: installed packages with a permissive licence, the standard library, and the archive.
 
     python -m fulgur.train.corpus --archive corpus.jsonl.xz --out RUN/corpus
 Writes train-NN.jsonl, heldout-00.jsonl, manifest.jsonl.xz (every file with package, licence and hash) and report.json.
@@ -53,11 +53,15 @@ def installed() -> Iterator[Batch]:
         licence = PYTHON_SOURCES.get(name) or licence_of(distribution.metadata)  # type: ignore[arg-type]
         if not name or name in held or name == "fulgur" or not permitted(licence):
             continue
-        paths = [str(path) for path in distribution.files or () if keep_path(str(path)) and not str(path).startswith("..")]
+        paths = [
+            str(path) for path in distribution.files or () if keep_path(str(path)) and not str(path).startswith("..")
+        ]
         yield from _batches(name, distribution.version, str(licence), str(distribution.locate_file("")), paths)
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = [str(path.relative_to(root)) for path in root.rglob("*.py")]
-    kept = [path for path in paths if keep_path(path) and not path.startswith(("site-packages", "dist-packages", "config-"))]
+    kept = [
+        path for path in paths if keep_path(path) and not path.startswith(("site-packages", "dist-packages", "config-"))
+    ]
     yield from _batches("python", sysconfig.get_python_version(), "PSF-2.0", str(root), kept)
 
 
@@ -81,7 +85,7 @@ def read_batch(batch: Batch) -> list[tuple[Document, np.ndarray]]:
 
 
 def limit(documents: list[Document]) -> list[Document]:
-    """Keep packages within their share and other languages within theirs; which files stay is decided by their hashes."""
+    """Keep packages within their share and other languages within theirs; hashes decide which files stay."""
     room: dict[str, float] = collections.defaultdict(lambda: INSTALLED_MEGABYTES * 1e6)
     kept = []
     for document in sorted(documents, key=lambda d: d.sha256):
@@ -100,7 +104,9 @@ def limit(documents: list[Document]) -> list[Document]:
     return result
 
 
-def build(archive: Path | None, out: Path, *, shards: int, processes: int, use_installed: bool = True) -> dict[str, object]:
+def build(
+    archive: Path | None, out: Path, *, shards: int, processes: int, use_installed: bool = True
+) -> dict[str, object]:
     began = time.time()
     out.mkdir(parents=True, exist_ok=True)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -149,14 +155,18 @@ def describe(seen: list[Document], train: list[Document], heldout: list[Document
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train corpus", description="Build the corpus from installed packages and the archive.")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train corpus", description="Build the corpus from installed packages and the archive."
+    )
     parser.add_argument("--archive", type=Path, default=None, help="what `gather` wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shards", type=int, default=56)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--no-installed", action="store_true", help="take the archive alone")
     args = parser.parse_args(argv)
-    report = build(args.archive, args.out, shards=args.shards, processes=args.processes, use_installed=not args.no_installed)
+    report = build(
+        args.archive, args.out, shards=args.shards, processes=args.processes, use_installed=not args.no_installed
+    )
     print(json.dumps({key: value for key, value in report.items() if not isinstance(value, dict)}))
     return 0
 

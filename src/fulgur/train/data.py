@@ -77,11 +77,21 @@ def fim_record(path: list[int], prefix: list[int], suffix: list[int], middle: li
         after = min(len(suffix), max(room // 4, room - len(prefix)))
         suffix = suffix[:after]
         prefix = prefix[len(prefix) - (room - after) :] if len(prefix) > room - after else prefix
-    ids = [SPECIAL_IDS[FILE], *path, SPECIAL_IDS[FIM_PREFIX], *prefix, SPECIAL_IDS[FIM_SUFFIX], *suffix, SPECIAL_IDS[FIM_MIDDLE]]
+    ids = [
+        SPECIAL_IDS[FILE],
+        *path,
+        SPECIAL_IDS[FIM_PREFIX],
+        *prefix,
+        SPECIAL_IDS[FIM_SUFFIX],
+        *suffix,
+        SPECIAL_IDS[FIM_MIDDLE],
+    ]
     return [*ids, *middle, SPECIAL_IDS[END]], [1.0] * len(ids) + [MIDDLE_WEIGHT] * (len(middle) + 1)
 
 
-def code_records(document: Document, tokenizer: CodeTokenizer, length: int, rng: random.Random, fim_share: float = FIM_SHARE) -> Iterator[Record]:
+def code_records(
+    document: Document, tokenizer: CodeTokenizer, length: int, rng: random.Random, fim_share: float = FIM_SHARE
+) -> Iterator[Record]:
     text = document.text
     lines = Lines.of(text)
     python = document.path.endswith((".py", ".pyi"))
@@ -139,6 +149,8 @@ def make_rows(job: Job) -> tuple[str, int]:
     tokens, weights = pack(records(), job.length)
     order = list(range(len(tokens)))
     rng.shuffle(order)
+    if not order:
+        return job.name, 0
     save_rows(job.out, job.name, tokens[order], weights[order])
     return job.name, len(tokens)
 
@@ -174,7 +186,10 @@ def main(argv: list[str] | None = None) -> int:
             began, rows = time.time(), 0
             for _, count in pool.imap_unordered(make_rows, jobs(args.kind, args, number, deadline)):
                 rows += count
-            print(f"{args.kind} pass {number}: {rows} rows of {args.context} tokens in {time.time() - began:.0f} s", flush=True)
+            print(
+                f"{args.kind} pass {number}: {rows} rows of {args.context} tokens in {time.time() - began:.0f} s",
+                flush=True,
+            )
             # The marker tells a running training that this pass is whole.
             (args.out / f"{args.kind}-{number}.done").write_text(f"{rows}\n")
             if deadline is not None and time.time() > deadline:

@@ -1,8 +1,8 @@
-"""The small model learns from the large one: it starts as the teacher's most used channels and follows its distribution.
+"""The small model learns from the large one: it starts as the teacher's most used channels and follows its logits.
 
     python -m fulgur.train.distil --run RUN --minutes 4.5
-The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler divergence of
-all 8,192 logits with a share of plain cross-entropy, weighted token by token like annealing.
+The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler divergence
+over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fulgur.train import checkpoint
+from fulgur.train.anneal import CODE_EMPHASIS
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay, warm_then_stable
-from fulgur.train.prune import prune
 from fulgur.train.pretrain import MATRIX_RATE, VECTOR_RATE, add_rates
+from fulgur.train.prune import prune
 from fulgur.train.shapes import shape
 from fulgur.train.streams import Mixture, Stream
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
 CROSS_ENTROPY = 0.2  # share of the plain loss
-EDIT_SHARE = 0.4
+EDIT_SHARE = 0.5
 DECAY_FROM = 0.3  # the learning rate falls over the rest of the stage
 
 
@@ -49,22 +50,28 @@ def stage(args: argparse.Namespace) -> Stage:
     teacher.strength.fill_(1.0)
     teacher.requires_grad_(False)
     code, edits = Stream(args.run / "rows", "code", device, seed=1), Stream(args.run / "rows", "edits", device, seed=1)
-    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)])
+    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)], {"code": CODE_EMPHASIS})
     student = Model(shape(args.shape)).to(device)
     tokens, _ = data.batch(min(args.micro, 16))
     student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))
-    data.restore([{"epoch": 0, "cursor": 0, "source": -1} for _ in data.parts])
+    data.restore({})
     student.strength.fill_(1.0)
-    optimiser = Optimiser(student, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay)
+    optimiser = Optimiser(
+        student, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
+    )
 
     def schedule(step: int, progress: float) -> float:
         return warm_then_stable(step, args.warmup) * decay(max(0.0, progress - DECAY_FROM) / (1 - DECAY_FROM))
 
-    return Stage("distil", args.shape, student, compiled(Distillation(student, teacher), args), optimiser, data, schedule, args)
+    return Stage(
+        "distil", args.shape, student, compiled(Distillation(student, teacher), args), optimiser, data, schedule, args
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train distil", description="Distil the small model from the large one.")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train distil", description="Distil the small model from the large one."
+    )
     add_arguments(parser, rows=128, micro=32)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, 0.1)
     parser.add_argument("--shape", default="30M")

@@ -8,6 +8,7 @@ import lzma
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,23 @@ class Document:
 _XZ = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 128 << 20, "lc": 4, "lp": 0, "pb": 0, "nice_len": 273}]
 
 
+def _open(path: Path, mode: str, compressed: bool) -> IO[str]:
+    if compressed:
+        return lzma.open(path, mode, filters=_XZ if mode == "wt" else None, encoding="utf-8")  # type: ignore[return-value]
+    return path.open(mode, encoding="utf-8")  # type: ignore[return-value]
+
+
 def write_documents(path: Path, documents: Iterable[Document]) -> None:
     """Write JSON lines, compressed when the name ends in .xz; complete or not there at all."""
     partial = path.with_name(path.name + ".partial")
-    opened = lzma.open(partial, "wt", filters=_XZ, encoding="utf-8") if path.suffix == ".xz" else partial.open("w", encoding="utf-8")
-    with opened as out:
+    with _open(partial, "wt", path.suffix == ".xz") as out:
         for document in documents:
             out.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
     partial.replace(path)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
-    with opened as lines:
+    with _open(path, "rt", path.suffix == ".xz") as lines:
         for line in lines:
             yield Document(**json.loads(line))
 

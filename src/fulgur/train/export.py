@@ -1,9 +1,9 @@
 """A trained stage -> pieces small enough to carry -> the packed folder that ships in the package.
 
-    python -m fulgur.train.export pieces --run RUN --stage anneal --out PIECES [--precision bf16]     on the training machine
-    python -m fulgur.train.export pack PIECES --out src/fulgur/assets/60M --head-bits 4                   anywhere
-`quantised` pieces hold the 4-bit groups exactly as the engine reads them, and the embedding in fp16 so that its precision can
-still be chosen. `bf16` pieces hold the whole model, for comparison.
+    python -m fulgur.train.export pieces --run RUN --stage anneal --out PIECES [--precision bf16]
+    python -m fulgur.train.export pack PIECES --label 60M-quantised --out FOLDER
+`quantised` pieces hold the 4-bit groups exactly as the engine reads them, and the embedding in fp16 so that its precision
+can still be chosen. `bf16` pieces hold the whole model, for comparison.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def write_pieces(file: Path, out: Path, label: str, description: dict[str, Any])
         part = out / f"{label}.{index:02d}"
         part.write_bytes(data[start : start + PIECE])
         parts.append(part)
-    description |= {"pieces": [part.name for part in parts], "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    description |= {
+        "pieces": [part.name for part in parts],
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+    }
     (out / f"{label}.json").write_text(json.dumps(description, indent=1) + "\n")
     return parts
 
@@ -153,7 +157,9 @@ def main(argv: list[str] | None = None) -> int:
     join.add_argument("--label", required=True, help="for example 60M-quantised")
     join.add_argument("--out", type=Path, required=True)
     join.add_argument("--tokenizer", type=Path, default=ASSET)
-    join.add_argument("--head-bits", type=int, choices=(4, 8), default=None, help="default: as measured on the training machine")
+    join.add_argument(
+        "--head-bits", type=int, choices=(4, 8), default=None, help="default: as measured on the training machine"
+    )
     floats = actions.add_parser("float", help="pieces to a folder of float weights")
     floats.add_argument("pieces", type=Path)
     floats.add_argument("--label", required=True)

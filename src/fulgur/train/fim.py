@@ -45,16 +45,35 @@ def syntax_spans(text: str, lines: Lines) -> list[tuple[int, int]]:
         return []
     spans = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If | ast.For | ast.While | ast.With | ast.Try):
+        if isinstance(
+            node,
+            ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If | ast.For | ast.While | ast.With | ast.Try,
+        ):
             first, last = node.body[0], node.body[-1]
             spans.add((first.lineno, first.col_offset, last.end_lineno or 0, last.end_col_offset or 0))
-        if isinstance(node, ast.stmt | ast.Call | ast.Subscript | ast.BinOp | ast.BoolOp | ast.Compare | ast.Dict | ast.List | ast.Attribute | ast.arg | ast.keyword | ast.JoinedStr):
+        if isinstance(
+            node,
+            ast.stmt
+            | ast.Call
+            | ast.Subscript
+            | ast.BinOp
+            | ast.BoolOp
+            | ast.Compare
+            | ast.Dict
+            | ast.List
+            | ast.Attribute
+            | ast.arg
+            | ast.keyword
+            | ast.JoinedStr,
+        ):
             spans.add((node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0))
     offsets = ((lines.offset(a, b), lines.offset(c, d)) for a, b, c, d in spans if c)
     return sorted(span for span in offsets if 2 <= span[1] - span[0] <= LONGEST)
 
 
-def choose_span(text: str, begin: int, end: int, lines: Lines, nodes: list[tuple[int, int]], rng: random.Random) -> tuple[int, int]:
+def choose_span(
+    text: str, begin: int, end: int, lines: Lines, nodes: list[tuple[int, int]], rng: random.Random
+) -> tuple[int, int]:
     """A span to hide inside text[begin:end]."""
     if nodes and rng.random() < 0.5:
         low, high = bisect_left(nodes, (begin, 0)), bisect_right(nodes, (end, 0))

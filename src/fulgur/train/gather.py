@@ -1,7 +1,7 @@
 """Source packages of the list -> one compressed archive of clean documents that travels to the training machine.
 
-    pip download --no-deps -d PACKAGES NAME==VERSION     # one by one, the names in sources.txt
-    python -m fulgur.train.gather --packages PACKAGES --out corpus.jsonl.xz
+pip download --no-deps -d PACKAGES NAME==VERSION     # one by one, the names in sources.txt
+python -m fulgur.train.gather --packages PACKAGES --out corpus.jsonl.xz
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ def find_package(source: Source, folders: list[Path]) -> Path:
                 name, version = path.name.split("-")[:2]
                 if normalise(name) == source.key and version.split("+")[0] == source.version:
                     return path
-            elif source.registry == "npm" and path.name == f"{source.name.lstrip('@').replace('/', '-')}-{source.version}.tgz":
+            elif (
+                source.registry == "npm"
+                and path.name == f"{source.name.lstrip('@').replace('/', '-')}-{source.version}.tgz"
+            ):
                 return path
-    raise FulgurError(f"{source.name} {source.version} is not in {', '.join(map(str, folders))}", hint="download it first")
+    raise FulgurError(
+        f"{source.name} {source.version} is not in {', '.join(map(str, folders))}", hint="download it first"
+    )
 
 
 def members(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -78,8 +83,12 @@ def gather(folders: list[Path], out: Path, processes: int) -> list[Document]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train gather", description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--packages", type=Path, nargs="+", required=True, help="folders of downloaded wheels and npm archives")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train gather", description=__doc__.split("\n")[0] if __doc__ else None
+    )
+    parser.add_argument(
+        "--packages", type=Path, nargs="+", required=True, help="folders of downloaded wheels and npm archives"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args(argv)

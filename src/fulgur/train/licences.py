@@ -13,7 +13,9 @@ PERMISSIVE = frozenset(
 )  # fmt: skip
 
 # Free-text licence names as packages write them, the most telling first. A copyleft word anywhere wins over all of these.
-_COPYLEFT = re.compile(r"gpl|lesser general|mozilla|mpl|eclipse|\bepl|cddl|cecill|eupl|sspl|proprietary|commercial", re.I)
+_COPYLEFT = re.compile(
+    r"gpl|lesser general|mozilla|mpl|eclipse|\bepl|cddl|cecill|eupl|sspl|proprietary|commercial", re.I
+)
 _NAMES = (
     (re.compile(r"apache", re.I), "Apache-2.0"),
     (re.compile(r"mit no attribution|mit-0", re.I), "MIT-0"),

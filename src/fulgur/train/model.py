@@ -58,11 +58,18 @@ class Layer(nn.Module):
         batch, tokens, _ = x.shape
 
         def rounded(*weights: Tensor) -> Tensor:
-            return torch.cat([fake_quantise(w, 4, strength) for w in weights]) if len(weights) > 1 else fake_quantise(weights[0], 4, strength)
+            return (
+                torch.cat([fake_quantise(w, 4, strength) for w in weights])
+                if len(weights) > 1
+                else fake_quantise(weights[0], 4, strength)
+            )
 
         h = rms_norm(x, self.attn_norm, c.norm_eps)
         qkv = functional.linear(h, rounded(self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = (part.unflatten(-1, (-1, c.head_dim)).transpose(1, 2) for part in qkv.split((c.q_rows, c.kv_rows, c.kv_rows), -1))
+        q, k, v = (
+            part.unflatten(-1, (-1, c.head_dim)).transpose(1, 2)
+            for part in qkv.split((c.q_rows, c.kv_rows, c.kv_rows), -1)
+        )
         q = rotate(rms_norm(q, self.q_norm, c.norm_eps), cos, sin).to(v.dtype)
         k = rotate(rms_norm(k, self.k_norm, c.norm_eps), cos, sin).to(v.dtype)
         share = c.n_heads // c.n_kv_heads

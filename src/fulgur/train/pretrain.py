@@ -23,9 +23,20 @@ WARMUP = 100
 def stage(args: argparse.Namespace) -> Stage:
     device = prepare(args)
     model = Model(shape(args.shape)).to(device)
-    optimiser = Optimiser(model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay)
+    optimiser = Optimiser(
+        model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
+    )
     data = Mixture([(Stream(args.run / "rows", "code", device), 1.0)])
-    return Stage("pretrain", args.shape, model, compiled(model, args), optimiser, data, lambda step, _: warm_then_stable(step, args.warmup), args)
+    return Stage(
+        "pretrain",
+        args.shape,
+        model,
+        compiled(model, args),
+        optimiser,
+        data,
+        lambda step, _: warm_then_stable(step, args.warmup),
+        args,
+    )
 
 
 def add_rates(parser: argparse.ArgumentParser, matrix: float, vector: float, weight_decay: float) -> None:
@@ -35,7 +46,9 @@ def add_rates(parser: argparse.ArgumentParser, matrix: float, vector: float, wei
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train pretrain", description="Pretrain on code with fill-in-the-middle.")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train pretrain", description="Pretrain on code with fill-in-the-middle."
+    )
     add_arguments(parser)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="60M")

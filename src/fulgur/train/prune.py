@@ -15,7 +15,10 @@ from fulgur.train.model import Model, rms_norm
 def importance(model: Model, tokens: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Mean size of each residual channel (summed over layers), and per layer of each head's output and each neuron."""
     caught: dict[int, Tensor] = {}
-    hooks = [layer.register_forward_pre_hook(lambda _, inputs, i=i: caught.__setitem__(i, inputs[0])) for i, layer in enumerate(model.layers)]
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, i=i: caught.__setitem__(i, inputs[0]))
+        for i, layer in enumerate(model.layers)
+    ]
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
         model.logits(tokens)
     for hook in hooks:
@@ -39,7 +42,11 @@ def importance(model: Model, tokens: Tensor) -> tuple[Tensor, list[Tensor], list
 def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]:
     """Weights for `target`, taken from `model`; `tokens` are a few rows to measure activity on."""
     source = model.config
-    if source.n_layers != target.n_layers or source.n_kv_heads != target.n_kv_heads or source.head_dim != target.head_dim:
+    if (
+        source.n_layers != target.n_layers
+        or source.n_kv_heads != target.n_kv_heads
+        or source.head_dim != target.head_dim
+    ):
         raise FulgurError("pruning keeps depth, key/value heads and head size; the shapes differ in one of them")
     channels, heads, neurons = importance(model, tokens)
     keep = channels.topk(target.d_model).indices.sort().values

@@ -55,7 +55,9 @@ def chosen_head_bits(table: dict[str, dict[str, float | None]]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train quantise", description="Measure what rounding the weights costs.")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train quantise", description="Measure what rounding the weights costs."
+    )
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--stage", default="anneal")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -12,7 +12,9 @@ WEIGHT_UNIT = 16  # a stored weight of 16 means 1.0
 _OPEN = 64
 
 
-def pack(records: Iterable[tuple[list[int], list[float]]], length: int, pad: int = 0) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
+def pack(
+    records: Iterable[tuple[list[int], list[float]]], length: int, pad: int = 0
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
     """Best-fit packing without cutting: [rows, length] tokens and weights. Longer records are left out."""
     done: list[list[tuple[list[int], list[float]]]] = []
     bins: list[tuple[int, list[tuple[list[int], list[float]]]]] = []  # (room left, records)

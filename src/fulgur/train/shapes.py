@@ -9,7 +9,9 @@ from fulgur.text.edit_format import END, EOS, SPECIAL_IDS
 CONTEXT = 2048
 
 
-def _shape(d_model: int, n_layers: int, n_heads: int, d_ffn: int, vocab_size: int = 8192, context: int = CONTEXT) -> ModelConfig:
+def _shape(
+    d_model: int, n_layers: int, n_heads: int, d_ffn: int, vocab_size: int = 8192, context: int = CONTEXT
+) -> ModelConfig:
     return ModelConfig(
         family="fulgur",
         vocab_size=vocab_size,
@@ -34,8 +36,8 @@ def _shape(d_model: int, n_layers: int, n_heads: int, d_ffn: int, vocab_size: in
 SHAPES = {
     "60M": _shape(768, 9, 12, 2048),
     "30M": _shape(512, 9, 8, 1408),
-    "toy": _shape(128, 2, 4, 192, context=256),
-    "toy-small": _shape(64, 2, 2, 128, context=256),
+    "toy": _shape(128, 2, 4, 192, vocab_size=512, context=256),
+    "toy-small": _shape(64, 2, 2, 128, vocab_size=512, context=256),
 }
 
 

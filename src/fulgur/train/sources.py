@@ -41,7 +41,9 @@ def read_sources(path: Path = LIST) -> list[Source]:
             raise FulgurError(f"{path.name}:{number}: not `name version licence split megabytes registry`: {line!r}")
         source = Source(fields[0], fields[1], fields[2], fields[3], float(fields[4]), fields[5])
         if not permitted(source.licence.replace("+", " AND ").replace("|", " OR ")):
-            raise FulgurError(f"{path.name}:{number}: {source.name} has the licence {source.licence}, which is not permissive")
+            raise FulgurError(
+                f"{path.name}:{number}: {source.name} has the licence {source.licence}, which is not permissive"
+            )
         sources.append(source)
     return sources
 

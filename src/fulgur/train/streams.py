@@ -13,6 +13,8 @@ from torch import Tensor
 from fulgur.errors import FulgurError
 from fulgur.train.rows import WEIGHT_UNIT, load_rows
 
+START = {"epoch": 0, "cursor": 0, "source": -1}
+
 
 @dataclass
 class Stream:
@@ -44,7 +46,9 @@ class Stream:
         if self.kind == "code":
             finished = self._finished()
             if not finished:
-                raise FulgurError(f"{self.folder}: no finished pass of code rows", hint="Run `fulgur train data code` first.")
+                raise FulgurError(
+                    f"{self.folder}: no finished pass of code rows", hint="Run `fulgur train data code` first."
+                )
             chosen = finished[self.epoch % len(finished)] if source is None else source
             prefix = f"train-code-{chosen}-"
         else:
@@ -85,33 +89,36 @@ class Stream:
 
 
 class Mixture:
-    """Batches with fixed shares of several streams."""
+    """Batches with fixed shares of several streams; `emphasis` multiplies the loss weights of a kind of rows."""
 
-    def __init__(self, shares: list[tuple[Stream, float]]) -> None:
+    def __init__(self, shares: list[tuple[Stream, float]], emphasis: dict[str, float] | None = None) -> None:
         usable = [(stream, share) for stream, share in shares if share > 0 and stream.available]
         if not usable:
             raise FulgurError("there are no training rows", hint="Run `fulgur train data` first.")
         total = sum(share for _, share in usable)
         self.parts = [(stream, share / total) for stream, share in usable]
+        self.emphasis = emphasis or {}
 
     def batch(self, rows: int) -> tuple[Tensor, Tensor]:
-        """tokens int64 and weights float32, [rows, context + 1], shuffled so that micro-batches are alike."""
+        """tokens int64 and weights float32, [rows, context + 1], interleaved so that micro-batches are alike."""
         counts = [round(share * rows) for _, share in self.parts]
         counts[0] = rows - sum(counts[1:])
-        taken = [stream.take(count) for (stream, _), count in zip(self.parts, counts, strict=True) if count > 0]
-        tokens, weights = torch.cat([t for t, _ in taken]), torch.cat([w for _, w in taken])
-        if len(self.parts) > 1:
-            order = torch.arange(rows, device=tokens.device).reshape(-1, 1) * 2_654_435_761 % 4_294_967_296
-            index = order.flatten().argsort()
-            tokens, weights = tokens[index], weights[index]
-        return tokens.long(), weights.float() / WEIGHT_UNIT
+        tokens, weights, places = [], [], []
+        for (stream, _), count in zip(self.parts, counts, strict=True):
+            if count:
+                taken, weight = stream.take(count)
+                tokens.append(taken.long())
+                weights.append(weight.float() * (self.emphasis.get(stream.kind, 1.0) / WEIGHT_UNIT))
+                places += [(i + 0.5) / count for i in range(count)]
+        order = torch.tensor(sorted(range(rows), key=places.__getitem__), device=tokens[0].device)
+        return torch.cat(tokens)[order], torch.cat(weights)[order]
 
-    def state(self) -> list[dict[str, Any]]:
-        return [stream.state() for stream, _ in self.parts]
+    def state(self) -> dict[str, dict[str, Any]]:
+        return {stream.kind: stream.state() for stream, _ in self.parts}
 
-    def restore(self, states: list[dict[str, Any]]) -> None:
-        for (stream, _), state in zip(self.parts, states, strict=True):
-            stream.restore(state)
+    def restore(self, states: dict[str, dict[str, Any]]) -> None:
+        for stream, _ in self.parts:
+            stream.restore(states.get(stream.kind, START))
 
 
 def heldout_rows(folder: Path, kind: str, rows: int, device: torch.device) -> tuple[Tensor, Tensor] | None:

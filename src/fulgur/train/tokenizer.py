@@ -111,7 +111,9 @@ def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train tokenizer", description="Train the tokenizer on a sample of the corpus.")
+    parser = argparse.ArgumentParser(
+        prog="fulgur train tokenizer", description="Train the tokenizer on a sample of the corpus."
+    )
     parser.add_argument("--corpus", type=Path, required=True, help="the archive that `gather` wrote")
     parser.add_argument("--megabytes", type=float, default=100.0)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
@@ -121,7 +123,14 @@ def main(argv: list[str] | None = None) -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out))
     heldout = [d.text for d in read_documents(args.corpus) if d.split == "heldout" and d.path.endswith(".py")]
-    print(json.dumps({"vocabulary": tokenizer.get_vocab_size(), "heldout_bytes_per_token": round(bytes_per_token(tokenizer, heldout), 3)}))
+    print(
+        json.dumps(
+            {
+                "vocabulary": tokenizer.get_vocab_size(),
+                "heldout_bytes_per_token": round(bytes_per_token(tokenizer, heldout), 3),
+            }
+        )
+    )
     return 0
 
 

@@ -28,7 +28,9 @@ Schedule = Callable[[int, float], float]
 
 def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 128, micro: int = 64) -> None:
     parser.add_argument("--run", type=Path, required=True, help="the run's folder; rows are in RUN/rows")
-    parser.add_argument("--minutes", type=float, default=None, help="wall-clock budget of this stage, compiling included")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="wall-clock budget of this stage, compiling included"
+    )
     parser.add_argument("--steps", type=int, default=None, help="number of steps, instead of a time budget")
     parser.add_argument("--rows", type=int, default=rows, help="rows a step")
     parser.add_argument("--micro", type=int, default=micro, help="rows at a time on the device")
@@ -36,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 128, micro: in
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--checkpoint-seconds", type=float, default=120.0)
     parser.add_argument("--evaluate-seconds", type=float, default=60.0)
-    parser.add_argument("--stop-after", type=int, default=None, help="end early after this step, as if cut off (for tests of resuming)")
+    parser.add_argument(
+        "--stop-after", type=int, default=None, help="end early after this step, as if cut off (for tests of resuming)"
+    )
 
 
 @dataclass
@@ -125,7 +129,9 @@ class Run:
         for start in range(0, args.rows, args.micro):
             part = slice(start, start + args.micro)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                loss = self.stage.loss(tokens[part, :-1].contiguous(), tokens[part, 1:].contiguous(), weights[part].contiguous())
+                loss = self.stage.loss(
+                    tokens[part, :-1].contiguous(), tokens[part, 1:].contiguous(), weights[part].contiguous()
+                )
             (loss / total).backward()
             loss_sum += loss.detach()
         self.stage.optimiser.step(scale)
@@ -172,8 +178,15 @@ class Run:
                 now = time.monotonic()
                 if value != value:
                     raise FulgurError(f"{self.stage.name}: the loss is not a number at step {self.step}")
-                row: dict[str, Any] = {"loss": round(value, 4), "rate": round(scale, 4), "progress": round(self.progress(), 4)}
-                row |= {"tokens": self.tokens, "tokens_per_second": round((self.tokens - logged_tokens) / max(now - logged, 1e-9))}
+                row: dict[str, Any] = {
+                    "loss": round(value, 4),
+                    "rate": round(scale, 4),
+                    "progress": round(self.progress(), 4),
+                }
+                row |= {
+                    "tokens": self.tokens,
+                    "tokens_per_second": round((self.tokens - logged_tokens) / max(now - logged, 1e-9)),
+                }
                 logged, logged_tokens = now, self.tokens
                 if now - evaluated > self.args.evaluate_seconds:
                     row |= self.heldout()
@@ -185,7 +198,9 @@ class Run:
             if self.step == self.args.stop_after:
                 self.save()
                 return
-        self.say({"tokens": self.tokens, "seconds": round(self.spent + time.monotonic() - self.began, 1), **self.heldout()})
+        self.say(
+            {"tokens": self.tokens, "seconds": round(self.spent + time.monotonic() - self.began, 1), **self.heldout()}
+        )
         self.save(done=not self.stopping)
 
 

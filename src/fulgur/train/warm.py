@@ -1,6 +1,6 @@
 """A rehearsal on random rows: every GPU stage runs a few steps, so that the compiler's cache is warm and a fault shows early.
 
-    python -m fulgur.train.warm --run RUN/rehearsal --shape 60M --student 30M
+python -m fulgur.train.warm --run RUN/rehearsal --shape 60M --student 30M
 """
 
 from __future__ import annotations

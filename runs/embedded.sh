@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# The embedded models, from the corpus archive to pieces that can be carried away, unattended on one GPU machine.
+#
+#   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 24] [--anneal 7] [--distil 4.5]
+#
+# --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
+# preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/finished appears at the end, RUN/failed names stages
+# that failed. Run it again with the same RUN and it goes on where it was cut. For a detached run:
+#   setsid nohup bash runs/embedded.sh … > /dev/null 2>&1 &
+set -u
+
+RUN= ARCHIVE= MINUTES=24 ANNEAL=7 DISTIL=4.5 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --run) RUN=$2 ;; --archive) ARCHIVE=$2 ;; --minutes) MINUTES=$2 ;; --anneal) ANNEAL=$2 ;; --distil) DISTIL=$2 ;;
+    --shape) SHAPE=$2 ;; --student) STUDENT=$2 ;; --passes) PASSES=$2 ;; --warm) WARM=$2 ;;
+    --stage-options) STAGE_OPTIONS=$2 ;; --data-options) DATA_OPTIONS=$2 ;; --corpus-options) CORPUS_OPTIONS=$2 ;;
+    *) echo "embedded.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+[ -n "$RUN" ] && [ -n "$ARCHIVE" ] || { echo "usage: embedded.sh --run FOLDER --archive FILE [--minutes N] …" >&2; exit 2; }
+
+BEGAN=$(date +%s)
+mkdir -p "$RUN/out"
+RUN=$(cd "$RUN" && pwd)
+# The run works on its own copy of the code: the tree may change while it trains.
+if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$ARCHIVE" "$RUN/"; fi
+ARCHIVE=$RUN/$(basename "$ARCHIVE")
+export PYTHONPATH=$RUN/src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$RUN/inductor TRITON_CACHE_DIR=$RUN/triton
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TOKENIZERS_PARALLELISM=false
+PYTHON=${PYTHON:-python3}
+cd "$RUN" || exit 1
+exec >> "$RUN/log" 2>&1
+rm -f finished failed
+
+say() { echo "$(date -u +%H:%M:%S) [$(( $(date +%s) - BEGAN )) s] $*" | tee "$RUN/status.txt"; }
+left() { $PYTHON -c "print(round($MINUTES - ($(date +%s) - $BEGAN) / 60 - $1, 3))"; }  # minutes left after keeping $1
+# attempt NAME COMMAND…: run, and once more if it fails (stages go on from their checkpoint); a failure is recorded, not fatal.
+attempt() {
+  local name=$1; shift
+  for try in 1 2; do
+    say "$name (try $try)"
+    if "$@" > "$RUN/$name.log" 2>&1; then say "$name done: $(tail -n 1 "$RUN/$name.log")"; return 0; fi
+    say "$name FAILED: $(tail -n 3 "$RUN/$name.log" | tr '\n' ' ')"
+  done
+  echo "$name" >> failed
+  return 1
+}
+stage() { local name=$1; shift; attempt "$name" $PYTHON -m "fulgur.train.$name" --run "$RUN" $STAGE_OPTIONS "$@"; }
+
+if [ "$WARM" = 1 ]; then
+  $PYTHON -m fulgur.train.warm --run "$RUN/rehearsal" --shape "$SHAPE" --student "$STUDENT" -- $STAGE_OPTIONS > rehearsal.log 2>&1 &
+  WARM_PID=$!
+fi
+[ -e corpus/report.json ] || attempt corpus $PYTHON -m fulgur.train.corpus --archive "$ARCHIVE" --out corpus $CORPUS_OPTIONS
+[ -e rows/code-0.done ] || attempt data $PYTHON -m fulgur.train.data code --corpus corpus --out rows $DATA_OPTIONS
+
+# While the GPU works, the CPU cores make the other passes and the edits.
+EDIT_MINUTES=$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 2.5)")")
+( nice -n 5 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 1 --passes 1 $DATA_OPTIONS
+  nice -n 10 $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 2 --minutes "$EDIT_MINUTES" $DATA_OPTIONS & EDITS=$!
+  nice -n 15 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 2 --passes $((PASSES - 2)) $DATA_OPTIONS
+  wait $EDITS ) > rows.log 2>&1 &
+ROWS_PID=$!
+if [ "$WARM" = 1 ]; then
+  if wait $WARM_PID; then say "rehearsal done: $(tail -n 1 rehearsal.log)"; else say "rehearsal FAILED: $(tail -n 3 rehearsal.log | tr '\n' ' ')"; echo rehearsal >> failed; fi
+fi
+
+stage pretrain --shape "$SHAPE" --minutes "$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 1.5)")")"
+say "waiting for edits"
+wait $ROWS_PID
+tail -n 3 rows.log
+stage anneal --minutes "$ANNEAL"
+BEST=anneal; [ -e anneal/checkpoint.pt ] || BEST=pretrain
+attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage $BEST
+attempt export-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out
+stage distil --teacher $BEST --shape "$STUDENT" --minutes "$(left 1.0)"
+attempt quantise-small $PYTHON -m fulgur.train.quantise --run "$RUN" --stage distil
+attempt export-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out
+attempt plot $PYTHON -m fulgur.train.plot --run "$RUN" --out losses.svg
+tar cJf out/logs.tar.xz --exclude='*.pt*' log ./*.log losses.svg corpus/report.json corpus/manifest.jsonl.xz */losses.jsonl */quantise.json
+attempt export-bf16-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out --precision bf16
+attempt export-bf16-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out --precision bf16
+say "finished$( [ -e failed ] && echo ", failed: $(tr '\n' ' ' < failed)")"
+touch finished
