@@ -40,7 +40,7 @@ after = "custom_tool_call_output"
 steps = [{text = "The file is changed."}]
 [[reply]]
 match = "run a command"
-steps = [{call = "shell", arguments = {command = "echo made > made.txt && echo it-ran"}}]
+steps = [{call = "shell", arguments = {command = "touch made.txt"}}]
 [[reply]]
 match = "change the file"
 [[reply.steps]]

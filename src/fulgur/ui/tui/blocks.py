@@ -8,7 +8,7 @@ from fulgur.ui.tui.theme import Span, paint, printable
 from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
 # Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
-QUIET_TOOLS = frozenset({"read", "read_file", "search", "list", "list_dir", "apply_patch", "edit", "update_plan"})
+QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit"})
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
 
 

@@ -1,0 +1,118 @@
+"""Tools on the real screen: questions and their answers, diffs, undo, sessions and models by slash command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from terminal import CTRL_D, ENTER, ESC, Terminal
+
+from fulgur.ui.tui.approvals import ARM_SECONDS
+
+Start = Callable[..., Terminal]
+ASK = ("-c", "approval_policy=untrusted")
+
+
+def asked(terminal: Terminal) -> None:
+    """Until the question is there and takes keys."""
+    terminal.wait(lambda: "? $ touch made.txt" in terminal.text)
+    time.sleep(ARM_SECONDS + 0.1)
+    terminal.pump()
+
+
+def open_question(fulgur: Start) -> Terminal:
+    terminal = fulgur(*ASK)
+    terminal.wait("› ")
+    terminal.send("run a command", ENTER)
+    asked(terminal)
+    return terminal
+
+
+def test_yes_runs_it_once_and_asks_again(fulgur: Start, project: Path) -> None:
+    terminal = open_question(fulgur)
+    assert not (project / "made.txt").exists()
+    terminal.send("y")
+    terminal.wait("The call is over.")
+    assert (project / "made.txt").exists() and "allowed once" in terminal.everything
+    terminal.send("run a command again", ENTER)
+    asked(terminal)
+
+
+def test_always_is_remembered_also_by_the_next_session(fulgur: Start) -> None:
+    terminal = open_question(fulgur)
+    assert "always `touch" in terminal.text
+    terminal.send("a")
+    terminal.wait("The call is over.")
+    terminal.send(CTRL_D)
+    assert terminal.exit_code() == 0
+    again = fulgur(*ASK)
+    again.wait("› ")
+    again.send("run a command", ENTER)
+    again.wait("The call is over.")
+    assert "allow once" not in again.everything
+
+
+def test_no_takes_a_reason_that_the_model_reads(fulgur: Start, project: Path) -> None:
+    terminal = open_question(fulgur)
+    terminal.send("n")
+    terminal.wait("no, because:")
+    terminal.send("any other name", ENTER)
+    terminal.wait("› any other name")
+    terminal.wait("not allowed")
+    assert not (project / "made.txt").exists()
+
+
+def test_a_sentence_is_a_no_and_escape_stops(fulgur: Start, project: Path) -> None:
+    terminal = open_question(fulgur)
+    terminal.send("say something else", ENTER)
+    terminal.wait("› say something else")
+    terminal.wait("tokens ·")
+    terminal.send("run a command", ENTER)
+    terminal.wait(lambda: terminal.text.count("? $ touch made.txt") == 1 and "allow once" in terminal.text)
+    time.sleep(ARM_SECONDS + 0.4)
+    terminal.send(ESC)
+    terminal.wait("stopped; what was said is kept")
+    assert not (project / "made.txt").exists()
+
+
+def test_a_change_is_shown_in_colour_and_undone(screen: Terminal, project: Path) -> None:
+    screen.send("change the file", ENTER)
+    screen.wait("The file is changed.")
+    screen.wait("tokens ·")
+    assert (project / "app.py").read_text() == "x = 2\n"
+    assert "• Edited app.py  +1 −1" in screen.everything
+    assert screen.colour_of("- x = 1") == "red" and screen.colour_of("+ x = 2") == "green"
+    screen.send("/diff", ENTER)
+    screen.wait(lambda: screen.everything.count("+ x = 2") == 2)
+    screen.send("/undo", ENTER)
+    screen.wait("undone: app.py")
+    assert (project / "app.py").read_text() == "x = 1\n"
+
+
+def test_a_session_goes_on_after_a_kill(fulgur: Start) -> None:
+    first = fulgur()
+    first.wait("› ")
+    first.send("tell a short story", ENTER)
+    first.wait("220 tokens")
+    first.program.kill()
+    second = fulgur("--resume")
+    second.wait("w0219")
+    assert "› tell a short story" in second.everything
+    second.send("and now", ENTER)
+    second.wait("You said: and now")
+    second.send("/resume", ENTER)
+    second.wait("2 turns  tell a short story")
+
+
+def test_commands_say_what_they_did(screen: Terminal) -> None:
+    screen.send("/model", ENTER, ENTER)
+    screen.wait("  scripted")
+    screen.send("/fast on", ENTER)
+    screen.wait("fast tier on")
+    screen.send("/help", ENTER)
+    screen.wait("queue for after this turn")
+    screen.send("/frok", ENTER)
+    screen.wait("there is no /frok")
+    screen.send("/fork", ENTER)
+    screen.wait("a copy from here")
