@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, NoEdit, Rewrite
+from fulgur.tools.refactor.source import Edit, Source, Unusable, apply_edits, parse_region
 from fulgur.train.edits import (  # noqa: F401  (importing registers the operations)
     containers,
     expressions,
@@ -21,12 +22,12 @@ from fulgur.train.edits.example import OPERATIONS, Change, EditExample, Operatio
 from fulgur.train.edits.nextedit import next_edits
 from fulgur.train.edits.phrase import Instruction, instruction, phrasings
 from fulgur.train.edits.regions import choose_region
-from fulgur.train.edits.source import Edit, Source, Unusable, apply_edits, parse_region
 
 ABOVE_CHARS = (0, 120, 300, 800, 1500)
 BELOW_CHARS = (0, 100, 250, 600)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
 MOST_SITES = 16
+LONGEST_FILE = 400_000
 SPLITS = ("train", "seen", "heldout_phrasing", "heldout_op")
 
 
@@ -46,7 +47,7 @@ def generate_file(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}")
-    if any(token in source for token in SPECIAL_TOKENS):
+    if len(source) > LONGEST_FILE or "\t" in source or any(token in source for token in SPECIAL_TOKENS):
         return []
     try:
         src = Source(source, path)

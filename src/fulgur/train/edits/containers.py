@@ -7,9 +7,9 @@ import random
 import re
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.source import Edit, Source, dotted
 from fulgur.train.edits import values
 from fulgur.train.edits.example import Change, operation, shuffled
-from fulgur.train.edits.source import Edit, Source, dotted
 
 
 def without_last(src: Source, last_start: int, last_end: int, first: bool) -> Edit | None:

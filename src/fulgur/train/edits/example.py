@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fulgur.text.edit_format import Answer, Call, RecentEdit
-from fulgur.train.edits.source import Edit, Source
+from fulgur.tools.refactor.source import Edit, Source
 
 
 @dataclass

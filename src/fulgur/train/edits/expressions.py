@@ -7,8 +7,8 @@ import random
 import re
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.source import FUNCTIONS, Edit, Source, Unusable, dotted
 from fulgur.train.edits.example import Change, operation
-from fulgur.train.edits.source import FUNCTIONS, Edit, Source, Unusable, dotted
 
 SAFE_PARENTS = (ast.If, ast.While, ast.BoolOp, ast.Return, ast.Assign, ast.Assert)
 TEST_PARENTS = (ast.If, ast.While, ast.Return, ast.Assign, ast.Assert)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
+from fulgur.tools.refactor.source import Edit, Source
 from fulgur.train.edits.example import Change, operation, shuffled
-from fulgur.train.edits.source import Edit, Source
 from fulgur.train.edits.values import WORDS
 
 MODULES = WORDS["unused_modules"]

@@ -8,10 +8,10 @@ import re
 from collections import defaultdict
 
 from fulgur.text.edit_format import Answer, NoEdit, RecentEdit, Rewrite
+from fulgur.tools.refactor.source import Edit, Source, Unusable, apply_edits, dotted, parse_region
 from fulgur.train.edits import values
 from fulgur.train.edits.example import OPERATIONS, EditExample
 from fulgur.train.edits.regions import MAX_CHARS, MAX_LINES, choose_region
-from fulgur.train.edits.source import Edit, Source, Unusable, apply_edits, dotted, parse_region
 
 DONE = 0.15  # share of sequences where every site is done: nothing is left to edit
 SITE_OPS = ("is_none", "not_in", "use_fstring", "optional_union", "modern_super", "augmented_assignment", "use_literal")

@@ -8,8 +8,8 @@ import tokenize
 from collections import Counter
 
 from fulgur.text.edit_format import Call, NoEdit, Rewrite, parse_answer
+from fulgur.tools.refactor.source import FUNCTIONS, Unusable, parse_region
 from fulgur.train.edits.example import OPERATIONS, EditExample
-from fulgur.train.edits.source import FUNCTIONS, Unusable, parse_region
 
 
 def normal(text: str) -> str:

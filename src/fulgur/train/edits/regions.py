@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 
-from fulgur.train.edits.source import BLOCKS, FUNCTIONS, Source, Unusable
+from fulgur.tools.refactor.source import BLOCKS, FUNCTIONS, Source, Unusable
 
 MAX_LINES = 60
 MAX_CHARS = 2400

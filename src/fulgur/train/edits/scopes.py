@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
+from fulgur.tools.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable, names_in
 from fulgur.train.edits import values
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.signatures import parameters
-from fulgur.train.edits.source import FUNCTIONS, Edit, Function, Source, Unusable, names_in
 
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 

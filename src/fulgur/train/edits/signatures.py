@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
+from fulgur.tools.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 from fulgur.train.edits import oracle, values
 from fulgur.train.edits.example import Change, operation, shuffled
-from fulgur.train.edits.source import Edit, Function, Source, Unusable, dotted, names_in
 
 
 def parameters(function: Function) -> list[ast.arg]:

@@ -7,8 +7,8 @@ import random
 import re
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.source import FUNCTIONS, Edit, Source, dotted, names_in
 from fulgur.train.edits.example import Change, operation, shuffled
-from fulgur.train.edits.source import FUNCTIONS, Edit, Source, dotted, names_in
 
 OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),

@@ -13,7 +13,6 @@ from typing import TypeVar
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody")
-MAX_CHARS = 400_000
 
 NodeT = TypeVar("NodeT", bound=ast.AST)
 
@@ -28,7 +27,7 @@ class Edit:
 
 
 class Unusable(Exception):
-    """This file or site cannot be used; the generator goes on with the next."""
+    """This file or place cannot be worked on; the message says why."""
 
 
 def apply_edits(text: str, edits: Iterable[Edit], base: int = 0) -> str:
@@ -64,8 +63,8 @@ class Source:
     """A parsed file. Nodes inside f-strings are left out of `nodes`: their positions differ between Python versions."""
 
     def __init__(self, text: str, path: str = "file.py") -> None:
-        if len(text) > MAX_CHARS or "\r" in text or "\t" in text or "\f" in text or "\0" in text:
-            raise Unusable("line endings, tabs or size")
+        if "\r" in text or "\f" in text or "\0" in text:
+            raise Unusable("it has characters that end lines in more than one way")
         self.text = text
         self.path = path
         self.tree = parse(text)

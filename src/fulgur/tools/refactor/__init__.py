@@ -1,0 +1,57 @@
+"""Exact refactorings of one Python file: every byte that need not change stays. The model asks for them by a call.
+
+rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
+remove_parameter FUNCTION NAME · use_keywords FUNCTION · extract_constant VALUE NAME
+add_import import x · remove_import NAME · remove_unused_imports · sort_imports
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fulgur.text.edit_format import Call, format_call
+from fulgur.tools.refactor import imports, parameters
+from fulgur.tools.refactor.errors import RefactorError
+from fulgur.tools.refactor.rename import rename
+from fulgur.tools.refactor.source import Source, Unusable, parse
+
+Span = tuple[int, int] | None
+
+# name -> (least arguments, most arguments, what does it)
+CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]] = {
+    "rename": (2, 2, lambda src, a, at: rename(src, a[0], a[1], at)),
+    "rename_parameter": (3, 3, lambda src, a, at: parameters.rename_parameter(src, a[0], a[1], a[2], at)),
+    "add_parameter": (
+        2,
+        3,
+        lambda src, a, at: parameters.add_parameter(src, a[0], a[1], a[2] if len(a) == 3 else None, at),
+    ),
+    "remove_parameter": (2, 2, lambda src, a, at: parameters.remove_parameter(src, a[0], a[1], at)),
+    "use_keywords": (1, 1, lambda src, a, at: parameters.use_keywords(src, a[0], at)),
+    "extract_constant": (2, 2, lambda src, a, at: imports.extract_constant(src, a[0], a[1], at)),
+    "add_import": (2, 12, lambda src, a, at: imports.add_import(src, a)),
+    "remove_import": (1, 1, lambda src, a, at: imports.remove_import(src, a[0])),
+    "remove_unused_imports": (0, 0, lambda src, a, at: imports.remove_unused_imports(src)),
+    "sort_imports": (0, 0, lambda src, a, at: imports.sort_imports(src)),
+}
+
+
+def apply_call(text: str, call: Call, at: Span = None) -> str:
+    """The file's text after the refactoring; `at` is the span the user meant, where a name has several meanings.
+
+    Raises RefactorError when it cannot be done exactly. The text must have plain line feeds.
+    """
+    if call.name not in CALLS:
+        raise RefactorError(f"there is no refactoring {call.name}", hint=f"There are: {', '.join(CALLS)}.")
+    least, most, apply = CALLS[call.name]
+    if not least <= len(call.args) <= most:
+        raise RefactorError(f"{format_call(call)!r} has the wrong number of arguments")
+    try:
+        result = apply(Source(text), call.args, at)
+        parse(result)
+    except Unusable as error:
+        raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+    return result
+
+
+__all__ = ["CALLS", "RefactorError", "apply_call"]
