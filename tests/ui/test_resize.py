@@ -1,4 +1,4 @@
-"""Resizing in tmux, which folds rows as modern terminals do: the draft and every streamed word stay, nothing is left over."""
+"""Resizing in tmux, which folds rows as modern terminals do: draft and words stay, nothing is left over."""
 
 from __future__ import annotations
 

@@ -91,6 +91,7 @@ class Tui(Surface):
         self.say("/help shows commands and keys, @ names a file")
         for warning in self.settings.warnings:
             self.complain(warning, "", warning=True)
+        self.screen.flush_rows()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.on_loop_error)
         for number in (signal.SIGTERM, signal.SIGHUP):

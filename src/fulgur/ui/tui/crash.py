@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
 def log_crash(error: BaseException, log: Path) -> str:
     """Append the traceback to the log; where it happened, in one line."""
-    with log.open("a", encoding="utf-8") as file:
+    with suppress(OSError), log.open("a", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -50,6 +50,10 @@ class FrameOutput(Vt100_Output):
             self._settle_paste()
             super().flush()
 
+    def erase_down(self) -> None:
+        # tmux moves the screen into its history when it is erased from the very first cell: begin one cell later.
+        self.write_raw("\x1b[K\x1b[C\x1b[J\x1b[D")
+
     # The renderer switches bracketed paste off and on around every erase: send only what really changes.
     def enable_bracketed_paste(self) -> None:
         self._paste_wanted = True
