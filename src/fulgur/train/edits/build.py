@@ -190,9 +190,11 @@ def built_call(
     split: str,
 ) -> EditExample | None:
     """The answer is a call: the region stays as it is, edits (if any) spoil the file around it."""
-    if change.call is None or any(e.start < region[1] and e.end > region[0] for e in change.edits):
+    if change.call is None or any(e.start < region[1] and e.end > region[0] for e in change.edits) != change.spoils:
         return None
     before = src.text[slice(*region)]
+    if change.spoils:
+        before = apply_edits(before, change.edits, region[0])
     parse_region(before)
     if change.unique and count(before, change.unique) != 1:
         return None
@@ -209,8 +211,8 @@ def built_call(
         if again is None:
             return None
         written, answer = again, NoEdit()
-    text = apply_edits(src.text, change.edits)
-    shift = sum(len(e.text) - (e.end - e.start) for e in change.edits if e.end <= region[0])
+    text = src.text if change.spoils else apply_edits(src.text, change.edits)
+    shift = 0 if change.spoils else sum(len(e.text) - (e.end - e.start) for e in change.edits if e.end <= region[0])
     moved = (region[0] + shift, region[1] + shift)
     return finish(src, op.name, moved, before, answer, written, split, rng, text)
 

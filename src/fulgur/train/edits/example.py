@@ -23,6 +23,7 @@ class Change:
     unique: str | None = None  # an identifier or text that must occur exactly once in the region
     once: str | None = None  # a pattern that must match exactly once in the region, where the instruction names nothing
     call: Call | None = None  # the answer is this call, the region stays as it is
+    spoils: bool = False  # with a call: the edits are made inside the region, before the prompt is written
     noop: bool = True  # the finished region under the same instruction is a "nothing to do"
 
 

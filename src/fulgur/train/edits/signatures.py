@@ -210,13 +210,21 @@ def add_parameter_callers(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("call")
 def remove_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
-    for function in shuffled(src.of(ast.FunctionDef), rng):
-        if not isinstance(src.parents.get(function), ast.Module) or not parameters(function):
+    for function in shuffled(src.functions(), rng):
+        whole = src.whole_lines(function)
+        if rng.random() < 0.75:  # real code seldom has parameters that nobody uses: one is put in
+            where, before = last_parameter(src, function)
+            taken = {arg.arg for arg in parameters(function)} | names_in(function)
+            name = values.fresh(taken, values.PARAMETERS, rng)
+            default = f"={values.literal_for(name, rng)}" if defaults(function) or rng.random() < 0.4 else ""
+            edits = [Edit(where, where, f"{before}{name}{default}")]
+        elif parameters(function):
+            name, edits = rng.choice(parameters(function)).arg, []
+        else:
             continue
-        arg = rng.choice(parameters(function))
-        slots = {"func": function.name, "param": arg.arg}
-        call = Call("remove_parameter", (function.name, arg.arg))
-        yield Change([], slots, call=call, cover=src.whole_lines(function), within=src.whole_lines(function))
+        slots = {"func": function.name, "param": name}
+        call = Call("remove_parameter", (function.name, name))
+        yield Change(edits, slots, call=call, cover=whole, within=whole, spoils=bool(edits))
 
 
 @operation("call")
