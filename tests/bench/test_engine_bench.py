@@ -34,7 +34,7 @@ def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     pytest.importorskip("fulgur.kernels._native")
     for module in (engine, comparison):
         monkeypatch.setattr(module, "SHAPES", {"60M": TINY})
-    monkeypatch.setattr(engine, "QUICK", comparison.Effort(rounds=1, repeat=1))
+    monkeypatch.setattr(engine, "QUICK", engine.Effort(rounds=1, repeat=1))
     out, plot = tmp_path / "rows.json", tmp_path / "rows.svg"
     assert (
         main(["bench", "engine", "--quick", "--no-peer", "--bits", "4", "--json", str(out), "--plot", str(plot)]) == 0

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 
 from fulgur.bench.peer import Settings, candidates, write_gguf
+from fulgur.bench.report import cores
 from fulgur.bench.shapes import SEED, SHAPES
 from fulgur.bench.worker import Worker, WorkerDied
+from fulgur.kernels import _native
+from fulgur.kernels.native import default_threads
 from fulgur.model.random import RandomSource
 from fulgur.model.weights import assemble, save_packed
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512
-WIDTHS = (4, 8, 16)
 _ROOM = 2048  # tokens of KV cache: the context and the longest edit of the replay
 _LONG_REPLAY = 5.0  # seconds; a replay that takes longer is run once
 
 
-@dataclass(frozen=True)
-class Effort:
-    rounds: int
-    repeat: int  # decodes of 64 tokens within a round
-
-
 class Comparison:
     """Seconds (and GB/s) of each round, by what was measured, in `samples`."""
+
+    widths = (4, 8, 16)  # tokens verified in one step
 
     def __init__(self, model: str, bits: int, folder: Path, tokenizer: Path) -> None:
         self.model, self.bits = model, bits
@@ -37,7 +34,7 @@ class Comparison:
         self.samples: dict[str, list[float]] = defaultdict(list)
         self.notes: list[str] = []
         self.replayed = {"tokens": 0, "drafted": 0, "accepted": 0}
-        self.threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.threads = default_threads()
         self.folder = folder / f"{model}-int{bits}"
         self._tokenizer = tokenizer
         self._workers: dict[str, Worker] = {}
@@ -65,7 +62,7 @@ class Comparison:
         write_gguf(path, self.config, SEED, self.bits)
         best: dict[str, tuple[float, Settings]] = {}
         died: list[str] = []
-        for settings in candidates(self.threads):
+        for settings in candidates(cores(), self.threads):
             try:
                 worker = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
             except WorkerDied as error:
@@ -94,20 +91,18 @@ class Comparison:
             self._workers[f"llama_{kind}"] = started[settings]
             self.notes.append(f"{label}: llama.cpp's fastest {kind}: {settings}")
 
-    def round(self, effort: Effort) -> None:
-        """Everything once, ours and the peer's in turn."""
-        from fulgur.kernels import _native
-
+    def round(self, repeat: int) -> None:
+        """Everything once, ours and the peer's in turn; a decode is the median of `repeat` runs of 64 tokens."""
         self.samples["bandwidth"].append(float(_native.read_bandwidth(self.bytes_per_token, self.threads, 0.2)))
-        decode = {"context": CONTEXT, "count": DECODE, "repeat": effort.repeat}
+        decode = {"context": CONTEXT, "count": DECODE, "repeat": repeat}
         for name, worker in (("decode", "ours"), ("llama_decode", "llama_decode"), ("single", "single")):
             if worker in self._workers:
                 self._note(name, self._workers[worker].call("decode", **decode), DECODE)
         for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
             if worker in self._workers:
                 self._note(name, self._workers[worker].call("prefill", count=PREFILL, repeat=2), PREFILL)
-        for width in (1, *WIDTHS):
-            step = {"context": CONTEXT, "width": width, "repeat": 4 * effort.repeat}
+        for width in (1, *self.widths):
+            step = {"context": CONTEXT, "width": width, "repeat": 4 * repeat}
             self._note(f"verify{width}", self._workers["ours"].call("verify", **step), 1)
         if not self.samples["edit"] or self.samples["edit"][0] * self.replayed["tokens"] < _LONG_REPLAY:
             replayed = self._workers["ours"].call("replay", tokenizer=str(self._tokenizer), speculate=True)

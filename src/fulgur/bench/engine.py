@@ -12,13 +12,24 @@ import argparse
 import importlib.util
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
-from fulgur.bench.comparison import WIDTHS, Comparison, Effort
 from fulgur.bench.report import Report, progress
 from fulgur.bench.shapes import SHAPES
 from fulgur.errors import FulgurError, UsageError
+
+if TYPE_CHECKING:
+    from fulgur.bench.comparison import Comparison
+
+
+@dataclass(frozen=True)
+class Effort:
+    rounds: int
+    repeat: int  # decodes within a round
+
 
 FULL, QUICK = Effort(rounds=7, repeat=5), Effort(rounds=2, repeat=2)
 
@@ -85,7 +96,8 @@ def _measure(
     begin: Callable[[str], None],
     report: Report,
 ) -> None:
-    from fulgur.bench.memory import memory_ratio
+    from fulgur.bench.comparison import Comparison
+    from fulgur.bench.memory import measure_memory
 
     label = f"{model} int{bits}"
     begin(f"{label}: random weights")
@@ -95,11 +107,12 @@ def _measure(
             comparison.add_peer()
         for i in range(effort.rounds):
             begin(f"{label}: round {i + 1}")
-            comparison.round(effort)
+            comparison.round(effort.repeat)
         _add_rows(report, comparison)
         begin(f"{label}: memory")
-        ratio, _ = memory_ratio(comparison.folder)
-        _add(report, f"engine.memory.ratio.{model}.int{bits}", ratio, "x")
+        memory = measure_memory(comparison.folder)
+        _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
+        _add(report, f"engine.memory.beyond_mb.{model}.int{bits}", memory.beyond / 1e6, "MB")
     report.notes += comparison.notes
     report.machine |= {"isa": comparison.about["isa"], "threads": comparison.about["threads"]}
 
@@ -122,7 +135,7 @@ def _add_rows(report: Report, measured: Comparison) -> None:
         _add(report, f"llama.prefill.tok_s.{name}", measured.rate("llama_prefill"), "tok/s")
         _add(report, f"engine.decode.ratio_llama.{name}", measured.ratio("llama_decode", "decode"), "x")
         _add(report, f"engine.prefill.ratio_llama.{name}", measured.ratio("llama_prefill", "prefill"), "x")
-    for width in WIDTHS:
+    for width in measured.widths:
         _add(report, f"engine.verify{width}.ratio.{name}", measured.ratio(f"verify{width}", "verify1"), "x")
     replayed = measured.replayed
     _add(report, f"engine.edit.tok_s.{name}", measured.rate("edit"), "tok/s")

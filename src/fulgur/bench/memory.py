@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.engine.process import EngineClient
 
 
-def memory_ratio(folder: Path) -> tuple[float, int]:
-    """Resident bytes over weights + KV cache, and the resident bytes."""
+@dataclass(frozen=True)
+class Memory:
+    resident: int
+    needed: int  # weights and KV cache
+
+    @property
+    def ratio(self) -> float:
+        return self.resident / self.needed
+
+    @property
+    def beyond(self) -> int:
+        """The interpreter, the libraries, the tokenizer, buffers: nearly the same for every model."""
+        return self.resident - self.needed
+
+
+def measure_memory(folder: Path) -> Memory:
+    """Start the engine on a packed folder, fill its cache, and look."""
     return asyncio.run(_measure(folder))
 
 
-async def _measure(folder: Path) -> tuple[float, int]:
+async def _measure(folder: Path) -> Memory:
     client = await EngineClient.start(folder)
     try:
         info = client.info
@@ -25,8 +41,7 @@ async def _measure(folder: Path) -> tuple[float, int]:
             async for _ in client.generate(GenerateRequest(prompt, SamplingParams(max_tokens=4, ignore_eos=True))):
                 pass
         assert client.pid is not None
-        resident = _resident(client.pid)
-        return resident / (info.weight_bytes + info.kv_bytes), resident
+        return Memory(_resident(client.pid), info.weight_bytes + info.kv_bytes)
     finally:
         await client.close()
 

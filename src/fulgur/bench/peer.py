@@ -32,9 +32,9 @@ class Settings:
         return f"{self.threads} threads" + "".join(f", {flag}" for flag in flags)
 
 
-def candidates(threads: int) -> Iterator[Settings]:
-    """All threads first: the setting that wins almost everywhere is tried first."""
-    for count in dict.fromkeys((threads, 1)):
+def candidates(*threads: int) -> Iterator[Settings]:
+    """Every combination, for each of these numbers of threads and for one."""
+    for count in dict.fromkeys((*threads, 1)):
         for repack in (True, False):
             for flash in (True, False):
                 yield Settings(count, flash, repack)

@@ -91,15 +91,19 @@ def format_value(value: float) -> str:
 
 def machine() -> dict[str, Any]:
     """The hardware and the software that numbers depend on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "cpu": _cpu_name(),
-        "cores": cores,
+        "cores": cores(),
         "memory_gb": _memory_gb(),
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "fulgur": __version__,
     }
+
+
+def cores() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError
+
+
+MAX_LAYERS = 1024  # far beyond any model: a damaged number must not make a list of millions of tensors
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class ModelConfig:
         for field in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "max_context"):
             if getattr(self, field) < 1:
                 raise FulgurError(f"model config: {field} is {getattr(self, field)}, it must be at least 1")
+        if self.n_layers > MAX_LAYERS:
+            raise FulgurError(f"model config: {self.n_layers} layers; no model has more than {MAX_LAYERS}")
         if self.n_heads % self.n_kv_heads:
             raise FulgurError(
                 f"model config: {self.n_heads} attention heads cannot share {self.n_kv_heads} key/value heads"
@@ -97,7 +103,8 @@ class ModelConfig:
         """Read `config.json` (and the end-of-text ids of `generation_config.json`, if there is one)."""
         path = Path(folder) / "config.json"
         raw = read_json(path)
-        config = config_from_json(raw, path)
+        with naming(path):
+            config = config_from_json(raw, path)
         generation = Path(folder) / "generation_config.json"
         if generation.exists():
             extra = _ids(read_json(generation).get("eos_token_id"))
@@ -133,6 +140,17 @@ class ModelConfig:
         if self.rope_scaling is not None:
             raw["rope_scaling"] = _scaling_to_json(self.rope_scaling)
         return raw
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error from within names this file or folder, if it does not yet."""
+    try:
+        yield
+    except FulgurError as error:
+        if str(path) in error.message:
+            raise
+        raise FulgurError(f"{path}: {error.message}", hint=error.hint) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

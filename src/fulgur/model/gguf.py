@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
-from fulgur.model.config import FAMILIES, ModelConfig, RopeScaling
+from fulgur.model.config import FAMILIES, ModelConfig, RopeScaling, naming
 from fulgur.model.gguf_blocks import NATIVE, TO_FLOAT, to_quantised
 from fulgur.model.gguf_file import GgufFile
 from fulgur.model.tensors import EMBED, FINAL_NORM, HEAD, tensor_shapes
@@ -52,7 +52,8 @@ class GgufSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = GgufFile(path)
-        self._config = _config(self.file)
+        with naming(path):
+            self._config = _config(self.file)
         self._check()
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
-from fulgur.model.config import ModelConfig, read_json
+from fulgur.model.config import ModelConfig, naming, read_json
 from fulgur.model.folder import FolderSource
 from fulgur.model.pack import Packed, new_packed, pack_rows, packed_bytes
 from fulgur.model.quantise import QuantMatrix, choose_group, quantise
@@ -59,9 +59,10 @@ def load(path: Path, *, bits: int | None = None, group: int = 64, head_bits: int
     the embedding) differ from the rest.
     """
     path = Path(path)
-    if path.is_dir() and (path / "config.json").exists() and "fulgur" in read_json(path / "config.json"):
-        return _load_packed(path, bits)
-    return assemble(open_source(path), bits=bits, group=group, head_bits=head_bits)
+    with naming(path):
+        if path.is_dir() and (path / "config.json").exists() and "fulgur" in read_json(path / "config.json"):
+            return _load_packed(path, bits)
+        return assemble(open_source(path), bits=bits, group=group, head_bits=head_bits)
 
 
 def open_source(path: Path) -> TensorSource:
