@@ -58,15 +58,15 @@ static bool amx_works() {
     alignas(64) static uint8_t weights[64 + 1024], scratch[1024];
     alignas(64) static int8_t q[8 * 128];
     static float scale[8], one[8 * 16], two[8 * 16];
-    static int32_t sum[8];
+    static int32_t correction[8];
     for (int i = 0; i < 16; i++) reinterpret_cast<uint16_t*>(weights)[i] = 0x3c00;  // 1.0
     for (int i = 0; i < 1024; i++) weights[64 + i] = static_cast<uint8_t>(i * 37 + 11);
     for (int m = 0; m < 8; m++) {
       scale[m] = 1.f;
-      for (int k = 0; k < 64; k++) sum[m] += q[m * 128 + k] = static_cast<int8_t>(m * 31 + k * 7 - 100);
+      for (int k = 0; k < 64; k++) correction[m] -= 128 * (q[m * 128 + k] = static_cast<int8_t>(m * 31 + k * 7 - 100));
     }
     const Matrix w{weights, 8, 64, 16, 64};
-    const Acts acts{q, scale, sum, 128, 1};
+    const Acts acts{q, scale, correction, 128, 1};
     isa_amx::table.linear(w, 0, 1, acts, 8, scratch, nullptr, one, 16);
     isa_avx512bf16::table.linear(w, 0, 1, acts, 8, scratch, nullptr, two, 16);
     _exit(std::memcmp(one, two, sizeof one) == 0 ? 0 : 1);

@@ -26,7 +26,7 @@ constexpr int kMaxHeads = 64;  // query heads on one KV head
 #include TILES_HEADER
 #else
 constexpr bool use_tiles(int, int) { return false; }
-static inline void tile_dot_matrix(const uint8_t*, const uint16_t*, int, int, int, const Acts&, int, int, F16*) {}
+static inline void tile_dot_matrix(const uint8_t*, const uint16_t*, int, int, const Acts&, int, int, F16*) {}
 #endif
 #include "linear.h"
 #include "attention.h"

@@ -23,6 +23,7 @@ struct Matrix {
   int rows = 0;  // as the model has them; tiles() rounds up
   int cols = 0;
 
+  int offset() const { return bits == 8 ? 128 : 8; }
   int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   int groups() const { return cols / group; }
   size_t scale_bytes() const { return (static_cast<size_t>(groups()) * kTileRows * 2 + 63) & ~size_t{63}; }
@@ -34,7 +35,7 @@ struct Matrix {
 struct Acts {
   int8_t* q = nullptr;       // [row][stride]
   float* scale = nullptr;    // [row][group_stride]
-  int32_t* sum = nullptr;    // [row][group_stride]: sum of q over the group, for the weight offset
+  int32_t* correction = nullptr;  // [row][group_stride]: -(weight offset) * sum of q over the group
   size_t stride = 0;
   size_t group_stride = 0;
 };

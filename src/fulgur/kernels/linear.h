@@ -6,21 +6,23 @@
 // result is the same bits whether it is computed alone, with others, or by another instruction set's integer unit.
 
 template <int BITS, int M>
-INLINE void tile_dot(const uint8_t* w, const uint16_t* scales, int groups, int group, int offset, const Acts& acts,
-                     int row, F16* out) {
+INLINE void tile_dot(const uint8_t* w, const uint16_t* scales, int groups, int group, const Acts& acts, int row,
+                     F16* out) {
   const int8_t* q = acts.q + row * acts.stride;
   const float* act_scale = acts.scale + row * acts.group_stride;
-  const int32_t* act_sum = acts.sum + row * acts.group_stride;
+  const int32_t* correction = acts.correction + row * acts.group_stride;
   F16 sum[M];
   for (int m = 0; m < M; m++) sum[m] = set(0.f);
   for (int g = 0; g < groups; g++) {
     I16 dot[M];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++) dot[m] = seti(correction[m * acts.group_stride + g]);
     dot_group<BITS, M>(w, group, q, acts.stride, dot);
     const F16 scale = load_half(scales + g * kTileRows);
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++) {
       const size_t at = m * acts.group_stride + g;
-      sum[m] = dequantise(dot[m], -offset * act_sum[at], scale, act_scale[at], sum[m]);
+      sum[m] = dequantise(dot[m], scale, act_scale[at], sum[m]);
     }
     w += group * kTileRows * BITS / 8;
     q += group;
@@ -28,12 +30,12 @@ INLINE void tile_dot(const uint8_t* w, const uint16_t* scales, int groups, int g
   for (int m = 0; m < M; m++) out[m] = sum[m];
 }
 
-using TileDot = void (*)(const uint8_t*, const uint16_t*, int, int, int, const Acts&, int, F16*);
+using TileDot = void (*)(const uint8_t*, const uint16_t*, int, int, const Acts&, int, F16*);
 
 template <int BITS, int M>
 static __attribute__((noinline)) void tile_dot_rows(const uint8_t* w, const uint16_t* scales, int groups, int group,
-                                                    int offset, const Acts& acts, int row, F16* out) {
-  tile_dot<BITS, M>(w, scales, groups, group, offset, acts, row, out);
+                                                    const Acts& acts, int row, F16* out) {
+  tile_dot<BITS, M>(w, scales, groups, group, acts, row, out);
 }
 
 template <int BITS, int M>
@@ -68,12 +70,13 @@ INLINE void one_row_tiles(const uint8_t* base, int tile, const Matrix& w, const 
   for (int t = 0; t < T; t++) sum[t] = set(0.f);
   for (int g = 0; g < groups; g++, weights += group * kTileRows * BITS / 8) {
     I16 dot[T];
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) dot[t] = seti(acts.correction[g]);
     dot_tiles<BITS, T>(weights, tile_bytes, group, acts.q + g * group, dot);
-    const int32_t correction = (BITS == 8 ? -128 : -8) * acts.sum[g];
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       const F16 scale = load_half(reinterpret_cast<const uint16_t*>(base + t * tile_bytes) + g * kTileRows);
-      sum[t] = dequantise(dot[t], correction, scale, acts.scale[g], sum[t]);
+      sum[t] = dequantise(dot[t], scale, acts.scale[g], sum[t]);
     }
   }
 #pragma GCC unroll 4
@@ -99,25 +102,27 @@ INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int
     return;
   }
   const size_t scale_bytes = w.scale_bytes(), tile_bytes = w.tile_bytes();
-  const int offset = w.bits == 8 ? 128 : 8;
-  // Several blocks of rows will read the tile: unpack its nibbles to bytes once.
-  const bool unpack = w.bits == 4 && (m > kMaxRows || use_tiles(m, w.group));
+  const bool matrix_unit = use_tiles(m, w.group);
+  const int most = matrix_unit ? kTileRows : kMaxRows;
+  const int blocks = (m + most - 1) / most, block = (m + blocks - 1) / blocks;
+  // The matrix unit, or several blocks of rows, will read the tile: unpack its nibbles to bytes once.
+  const bool unpack = w.bits == 4 && (matrix_unit || blocks > 2);
   for (int tile = begin; tile < end; tile++) {
     const uint8_t* base = w.data + tile * tile_bytes;
+    const auto scales = reinterpret_cast<const uint16_t*>(base);
     const uint8_t* weights = base + scale_bytes;
     if (unpack) {
       unpack_tile(weights, static_cast<size_t>(w.cols) / 8, scratch);
       weights = scratch;
     }
-    for (int row = 0; row < m; row += kMaxRows) {
-      const int rows = m - row < kMaxRows ? m - row : kMaxRows;
-      F16 out[kMaxRows];
-      const auto scales = reinterpret_cast<const uint16_t*>(base);
-      if (use_tiles(rows, w.group) && (w.bits == 8 || unpack))
-        tile_dot_matrix(weights, scales, w.groups(), w.group, offset, acts, row, rows, out);
+    for (int row = 0; row < m; row += block) {
+      const int rows = m - row < block ? m - row : block;
+      F16 out[kTileRows];
+      if (matrix_unit)
+        tile_dot_matrix(weights, scales, w.groups(), w.group, acts, row, rows, out);
       else
-        (w.bits == 8 || unpack ? tile_dots.rows8 : tile_dots.rows4)[rows](weights, scales, w.groups(), w.group, offset,
-                                                                          acts, row, out);
+        (w.bits == 8 || unpack ? tile_dots.rows8 : tile_dots.rows4)[rows](weights, scales, w.groups(), w.group, acts,
+                                                                          row, out);
       epilogue(tile, row, rows, out);
     }
   }

@@ -250,20 +250,20 @@ double read_bandwidth(size_t bytes, int threads, double seconds) {
 }
 
 // Single operations, for the table-driven test of every instruction set against the reference.
-void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int group,
-                      const nb::ndarray<int8_t, nb::c_contig>& q, const nb::ndarray<float, nb::c_contig>& scale, const nb::ndarray<int32_t, nb::c_contig>& sum) {
+void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int bits, int group,
+                      const nb::ndarray<int8_t, nb::c_contig>& q, const nb::ndarray<float, nb::c_contig>& scale, const nb::ndarray<int32_t, nb::c_contig>& correction) {
   const int n = static_cast<int>(x.size());
-  const Acts acts{q.data(), scale.data(), sum.data(), static_cast<size_t>(n), static_cast<size_t>(n / group)};
-  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, n, group, acts, 0);
+  const Acts acts{q.data(), scale.data(), correction.data(), static_cast<size_t>(n), static_cast<size_t>(n / group)};
+  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, Matrix{nullptr, bits, group, 16, n}, acts, 0);
 }
 
 void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows, int cols,
                const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q, const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
-               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& sum, const FloatsOut& out, const std::optional<IntsOut>& out_index) {
+               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& correction, const FloatsOut& out, const std::optional<IntsOut>& out_index) {
   const Ops* ops = find_ops(isa);
   const Matrix w = view(data, bits, group, rows, cols, "weights");
   const int m = static_cast<int>(q.shape(0));
-  const Acts acts{q.data(), scale.data(), sum.data(), q.shape(1), scale.shape(1)};
+  const Acts acts{q.data(), scale.data(), correction.data(), q.shape(1), scale.shape(1)};
   std::vector<uint8_t> scratch(static_cast<size_t>(cols) * kTileRows + 64);
   uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
   const size_t ld = out.shape(1);
@@ -314,7 +314,7 @@ NB_MODULE(_native, m) {
   m.def("quantise", &quantise_matrix, nb::arg("weight"), nb::arg("bits"), nb::arg("group"));
   m.def("pack", &pack_matrix, nb::arg("q"), nb::arg("scale"), nb::arg("bits"), nb::arg("out"));
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
-  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   m.def("op_linear", &op_linear);
   m.def("op_attention", &op_attention);
   m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());

@@ -1,7 +1,7 @@
 // Row-wise arithmetic between the matrix products: norm, quantisation, rotary embedding, exp.
 
-INLINE F16 dequantise(I16 dot, int32_t correction, F16 weight_scale, float act_scale, F16 sum) {
-  return fma(to_float(addi(dot, seti(correction))), weight_scale * set(act_scale), sum);
+INLINE F16 dequantise(I16 dot, F16 weight_scale, float act_scale, F16 sum) {
+  return fma(to_float(dot), weight_scale * set(act_scale), sum);
 }
 
 static inline F16 exp2(F16 x) {  // 2^x, relative error about 2e-7; below 2^-126 it is 2^-126
@@ -26,12 +26,12 @@ static inline F16 norm_factor(const float* x, float eps, int n) {
   return set(1.f / __builtin_sqrtf(hsum(squares) / static_cast<float>(n) + eps));
 }
 
-static void norm_quantise(const float* x, const float* weight, float eps, int n, int group, const Acts& acts,
-                          int row) {
+static void norm_quantise(const float* x, const float* weight, float eps, const Matrix& w, const Acts& acts, int row) {
+  const int n = w.cols, group = w.group;
   const F16 factor = weight ? norm_factor(x, eps, n) : set(1.f);
   int8_t* q = acts.q + row * acts.stride;
   float* scale = acts.scale + row * acts.group_stride;
-  int32_t* sum = acts.sum + row * acts.group_stride;
+  int32_t* correction = acts.correction + row * acts.group_stride;
   const auto value = [&](int i) { return weight ? load(x + i) * factor * load(weight + i) : load(x + i); };
   for (int g = 0; g * group < n; g++) {
     const int begin = g * group, end = begin + group;
@@ -46,7 +46,7 @@ static void norm_quantise(const float* x, const float* weight, float eps, int n,
       store_i8(q + i, v);
     }
     scale[g] = largest / 127.f;
-    sum[g] = hsumi(total);
+    correction[g] = -w.offset() * hsumi(total);
   }
 }
 

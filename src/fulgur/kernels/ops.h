@@ -31,8 +31,8 @@ inline int32_t argmax(const Best& best) {
 struct Ops {
   const char* name;
 
-  // y = rmsnorm(x) * weight, then quantised into row `row` of `acts` by groups of `group`. weight null: no norm.
-  void (*norm_quantise)(const float* x, const float* weight, float eps, int n, int group, const Acts& acts, int row);
+  // rmsnorm(x) * weight, quantised into row `row` of `acts` for a product with `w`. weight null: no norm.
+  void (*norm_quantise)(const float* x, const float* weight, float eps, const Matrix& w, const Acts& acts, int row);
 
   // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds one unpacked tile (cols * 16 bytes).
   void (*linear)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, const float* bias,

@@ -56,7 +56,7 @@ Acts take_acts(Carver& c, const Dims& d, int rows) {
   a.group_stride = widest(d) / 32 + 16;
   a.q = c.take<int8_t>(a.stride * rows);
   a.scale = c.take<float>(a.group_stride * rows);
-  a.sum = c.take<int32_t>(a.group_stride * rows);
+  a.correction = c.take<int32_t>(a.group_stride * rows);
   return a;
 }
 
@@ -107,14 +107,16 @@ void Runtime::fetch_ahead(const Matrix& w, int begin) const {
     for (size_t i = 0; i < std::min(tile, size_t{1024}); i += 64) __builtin_prefetch(w.data + t * tile + i);
 }
 
-const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread) {
+// Rows of x (as long as w has columns), normed where a weight is given, quantised for the product with w.
+const Acts& Runtime::quantise(const float* x, const float* weight, const Matrix& w, int rows, int thread) {
+  const size_t ld = w.cols;
   if (rows <= kNarrow) {
     const Acts& acts = workers_[thread].acts;
-    for (int m = 0; m < rows; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, n, group, acts, m);
+    for (int m = 0; m < rows; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, w, acts, m);
     return acts;
   }
   const Range mine = share(rows, thread);
-  for (int m = mine.begin; m < mine.end; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, n, group, acts_, m);
+  for (int m = mine.begin; m < mine.end; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, w, acts_, m);
   team_.barrier(thread);
   return acts_;
 }
@@ -186,8 +188,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
 
 void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   const Dims& d = model_.dims;
-  const int rows = in.rows;
-  const size_t attn_width = d.heads * d.head_dim;
+  int rows = in.rows;
   uint8_t* tile = workers_[thread].tile;
 
   const Range mine = share(rows, thread);
@@ -198,52 +199,55 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   }
   team_.barrier(thread);
 
+  float *x = x_, *attn = attn_;
   for (int l = 0; l < d.layers; l++) {
     const Layer& layer = model_.layers[l];
-    const Acts* acts = &quantise(x_, d.d_model, layer.attn_norm, d.d_model, layer.qkv.group, rows, thread);
+    const Acts* acts = &quantise(x, layer.attn_norm, layer.qkv, rows, thread);
     project(layer, *acts, rows, thread);
     attention(in, layer, l, thread);
     fetch_ahead(layer.o, share(layer.o.tiles(), thread).begin);
     team_.barrier(thread);
 
-    acts = &quantise(attn_, attn_width, nullptr, static_cast<int>(attn_width), layer.o.group, rows, thread);
+    if (l == d.layers - 1 && in.wanted != rows) {
+      // The keys and values of every row are stored; what is left is computed only for the rows whose logits count.
+      rows = in.wanted;
+      if (rows == 0) return;
+      x = gather(x_, d.d_model, wanted_x_, in, thread);
+      attn = gather(attn_, static_cast<size_t>(d.heads) * d.head_dim, qkv_, in, thread);
+      team_.barrier(thread);
+    }
+    acts = &quantise(attn, nullptr, layer.o, rows, thread);
     Range r = share(layer.o.tiles(), thread);
-    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x, d.d_model);
     fetch_ahead(layer.gate_up, 2 * share(layer.gate_up.tiles() / 2, thread).begin);
     team_.barrier(thread);
 
-    acts = &quantise(x_, d.d_model, layer.ffn_norm, d.d_model, layer.gate_up.group, rows, thread);
+    acts = &quantise(x, layer.ffn_norm, layer.gate_up, rows, thread);
     r = share(layer.gate_up.tiles() / 2, thread);
     ops_->linear_swiglu(layer.gate_up, r.begin, r.end, *acts, rows, tile, hidden_, d.d_ffn);
     fetch_ahead(layer.down, share(layer.down.tiles(), thread).begin);
     team_.barrier(thread);
 
-    acts = &quantise(hidden_, d.d_ffn, nullptr, d.d_ffn, layer.down.group, rows, thread);
+    acts = &quantise(hidden_, nullptr, layer.down, rows, thread);
     r = share(layer.down.tiles(), thread);
-    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x_, d.d_model);
+    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x, d.d_model);
     const Matrix& next = l + 1 < d.layers ? model_.layers[l + 1].qkv : model_.head;
     fetch_ahead(next, share(next.tiles(), thread).begin);
     team_.barrier(thread);
   }
 
-  if (in.wanted == 0) return;
-  const float* x = x_;
-  if (in.wanted != rows) {
-    if (in.wanted == 1) {
-      x = x_ + static_cast<size_t>(in.wanted_rows[0]) * d.d_model;
-    } else {
-      const Range w = share(in.wanted, thread);
-      for (int i = w.begin; i < w.end; i++)
-        std::memcpy(wanted_x_ + static_cast<size_t>(i) * d.d_model, x_ + static_cast<size_t>(in.wanted_rows[i]) * d.d_model, d.d_model * 4);
-      team_.barrier(thread);
-      x = wanted_x_;
-    }
-  }
-  const Acts& acts = quantise(x, d.d_model, model_.final_norm, d.d_model, model_.head.group, in.wanted, thread);
+  const Acts& acts = quantise(x, model_.final_norm, model_.head, rows, thread);
   Best* best = workers_[thread].best;
-  for (int i = 0; i < in.wanted; i++) clear(best[i]);
+  for (int i = 0; i < rows; i++) clear(best[i]);
   const Range r = share(model_.head.tiles(), thread);
-  ops_->linear_argmax(model_.head, r.begin, r.end, acts, in.wanted, tile, best, logits, ld);
+  ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
+}
+
+// Copies the wanted rows of `from` to the front of `to`, this thread's share of them.
+float* Runtime::gather(const float* from, size_t width, float* to, const StepInput& in, int thread) const {
+  const Range mine = share(in.wanted, thread);
+  for (int i = mine.begin; i < mine.end; i++) std::memcpy(to + i * width, from + in.wanted_rows[i] * width, width * 4);
+  return to;
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {

@@ -83,11 +83,12 @@ class Runtime {
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;
   void fetch_ahead(const Matrix& w, int begin) const;
-  const Acts& quantise(const float* x, size_t ld, const float* weight, int n, int group, int rows, int thread);
+  const Acts& quantise(const float* x, const float* weight, const Matrix& w, int rows, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
   void attention(const StepInput& in, const Layer& layer, int index, int thread);
+  float* gather(const float* from, size_t width, float* to, const StepInput& in, int thread) const;
   void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head);
 
   Model model_;

@@ -120,7 +120,7 @@ template <int BITS, int M>
 static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
   const __m256i nibble = _mm256_set1_epi8(15);
   I16 s[M];
-  for (int m = 0; m < M; m++) s[m] = seti(0);
+  for (int m = 0; m < M; m++) s[m] = acc[m];
   if constexpr (BITS == 8) {
     for (int i = 0; i < k; i += 4, w += 64, q += 4) {
       __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));

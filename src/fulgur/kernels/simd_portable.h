@@ -65,11 +65,11 @@ static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
   for (size_t v = 0; v < vectors; v++, p += 64, out += 128)
     for (int i = 0; i < 64; i++) { out[i] = p[i] & 15; out[64 + i] = p[i] >> 4; }
 }
-// acc[m] = sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
+// acc[m] += sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
 template <int BITS, int M>
 static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
   for (int m = 0; m < M; m++) {
-    const uint8_t* p = w; const int8_t* a = q + m * stride; I16 s = seti(0);
+    const uint8_t* p = w; const int8_t* a = q + m * stride; I16 s = acc[m];
     for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, p += 64, a += BITS == 8 ? 4 : 8)
       for (int r = 0; r < 16; r++) for (int j = 0; j < 4; j++) {
         if (BITS == 8) s.v[r] += p[r * 4 + j] * a[j];

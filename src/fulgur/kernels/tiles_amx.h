@@ -40,8 +40,8 @@ static void tile_rows(int rows) {
 
 constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group % 64 == 0; }
 
-static void tile_dot_matrix(const uint8_t* w, const uint16_t* scales, int groups, int group, int offset,
-                            const Acts& acts, int row, int rows, F16* out) {
+static void tile_dot_matrix(const uint8_t* w, const uint16_t* scales, int groups, int group, const Acts& acts, int row,
+                            int rows, F16* out) {
   static thread_local int configured = 0;
   if (configured != rows) { tile_rows(rows); configured = rows; }
   alignas(64) int32_t first[16][16], second[16][16];
@@ -74,7 +74,7 @@ static void tile_dot_matrix(const uint8_t* w, const uint16_t* scales, int groups
       const size_t at = (row + m) * acts.group_stride + g;
       I16 dot{_mm512_load_si512(first[m])};
       if (both) dot = addi(dot, I16{_mm512_load_si512(second[m])});
-      out[m] = dequantise(dot, -offset * acts.sum[at], scale, acts.scale[at], out[m]);
+      out[m] = dequantise(addi(dot, seti(acts.correction[at])), scale, acts.scale[at], out[m]);
     }
   }
 }
