@@ -167,11 +167,16 @@ class Settings:
         return [(keys.show(path), self.values[path], self.sources[path]) for path in sorted(self.values, key=rank)]
 
     def with_changes(
-        self, *, profile: str | None = None, model: str | None = None, provider: str | None = None
+        self,
+        *,
+        profile: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+        overrides: list[str] | None = None,
     ) -> Settings:
-        """The same layers with another profile, model or provider chosen."""
+        """The same layers with another profile, model or provider chosen, or more `-c` overrides."""
         request = dict(self.request)
-        overrides = list(cast("list[str]", request.get("overrides") or []))
+        overrides = [*cast("list[str]", request.get("overrides") or []), *(overrides or [])]
         if profile is not None:
             request["profile"] = profile
         if model is not None:
@@ -193,7 +198,9 @@ def fulgur_home() -> Path:
 def find_project(workspace: Path, home: Path) -> Path:
     """The nearest folder above with `.git` or `.fulgur` (Fulgur's home is not a project), else the workspace itself."""
     for folder in (workspace, *workspace.parents):
-        if (folder / ".git").exists() or ((folder / ".fulgur").exists() and folder / ".fulgur" != home):
+        git, own = folder / ".git", folder / ".fulgur"
+        # An empty `.git` or `.fulgur` only holds the name, see `sandbox.bubblewrap`.
+        if git.is_file() or (git / "HEAD").exists() or ((own / "config.toml").exists() and own != home):
             return folder
     return workspace
 

@@ -73,6 +73,14 @@ class Shell:
             result = await self._foreground().run(args.command, args.timeout, report)
         return ToolResult(result.exit_code == 0, _told(result, args.timeout))
 
+    async def aside(self, args: ShellArguments) -> CommandResult:
+        """Run a command in a sandboxed shell of its own, for checks that must not disturb the session's shell."""
+        shell = self._new(False)
+        try:
+            return await shell.run(args.command, args.timeout)
+        finally:
+            shell.close()
+
     async def job(self, args: JobArguments, report: Report) -> ToolResult:
         """Look at a background command, type into it, or end it."""
         job = self._jobs.get(args.job)

@@ -1,0 +1,187 @@
+"""One answer of the model, from the request to its last item: deltas become events, output becomes history.
+
+What was said is never lost: a steer, a stop or an error keeps the text so far as a message of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from fulgur.agent.context import TurnContext
+from fulgur.agent.history import Item, item_text, message
+from fulgur.client.stream import ResponseStream
+from fulgur.errors import FulgurError
+from fulgur.protocol import events as ev
+from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, UsageReported
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.response import Response
+
+_STOP_SECONDS = 3.0
+
+
+class Answer:
+    """Runs one create (and the successors that steering opens)."""
+
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._link = context.link
+        self._turn = context.turn
+        self._emit = context.emit
+        self._stream: ResponseStream | None = None
+        self._open_text = ""
+        self._steers: list[str] = []
+        self._waiting_steers: list[str] = []
+        self._stopped = False
+        self._started = 0.0
+        self._first = 0.0
+        self.model = ""
+        self.response_id: str | None = None
+        self.context_used = 0
+        self.cost: float | None = None
+
+    @property
+    def late_steers(self) -> list[str]:
+        """Steers that came too late for this answer; the caller says them next."""
+        return [*self._waiting_steers, *self._steers]
+
+    async def run(self, body: dict[str, Any]) -> list[Item]:
+        """Stream it to its end; the tool calls to run next. FulgurError when the server or the model failed."""
+        self._started = time.perf_counter()
+        calls: list[Item] = []
+        try:
+            self._stream = await self._link.connection.create(body)
+            for text in self._waiting_steers[:]:
+                await self._send_steer(text)
+            if self._stopped:
+                await self._stream.cancel()
+            async for event in self._stream:
+                calls = self._take(event, calls)
+        except (FulgurError, asyncio.CancelledError):
+            self._keep_open_text()
+            raise
+        finally:
+            self._stream = None
+        return calls
+
+    async def steer(self, text: str) -> None:
+        """Redirect the running answer at the next token."""
+        self._waiting_steers.append(text)
+        if self._stream is not None:
+            await self._send_steer(text)
+
+    async def stop(self) -> None:
+        """End it now and keep what was said."""
+        self._stopped = True
+        stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(FulgurError, TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await stream.cancel()
+            # A server that does not answer a cancel must not keep the person waiting.
+            asyncio.get_running_loop().call_later(_STOP_SECONDS, stream.end)
+
+    async def _send_steer(self, text: str) -> None:
+        assert self._stream is not None
+        with contextlib.suppress(FulgurError):  # it ended meanwhile: then the text is said next
+            await self._stream.steer(text)
+            self._waiting_steers.remove(text)
+            self._steers.append(text)
+
+    def _take(self, event: ev.Event, calls: list[Item]) -> list[Item]:
+        match event:
+            case ev.OutputTextDelta():
+                self._first = self._first or time.perf_counter()
+                self._open_text += event.delta
+                self._context.state.partial(event.delta)
+                self._emit(TextDelta(turn=self._turn, text=event.delta))
+            case ev.ReasoningSummaryTextDelta() | ev.ReasoningTextDelta():
+                self._first = self._first or time.perf_counter()
+                self._emit(ReasoningDelta(turn=self._turn, text=event.delta))
+            case ev.FunctionCallArgumentsDelta():
+                self._first = self._first or time.perf_counter()
+            case ev.ResponseCreated():
+                if self._steers and self.response_id is not None:
+                    self._steers_applied()
+                self.response_id = event.response.id
+                self._started, self._first = time.perf_counter(), 0.0
+                return []
+            case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
+                return self._finish(event.response)
+            case ev.SteerPending():
+                # The response asks for tools first; the server puts the steer before their outputs.
+                self._steers_applied()
+            case ev.SteerFailed():
+                self._waiting_steers = [*self._steers, *self._waiting_steers]
+                self._steers = []
+                if event.error.code == "steering_not_supported" and self._stream is not None:
+                    asyncio.get_running_loop().create_task(self._stream.cancel())
+        return calls
+
+    def _steers_applied(self) -> None:
+        for text in self._steers:
+            self._context.state.add_items([message("user", text)], kind="steer")
+            self._emit(Steered(turn=self._turn, text=text))
+        self._steers = []
+
+    def _finish(self, response: Response) -> list[Item]:
+        self.model = response.model or self._link.info.name
+        self._report_usage(response)
+        items = [_clean(item) for item in response.output if _keeps(item)]
+        said = "".join(item_text(item) for item in items if item.get("type") == "message")
+        if self._open_text and not said:
+            items.insert(0, message("assistant", self._open_text))
+        self._open_text = ""
+        self._context.state.add_items(items)
+        if response.status == "failed":
+            error = response.error or {}
+            raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
+        reason = (response.incomplete_details or {}).get("reason")
+        if reason == "content_filter":
+            raise FulgurError("the answer was cut by the server's content filter")
+        return [item for item in items if item.get("type") == "function_call"]
+
+    def _keep_open_text(self) -> None:
+        if self._open_text:
+            self._context.state.add_items([message("assistant", self._open_text)])
+            self._open_text = ""
+
+    def _report_usage(self, response: Response) -> None:
+        usage = response.usage
+        if usage is None:
+            return
+        now = time.perf_counter()
+        cached = usage.input_tokens_details.cached_tokens
+        said = usage.cost if isinstance(usage.cost, float) else None
+        own = self._link.info.cost(usage.input_tokens, cached, usage.output_tokens)
+        self.cost = own if own is not None else said
+        self.context_used = usage.input_tokens + usage.output_tokens
+        seconds = now - self._first if self._first else 0.0
+        rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
+        self._emit(
+            UsageReported(
+                turn=self._turn,
+                model=self.model,
+                input_tokens=usage.input_tokens,
+                cached_tokens=cached,
+                output_tokens=usage.output_tokens,
+                tokens_per_second=round(rate, 1),
+                ttft_seconds=round((self._first or now) - self._started, 4),
+                context_used=self.context_used,
+                context_limit=self._link.info.context,
+                cost=self.cost,
+            )
+        )
+
+
+def _keeps(item: Item) -> bool:
+    """Messages are kept even when they were cut; a call that was cut was never made."""
+    return item.get("type") == "message" or item.get("status", "completed") == "completed"
+
+
+def _clean(item: Item) -> Item:
+    """Without what only the server that made it understands."""
+    drop = {"status", "logprobs", "id"} if item.get("type") != "reasoning" else set()
+    return {key: value for key, value in item.items() if key not in drop}

@@ -1,0 +1,78 @@
+"""What was said and done, as the model sees it: Responses items in one line, only ever added to.
+
+A compaction does not rewrite the line: it notes a new beginning, and what lies before it is no longer sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Item = dict[str, Any]
+
+_CHARACTERS_PER_TOKEN = 3.5
+STOPPED_OUTPUT = "[stopped by the person before it ended]"
+
+
+class History:
+    """The items of a session."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._start = 0
+        self._summary: list[Item] = []
+
+    def add(self, items: list[Item]) -> None:
+        """Append items."""
+        self._items.extend(items)
+
+    def begin_anew(self, summary: list[Item]) -> None:
+        """From now on the model sees `summary` instead of everything so far."""
+        self._summary = summary
+        self._start = len(self._items)
+
+    def visible(self) -> list[Item]:
+        """What the model is sent."""
+        return [*self._summary, *self._items[self._start :]]
+
+    def everything(self) -> list[Item]:
+        """All items ever added."""
+        return list(self._items)
+
+    def open_calls(self) -> list[Item]:
+        """Tool calls without an output, which no model accepts."""
+        answered = {item["call_id"] for item in self._items if item.get("type") == "function_call_output"}
+        return [i for i in self._items if i.get("type") == "function_call" and i["call_id"] not in answered]
+
+    def close_calls(self, output: str = STOPPED_OUTPUT) -> list[Item]:
+        """Answer every open call; the items that were added."""
+        items = [call_output(call["call_id"], output) for call in self.open_calls()]
+        self.add(items)
+        return items
+
+
+def message(role: str, text: str) -> Item:
+    """A message item."""
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def call_output(call_id: str, output: str) -> Item:
+    """The answer to a tool call."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def item_text(item: Item) -> str:
+    """The plain text of an item."""
+    content = item.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+    if isinstance(content, str):
+        return content
+    return str(item.get("output") or item.get("arguments") or "")
+
+
+def estimate_tokens(items: list[Item]) -> int:
+    """A cautious guess, for the decision to compact before the server refuses."""
+    return int(
+        sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items) / _CHARACTERS_PER_TOKEN
+    )

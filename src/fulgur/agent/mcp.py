@@ -1,0 +1,122 @@
+"""Tools of MCP servers, through the official SDK (`pip install fulgur[mcp]`).
+
+Each server lives in a task of its own, because its connection must be closed where it was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fulgur.config.settings import McpServer
+from fulgur.errors import FulgurError
+from fulgur.tools.base import Report, Tool, ToolResult
+
+_MOST_CHARACTERS = 24_000
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class McpTools:
+    """Starts the configured servers and offers their tools as `SERVER__TOOL`."""
+
+    def __init__(self) -> None:
+        self.tools: list[Tool[Any]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._end = asyncio.Event()
+
+    async def start(self, servers: list[McpServer]) -> list[str]:
+        """Start them beside each other; one warning for each that did not come up."""
+        if not servers:
+            return []
+        try:
+            import mcp  # noqa: F401
+        except ImportError:
+            return ["mcp_servers are configured, but the SDK is not installed (`pip install fulgur[mcp]`)"]
+        return [warning for warning in await asyncio.gather(*(self._start(server) for server in servers)) if warning]
+
+    async def close(self) -> None:
+        """End every server."""
+        self._end.set()
+        for task in self._tasks:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                async with asyncio.timeout(3):
+                    await task
+        self._tasks = []
+
+    async def _start(self, server: McpServer) -> str:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.get_running_loop().create_task(self._serve(server, ready))
+        self._tasks.append(task)
+        try:
+            async with asyncio.timeout(server.startup_seconds):
+                await asyncio.shield(ready)
+        except TimeoutError:
+            task.cancel()
+            return f"MCP server {server.name} did not start within {server.startup_seconds:g} s"
+        except Exception as error:
+            return f"MCP server {server.name} did not start: {_innermost(error)}"
+        return ""
+
+    async def _serve(self, server: McpServer, ready: asyncio.Future[None]) -> None:
+        from mcp import Client, StdioServerParameters
+
+        target: Any = server.url
+        if server.command is not None:
+            target = StdioServerParameters(
+                command=server.command, args=list(server.args), env={**os.environ, **server.env}
+            )
+        try:
+            async with Client(target) as client:
+                cursor: str | None = None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    self.tools += [_tool(client, server, tool) for tool in page.tools]
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+                ready.set_result(None)
+                await self._end.wait()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error if isinstance(error, Exception) else RuntimeError("it was stopped"))
+            elif not isinstance(error, Exception):
+                raise
+
+
+def _tool(client: Any, server: McpServer, described: Any) -> Tool[Any]:
+    name = _NOT_IN_NAMES.sub("_", f"{server.name}__{described.name}")[:64]
+    return Tool(
+        name,
+        described.description or described.title or described.name,
+        dict,  # type: ignore[arg-type]
+        _runner(client, server, described.name),
+        lambda arguments: f"{server.name}: {described.name}",
+        mutates=True,
+        schema=described.input_schema,
+    )
+
+
+def _runner(client: Any, server: McpServer, name: str) -> Callable[[dict[str, Any], Report], Awaitable[ToolResult]]:
+    async def run(arguments: dict[str, Any], report: Report) -> ToolResult:
+        try:
+            async with asyncio.timeout(server.tool_seconds):
+                result = await client.call_tool(name, arguments)
+        except TimeoutError:
+            raise FulgurError(f"{server.name} did not answer within {server.tool_seconds:g} s") from None
+        except Exception as error:
+            raise FulgurError(f"{server.name}: {_innermost(error)}") from None
+        text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content)
+        return ToolResult(not result.is_error, text[:_MOST_CHARACTERS] or "[no output]")
+
+    return run
+
+
+def _innermost(error: BaseException) -> str:
+    """The first real cause in an exception group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,91 @@
+"""The model that answers: where it is reached, what it can do, how much it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fulgur.client.connection import Connection
+from fulgur.client.local import LocalServer, ensure_server
+from fulgur.config.settings import Settings
+from fulgur.errors import FulgurError
+
+# What a server that does not say is taken to offer: any hosted model of today chats, calls tools and takes these keys.
+_ASSUMED = frozenset({"chat", "tools", "reasoning", "verbosity"})
+_ASSUMED_CONTEXT = 128_000
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One model of a server."""
+
+    name: str
+    abilities: frozenset[str]
+    context: int
+    price: dict[str, float]
+    """Per million tokens: `input`, `cached_input`, `output`; empty when unknown."""
+
+    def cost(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> float | None:
+        """What an answer cost, None when the price is unknown."""
+        if "input" not in self.price or "output" not in self.price:
+            return None
+        cached = self.price.get("cached_input", self.price["input"])
+        fresh = (input_tokens - cached_tokens) * self.price["input"]
+        return (fresh + cached_tokens * cached + output_tokens * self.price["output"]) / 1e6
+
+
+def model_info(entry: dict[str, Any], settings: Settings) -> ModelInfo:
+    """From the server's catalog, with the config's window and prices over it."""
+    name = str(entry["id"])
+    capabilities = entry.get("capabilities")
+    if isinstance(capabilities, dict):
+        abilities = frozenset(key for key, value in capabilities.items() if value)
+    else:
+        abilities = _ASSUMED
+    said = entry.get("context_window") or entry.get("max_model_len") or entry.get("context_length")
+    context = settings.integer("model_context_window") or (int(said) if said else _ASSUMED_CONTEXT)
+    price = settings.prices(name) or {key: float(value) for key, value in (entry.get("price") or {}).items()}
+    return ModelInfo(name, abilities, context, price)
+
+
+@dataclass
+class ModelLink:
+    """A warm connection and the chosen model on it."""
+
+    connection: Connection
+    base_url: str
+    info: ModelInfo
+    offered: list[str]
+
+    @classmethod
+    async def open(cls, settings: Settings) -> ModelLink:
+        """Connect to the provider (starting the local server if that is it and none runs) and choose the model."""
+        provider = settings.provider
+        base_url = provider.base_url or await ensure_server(LocalServer(settings.home))
+        connection = await Connection.open(base_url, api_key=provider.api_key())
+        try:
+            entries = await connection.models()
+            return cls(connection, base_url, _choose(entries, settings, base_url), [str(e["id"]) for e in entries])
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def choose(self, settings: Settings) -> None:
+        """Another model on the same connection."""
+        entries = await self.connection.models()
+        self.info = _choose(entries, settings, self.base_url)
+        self.offered = [str(entry["id"]) for entry in entries]
+
+
+def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) -> ModelInfo:
+    if not entries:
+        raise FulgurError(f"{base_url} offers no model", hint="`fulgur serve` says how to add one.")
+    wanted = settings.model
+    if wanted is None:
+        return model_info(entries[0], settings)
+    for entry in entries:
+        if entry["id"] == wanted:
+            return model_info(entry, settings)
+    have = ", ".join(str(entry["id"]) for entry in entries[:12])
+    source = settings.sources.get(("model",), "default")
+    raise FulgurError(f"{base_url} has no model named {wanted!r} ({source})", hint=f"It has: {have}")

@@ -1,0 +1,53 @@
+"""`/status`: what really answers, and how everything is set."""
+
+from __future__ import annotations
+
+from fulgur.agent.context import Progress
+from fulgur.agent.models import ModelLink
+from fulgur.agent.prompt import find_rules
+from fulgur.agent.router import route
+from fulgur.agent.state import SessionState
+from fulgur.agent.workbench import Workbench
+from fulgur.config.settings import Settings
+from fulgur.config.toml_text import value_text
+from fulgur.protocol.agent import Status
+from fulgur.sandbox.choose import describe
+
+
+def status_of(
+    settings: Settings,
+    link: ModelLink,
+    state: SessionState,
+    progress: Progress,
+    bench: Workbench,
+    warnings: list[str],
+    running: bool,
+) -> Status:
+    """Everything /status shows."""
+    way, reason = route(link.info, settings)
+    remembered = settings.records.approved(settings.project)
+    return Status(
+        session_id=state.log.id,
+        session_path=str(state.log.path),
+        workspace=str(settings.workspace),
+        model=link.info.name,
+        answering_model=progress.answering_model,
+        provider=settings.provider.name,
+        base_url=link.base_url,
+        way=way,
+        way_reason=reason,
+        abilities=tuple(sorted(link.info.abilities)),
+        fast=settings.text("service_tier") == "fast",
+        turns=len(state.turns),
+        running=running,
+        queued=len(state.queued),
+        context_used=progress.context_used,
+        context_limit=link.info.context,
+        sandbox=describe(bench.policy),
+        approval_policy=settings.approval_policy,
+        remembered=tuple(" ".join(prefix) for prefix in remembered),
+        rules=tuple(str(rule.path) for rule in find_rules(settings)),
+        config=tuple((key, value_text(value), source) for key, value, source in settings.effective()),
+        warnings=tuple(warnings),
+        cost=progress.cost,
+    )

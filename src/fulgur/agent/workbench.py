@@ -1,0 +1,73 @@
+"""Where a session works: policy, sandbox, files, shell and tools, made from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fulgur.config.settings import Settings
+from fulgur.errors import FulgurError
+from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.choose import choose
+from fulgur.sandbox.policy import Policy
+from fulgur.tools.base import Tool
+from fulgur.tools.blobs import BlobStore
+from fulgur.tools.environment import command_environment
+from fulgur.tools.files import Files
+from fulgur.tools.reading import reading_tools
+from fulgur.tools.shell import Shell
+from fulgur.tools.snapshots import Snapshots
+from fulgur.tools.writing import writing_tools
+
+
+@dataclass
+class Workbench:
+    """The things a turn works with. `refusal` is set when no sandbox works here: then commands are refused."""
+
+    policy: Policy
+    files: Files
+    shell: Shell
+    snapshots: Snapshots
+    tools: list[Tool[Any]]
+    refusal: FulgurError | None
+    sandbox: Sandbox | None
+
+    @classmethod
+    def make(cls, settings: Settings, session_id: str) -> Workbench:
+        """Set everything up; nothing is started yet."""
+        policy = make_policy(settings)
+        blobs = BlobStore(settings.home / "blobs")
+        files = Files(policy, blobs, settings.home / "sessions" / f"{session_id}.journal")
+        sandbox: Sandbox | None = None
+        refusal: FulgurError | None = None
+        try:
+            sandbox = choose(policy)
+        except FulgurError as error:
+            refusal = error
+        environment = command_environment(
+            settings.text("shell_environment_policy.inherit") or "all",
+            settings.strings("shell_environment_policy.exclude"),
+            cast("dict[str, str]", settings.get("shell_environment_policy.set") or {}),
+        )
+        shell = Shell(sandbox or cast(FulgurError, refusal), policy, environment)
+        tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools()]
+        return cls(policy, files, shell, Snapshots(policy.workspace, blobs), tools, refusal, sandbox)
+
+    def close(self) -> None:
+        """End the shells and what the sandbox left behind."""
+        self.shell.close()
+        if self.sandbox is not None:
+            self.sandbox.close()
+
+
+def make_policy(settings: Settings) -> Policy:
+    """The sandbox policy the settings ask for."""
+    roots = tuple(Path(root).expanduser() for root in settings.strings("sandbox_workspace_write.writable_roots"))
+    return Policy.make(
+        settings.sandbox_mode,
+        settings.workspace,
+        settings.home,
+        roots,
+        settings.flag("sandbox_workspace_write.network_access"),
+    )

@@ -1,0 +1,132 @@
+"""A real server on loopback with a scripted model, a workspace, and an agent on both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from fulgur.agent.agent import Agent
+from fulgur.backends.base import Capabilities
+from fulgur.backends.scripted import Script, ScriptedBackend
+from fulgur.config.settings import Settings, load_settings
+from fulgur.protocol.agent import TURN_ENDS, AgentEvent, TextDelta, ToolFinished
+from fulgur.server import app
+from fulgur.server.config import Model, ServerConfig
+from fulgur.server.registry import Entry, Registry
+from fulgur.server.state import Server
+
+T = TypeVar("T")
+
+
+def go(main: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
+    async def limited() -> T:
+        return await asyncio.wait_for(main, seconds)
+
+    return asyncio.run(limited())
+
+
+def say(text: str, **reply: Any) -> dict[str, Any]:
+    return {"steps": [{"text": text}], **reply}
+
+
+def call(name: str, arguments: dict[str, Any] | str, **reply: Any) -> dict[str, Any]:
+    return {"steps": [{"call": name, "arguments": arguments}], **reply}
+
+
+def make_script(replies: list[dict[str, Any]], rate: float = 0.0) -> Script:
+    return msgspec.convert({"reply": replies, "rate": rate}, Script)
+
+
+@asynccontextmanager
+async def serving(
+    replies: list[dict[str, Any]],
+    *,
+    rate: float = 0.0,
+    context: int = 200_000,
+    capabilities: Capabilities | None = None,
+    more: dict[str, list[dict[str, Any]]] | None = None,
+) -> AsyncIterator[app.Running]:
+    """A server with the model `m` (and `more` models by name)."""
+    config = ServerConfig()
+    config.server.port = 0
+    config.server.store = ":memory:"
+    entries = [
+        Entry(
+            name,
+            Model(backend="scripted"),
+            ScriptedBackend(name, make_script(script, rate), context=context, capabilities=capabilities),
+            None,
+        )
+        for name, script in {"m": replies, **(more or {})}.items()
+    ]
+    running = await app.start(config, Server(config, Registry(entries)))
+    try:
+        yield running
+    finally:
+        await running.close()
+
+
+def settings_for(base_url: str, workspace: Path, *overrides: str) -> Settings:
+    provider = [f"model_providers.test.base_url={base_url}", "model_provider=test"]
+    return load_settings(workspace, overrides=[*provider, *overrides])
+
+
+class Watch:
+    """Collects the events of an agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.seen: list[AgentEvent] = []
+        self._changed = asyncio.Condition()
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for event in self.agent.events():
+            async with self._changed:
+                self.seen.append(event)
+                self._changed.notify_all()
+
+    async def until(self, wanted: Callable[[AgentEvent], bool] | type, since: int = 0) -> Any:
+        """The first event (from index `since`) that is wanted, when it has come."""
+        fits: Callable[[AgentEvent], bool] = (lambda e: isinstance(e, wanted)) if isinstance(wanted, type) else wanted
+        async with self._changed:
+            while True:
+                for event in self.seen[since:]:
+                    if fits(event):
+                        return event
+                await self._changed.wait()
+
+    async def turn(self, prompt: str) -> Any:
+        """Submit a prompt and wait for the turn's end."""
+        since = len(self.seen)
+        self.agent.submit(prompt)
+        end = await self.until(lambda e: isinstance(e, TURN_ENDS), since)
+        await self.agent.wait()
+        return end
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.of(TextDelta))
+
+    @property
+    def outputs(self) -> list[str]:
+        return [event.output for event in self.of(ToolFinished)]
+
+
+@asynccontextmanager
+async def agent_on(running: app.Running, workspace: Path, *overrides: str, **options: Any) -> AsyncIterator[Watch]:
+    agent = await Agent.open(settings_for(running.base_url, workspace, *overrides), **options)
+    watch = Watch(agent)
+    try:
+        yield watch
+    finally:
+        await agent.close()
+        await watch._task
