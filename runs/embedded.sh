@@ -50,7 +50,7 @@ attempt() {
 stage() { local name=$1; shift; attempt "$name" $PYTHON -m "fulgur.train.$name" --run "$RUN" $STAGE_OPTIONS "$@"; }
 
 if [ "$WARM" = 1 ]; then
-  $PYTHON -m fulgur.train.warm --run "$RUN/rehearsal" --shape "$SHAPE" --student "$STUDENT" -- $STAGE_OPTIONS > rehearsal.log 2>&1 &
+  $PYTHON -m fulgur.train.warm pretrain --run "$RUN/rehearsal" --shape "$SHAPE" $STAGE_OPTIONS > rehearsal.log 2>&1 &
   WARM_PID=$!
 fi
 [ -e corpus/report.json ] || attempt corpus $PYTHON -m fulgur.train.corpus --archive "$ARCHIVE" --out corpus $CORPUS_OPTIONS
@@ -64,12 +64,17 @@ EDIT_MINUTES=$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 2.5)")")
   wait $EDITS ) > rows.log 2>&1 &
 ROWS_PID=$!
 if [ "$WARM" = 1 ]; then
-  if wait $WARM_PID; then say "rehearsal done: $(tail -n 1 rehearsal.log)"; else say "rehearsal FAILED: $(tail -n 3 rehearsal.log | tr '\n' ' ')"; echo rehearsal >> failed; fi
+  if wait $WARM_PID; then say "rehearsal: $(tail -n 2 rehearsal.log | tr '\n' ' ')"; else say "rehearsal FAILED: $(tail -n 3 rehearsal.log | tr '\n' ' ')"; echo rehearsal >> failed; fi
+  # The other stages are rehearsed beside pretraining: their graphs are compiled before they are needed.
+  ( nice -n 5 $PYTHON -m fulgur.train.warm rest --run "$RUN/rehearsal" --student "$STUDENT" $STAGE_OPTIONS > rehearsal-rest.log 2>&1 \
+    || echo "rehearsal of the rest FAILED: $(tail -n 3 rehearsal-rest.log | tr '\n' ' ')" ) &
+  REST_PID=$!
 fi
 
 stage pretrain --shape "$SHAPE" --minutes "$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 1.5)")")"
 say "waiting for edits"
 wait $ROWS_PID
+[ "$WARM" = 1 ] && wait $REST_PID
 tail -n 3 rows.log
 stage anneal --minutes "$ANNEAL"
 BEST=anneal; [ -e anneal/checkpoint.pt ] || BEST=pretrain
@@ -79,7 +84,7 @@ stage distil --teacher $BEST --shape "$STUDENT" --minutes "$(left 1.0)"
 attempt quantise-small $PYTHON -m fulgur.train.quantise --run "$RUN" --stage distil
 attempt export-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out
 attempt plot $PYTHON -m fulgur.train.plot --run "$RUN" --out losses.svg
-tar cJf out/logs.tar.xz --exclude='*.pt*' log ./*.log losses.svg corpus/report.json corpus/manifest.jsonl.xz */losses.jsonl */quantise.json
+tar cJf out/logs.tar.xz log ./*.log losses.svg corpus/report.json corpus/manifest.jsonl.xz */losses.jsonl */quantise.json
 attempt export-bf16-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out --precision bf16
 attempt export-bf16-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out --precision bf16
 say "finished$( [ -e failed ] && echo ", failed: $(tr '\n' ' ' < failed)")"

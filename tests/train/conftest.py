@@ -14,10 +14,8 @@ from fulgur.train import corpus, data  # noqa: E402
 from fulgur.train.documents import Document, write_documents  # noqa: E402
 from fulgur.train.tokenizer import train_tokenizer  # noqa: E402
 
-NAMES = (
-    "argparse bisect calendar configparser contextlib copy csv dataclasses fileinput fnmatch fractions functools glob gzip "
-    "heapq shlex shutil string tempfile textwrap"
-).split()
+NAMES = ["argparse", "bisect", "calendar", "configparser", "contextlib", "copy", "csv", "dataclasses", "fileinput"]
+NAMES += ["fractions", "functools", "glob", "gzip", "heapq", "shlex", "shutil", "string", "tempfile", "textwrap"]
 OPTIONS = ["--device", "cpu", "--no-compile", "--rows", "4", "--micro", "2"]
 
 

@@ -41,7 +41,7 @@ def test_special_tokens_in_text_stay_text(tokenizer: CodeTokenizer) -> None:
 
 def test_a_line_break_and_its_indentation_are_one_token(tokenizer: CodeTokenizer) -> None:
     pieces = [tokenizer.decode([i]) for i in tokenizer.encode("if x:\n        return 12\n\nelse:\n\treturn")]
-    assert "\n        " in pieces and "\n\t" in pieces and ["1", "2"] == [p for p in pieces if p.isdigit()]
+    assert "\n        " in pieces and "\n\t" in pieces and [p for p in pieces if p.isdigit()] == ["1", "2"]
     for token in range(24, tokenizer.vocab_size):
         text = tokenizer.decode([token])
         assert "\n" not in text[1:] and (not text.startswith("\n") or text.strip() == "")

@@ -68,10 +68,9 @@ def test_packed_model_computes_what_was_trained(
     trained: Path, tmp_path: Path, stage: str, label: str, bits: int
 ) -> None:
     shutil.copy(trained / "tokenizer.json", tmp_path / "tokenizer.json")
-    export.main(
-        ["pack", str(trained / "out"), "--label", f"{label}-quantised", "--out", str(tmp_path / "packed")]
-        + ["--tokenizer", str(tmp_path / "tokenizer.json"), "--head-bits", str(bits)]
-    )
+    arguments = ["pack", str(trained / "out"), "--label", f"{label}-quantised", "--out", str(tmp_path / "packed")]
+    arguments += ["--tokenizer", str(tmp_path / "tokenizer.json"), "--head-bits", str(bits)]
+    export.main(arguments)
     assert (tmp_path / "packed" / "tokenizer.json").exists()
     model = model_of(trained, stage, 1.0)
     model.head_bits = bits

@@ -1,8 +1,8 @@
 """The small model learns from the large one: it starts as the teacher's most used channels and follows its logits.
 
     python -m fulgur.train.distil --run RUN --minutes 4.5
-The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler divergence
-over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
+The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler
+divergence over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fulgur.train import checkpoint
 from fulgur.train.anneal import CODE_EMPHASIS
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay, warm_then_stable
-from fulgur.train.pretrain import MATRIX_RATE, VECTOR_RATE, add_rates
+from fulgur.train.pretrain import add_rates
 from fulgur.train.prune import prune
 from fulgur.train.shapes import shape
 from fulgur.train.streams import Mixture, Stream
@@ -72,8 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="fulgur train distil", description="Distil the small model from the large one."
     )
-    add_arguments(parser, rows=128, micro=32)
-    add_rates(parser, MATRIX_RATE, VECTOR_RATE, 0.1)
+    add_arguments(parser)
+    add_rates(parser, 3e-3, 2.5e-3, 0.1)
     parser.add_argument("--shape", default="30M")
     parser.add_argument("--teacher", default="anneal", help="the stage whose model teaches")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE)

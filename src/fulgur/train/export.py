@@ -2,8 +2,8 @@
 
     python -m fulgur.train.export pieces --run RUN --stage anneal --out PIECES [--precision bf16]
     python -m fulgur.train.export pack PIECES --label 60M-quantised --out FOLDER
-`quantised` pieces hold the 4-bit groups exactly as the engine reads them, and the embedding in fp16 so that its precision
-can still be chosen. `bf16` pieces hold the whole model, for comparison.
+`quantised` pieces hold the 4-bit groups exactly as the engine reads them, and the embedding in fp16 so that its
+precision can still be chosen. `bf16` pieces hold the whole model, for comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP = 64
 def nibbles(q: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
     """Two 4-bit values a byte, the even column low."""
     shifted = (q + 8).astype(np.uint8)
-    return shifted[:, 0::2] | (shifted[:, 1::2] << 4)
+    return np.bitwise_or(shifted[:, 0::2], shifted[:, 1::2] << 4).astype(np.uint8)
 
 
 def from_nibbles(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
@@ -121,7 +121,7 @@ def float_folder(pieces: Path, label: str, folder: Path) -> dict[str, Any]:
             if name.endswith(".q4"):
                 base = name.removesuffix(".q4")
                 q, scale = from_nibbles(value), stored[base + ".scale"]
-                tensors[base] = dequantise(QuantMatrix(4, GROUP, *q.shape, q, scale))
+                tensors[base] = dequantise(QuantMatrix(4, GROUP, q.shape[0], q.shape[1], q, scale))
             elif not name.endswith(".scale"):
                 tensors[name] = value.astype(np.float32)
         save_file(tensors, str(target))

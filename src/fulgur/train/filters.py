@@ -15,9 +15,9 @@ SUFFIXES = {
 }  # fmt: skip
 _SKIPPED_FOLDERS = frozenset(
     {
-        "_vendor", "vendor", "vendored", "_vendored", "third_party", "thirdparty", "extern", "externals", "site-packages",
-        "node_modules", "__pycache__", "locale", "locales", "lib2to3", "generated", "_generated", "static_src", "dist",
-        "nls", "i18n", "lang", "test_data", "testdata", "fixtures",
+        "_vendor", "vendor", "vendored", "_vendored", "third_party", "thirdparty", "extern", "externals",
+        "site-packages", "node_modules", "__pycache__", "locale", "locales", "lib2to3", "generated", "_generated",
+        "static_src", "dist", "nls", "i18n", "lang", "test_data", "testdata", "fixtures",
     }
 )  # fmt: skip
 _SKIPPED_NAMES = re.compile(
@@ -41,7 +41,7 @@ def keep_path(path: str) -> bool:
 
 
 def strip_header(text: str, suffix: str) -> str:
-    """Drop a leading licence comment: thousands of copies of one paragraph teach nothing (the manifest keeps the licence)."""
+    """Drop a leading licence comment: thousands of copies of one paragraph teach nothing; the manifest keeps them."""
     pattern = (
         _HASH_HEADER
         if suffix in (".py", ".pyi", ".toml")

@@ -1,7 +1,7 @@
 """Where the cursor could be: spans of a file to hide, so that the model learns to write what stands between two texts.
 
-Half of the spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks for: the
-rest of a line, a piece inside a line, whole lines, and now and then any stretch of characters.
+Half of the spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks
+for: the rest of a line, a piece inside a line, whole lines, and now and then any stretch of characters.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ PERMISSIVE = frozenset(
     }
 )  # fmt: skip
 
-# Free-text licence names as packages write them, the most telling first. A copyleft word anywhere wins over all of these.
+# Free-text licence names as packages write them, the most telling first. A copyleft word wins over all of these.
 _COPYLEFT = re.compile(
     r"gpl|lesser general|mozilla|mpl|eclipse|\bepl|cddl|cecill|eupl|sspl|proprietary|commercial", re.I
 )
@@ -43,7 +43,7 @@ def permitted(expression: str | None) -> bool:
 
 
 def licence_of(metadata: Message) -> str | None:
-    """The SPDX expression of a distribution, from its licence expression, classifiers or licence text, in that order."""
+    """The SPDX expression of a distribution: from its licence expression, its classifiers or its licence text."""
     expression = metadata.get("License-Expression")
     if expression:
         return str(expression).strip()

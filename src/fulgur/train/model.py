@@ -1,8 +1,8 @@
 """The model in torch: the mathematics of Qwen3 (RMSNorm, QK-norm, rotate-half RoPE, GQA, SwiGLU, tied head, no biases).
 
-Weights can be rounded to their quantised values in the forward pass while gradients go straight through. How much of the
-rounding is felt is a tensor (`strength`), not a flag: pretraining (0) and quantisation-aware annealing (1) share one graph,
-so it is compiled once.
+Weights can be rounded to their quantised values in the forward pass while gradients go straight through. How much of
+the rounding is felt is a tensor (`strength`), not a flag: pretraining (0) and quantisation-aware annealing (1) share
+one graph, so it is compiled once.
 """
 
 from __future__ import annotations
@@ -124,9 +124,10 @@ class Model(nn.Module):
 
 # Our names -> Hugging Face's, as `fulgur.model` reads them.
 _HF = {
-    "attn_norm": "input_layernorm", "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj",
-    "o_proj": "self_attn.o_proj", "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm", "gate_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj",
+    "attn_norm": "input_layernorm", "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj", "o_proj": "self_attn.o_proj", "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "gate_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj",
 }  # fmt: skip
 
 

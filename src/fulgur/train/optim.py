@@ -1,8 +1,8 @@
 """Muon for the matrices of the blocks, AdamW for the tied embedding and the norms, behind one `step`.
 
-Muon replaces a matrix's momentum by the nearest orthogonal matrix (Newton-Schulz in bf16), so every direction of the update
-has the same size. Matrices of one shape are stacked and handled in one batch. Updates are scaled to the root mean square of
-AdamW's (0.2 sqrt(max(rows, columns))), so both parts live with learning rates of one magnitude.
+Muon replaces a matrix's momentum by the nearest orthogonal matrix (Newton-Schulz in bf16), so every direction of the
+update has the same size. Matrices of one shape are stacked and handled in one batch. Updates are scaled to the root
+mean square of AdamW's (0.2 sqrt(max(rows, columns))), so both parts live with learning rates of one magnitude.
 """
 
 from __future__ import annotations

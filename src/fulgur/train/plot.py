@@ -35,7 +35,8 @@ def draw(stages: list[tuple[str, list[dict[str, float]]]]) -> str:
     low, high = values[0] * 0.95, values[int(0.995 * (len(values) - 1))] * 1.05
     panel = (WIDTH - MARGIN) / len(stages)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
+        'font-family="sans-serif" font-size="11">'
     ]
     parts.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
 
@@ -52,7 +53,8 @@ def draw(stages: list[tuple[str, list[dict[str, float]]]]) -> str:
         parts.append(f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{MARGIN}" y2="{HEIGHT - MARGIN}" stroke="#bbb"/>')
         parts.append(f'<text x="{left + 8:.1f}" y="{MARGIN - 10}" font-weight="bold">{stage}</text>')
         parts.append(
-            f'<text x="{left + panel - 8:.1f}" y="{HEIGHT - MARGIN + 16}" text-anchor="end">{most / 1e6:.0f} M tokens</text>'
+            f'<text x="{left + panel - 8:.1f}" y="{HEIGHT - MARGIN + 16}" text-anchor="end">'
+            f"{most / 1e6:.0f} M tokens</text>"
         )
         for key, colour in COLOURS.items():
             points = [(left + 4 + (panel - 12) * row["tokens"] / most, y(row[key])) for row in rows if key in row]

@@ -1,4 +1,4 @@
-"""A smaller model cut out of a larger one of the same depth: the channels, heads and neurons that carry most are kept."""
+"""A smaller model cut out of a larger one of the same depth: the busiest channels, heads and neurons are kept."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What rounding costs: held-out loss of a stage's model in floating point and in each quantised form.
 
     python -m fulgur.train.quantise --run RUN --stage anneal
-The figures go to RUN/STAGE/quantise.json. `export` takes a 4-bit head (which is also the embedding) where it costs less than
-TOLERANCE against an 8-bit one.
+The figures go to RUN/STAGE/quantise.json. `export` takes a 4-bit head (which is also the embedding) where it costs less
+than TOLERANCE against an 8-bit one.
 """
 
 from __future__ import annotations

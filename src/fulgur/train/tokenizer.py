@@ -1,7 +1,8 @@
 """The embedded models' tokenizer: byte-level BPE made for code, trained once and shipped in the package.
 
-A newline and the indentation after it are one piece, so a line break never merges with what stands around it and the depth of
-a block is one token. Digits stand alone. A word may carry the one character before it (` name`, `.append`, `(self`, `_id`).
+A newline and the indentation after it are one piece, so a line break never merges with what stands around it and the
+depth of a block is one token. Digits stand alone. A word may carry the one character before it (` name`, `.append`,
+`(self`, `_id`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training loop every stage shares: wall-clock budget, accumulation, logging, held-out loss, checkpoints, resume."""
+"""The training loop every stage shares: wall-clock budget, accumulation, log, held-out loss, checkpoints, resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Schedule = Callable[[int, float], float]
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 128, micro: int = 64) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 128, micro: int = 32) -> None:
     parser.add_argument("--run", type=Path, required=True, help="the run's folder; rows are in RUN/rows")
     parser.add_argument(
         "--minutes", type=float, default=None, help="wall-clock budget of this stage, compiling included"

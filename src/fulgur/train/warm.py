@@ -1,18 +1,18 @@
-"""A rehearsal on random rows: every GPU stage runs a few steps, so that the compiler's cache is warm and a fault shows early.
+"""A rehearsal on random rows: every stage runs a few steps, so that compiled graphs are cached and faults show early.
 
-python -m fulgur.train.warm --run RUN/rehearsal --shape 60M --student 30M
+python -m fulgur.train.warm pretrain --run RUN/rehearsal
+python -m fulgur.train.warm rest --run RUN/rehearsal
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 
-from fulgur.train import anneal, distil, export, pretrain, quantise
+from fulgur.train import anneal, checkpoint, distil, export, pretrain, quantise
 from fulgur.train.rows import save_rows
 from fulgur.train.shapes import shape
 
@@ -28,26 +28,27 @@ def random_rows(folder: Path, rows: int, length: int, vocabulary: int) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fulgur train warm", description="Rehearse the GPU stages on random rows.")
+    parser.add_argument("part", choices=("pretrain", "rest"), help="`rest` needs what `pretrain` left")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--shape", default="60M")
     parser.add_argument("--student", default="30M")
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("options", nargs="*", help="more options for every stage, after --")
-    args = parser.parse_args(argv)
-    config = shape(args.shape)
-    random_rows(args.run / "rows", 160, config.max_context + 1, config.vocab_size)
+    parser.add_argument("--steps", type=int, default=12)
+    args, options = parser.parse_known_args(argv)  # the rest goes to every stage
     began = time.monotonic()
-    common = ["--run", str(args.run), *args.options]
-    pretrain.main([*common, "--shape", args.shape, "--steps", str(args.steps)])
-    print(f"warm: pretrain after {time.monotonic() - began:.0f} s", flush=True)
-    anneal.main([*common, "--steps", "2"])
-    distil.main([*common, "--shape", args.student, "--steps", str(args.steps)])
-    device = ["--device", args.options[args.options.index("--device") + 1]] if "--device" in args.options else []
-    quantise.main(["--run", str(args.run), *device])
-    export.main(["pieces", "--run", str(args.run), "--out", str(args.run / "pieces")])
-    print(f"warm: all stages after {time.monotonic() - began:.0f} s", flush=True)
-    for stage in ("pretrain", "anneal", "distil"):
-        os.remove(args.run / stage / "checkpoint.pt")
+    common = ["--run", str(args.run), *options]
+    if args.part == "pretrain":
+        config = shape(args.shape)
+        random_rows(args.run / "rows", 160, config.max_context + 1, config.vocab_size)
+        pretrain.main([*common, "--shape", args.shape, "--steps", str(args.steps)])
+    else:
+        # Annealing has pretraining's graph, already compiled: one small step without it is enough.
+        anneal.main([*common, "--steps", "1", "--rows", "4", "--micro", "4", "--no-compile"])
+        distil.main([*common, "--shape", args.student, "--steps", "3"])
+        quantise.main(["--run", str(args.run), "--stage", "distil"])
+        export.main(["pieces", "--run", str(args.run), "--stage", "distil", "--out", str(args.run / "pieces")])
+        for stage in ("pretrain", "anneal", "distil"):
+            (args.run / stage / checkpoint.FILE).unlink()
+    print(f"rehearsed {args.part} in {time.monotonic() - began:.0f} s", flush=True)
     return 0
 
 
