@@ -1,0 +1,199 @@
+"""`fulgur edit FILE[:SYMBOL|:A-B] INSTRUCTION`: the embedded model rewrites a region, or calls a refactoring."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.errors import FulgurError, UsageError
+
+if TYPE_CHECKING:
+    from fulgur.text.edit_format import RecentEdit
+    from fulgur.tools.region import Region, Target
+    from fulgur.ui.embedded import Ask, Embedded, Reply
+
+ANSWER_ROOM = 1.5  # an answer may be this much longer than its region, and a little more
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", metavar="FILE[:SYMBOL|:A-B]", help="the file, and which part of it")
+    parser.add_argument("instruction", nargs="?", help="what to change, in a few words")
+    parser.add_argument("--write", action="store_true", help="change the file (the diff is shown either way)")
+    parser.add_argument("--undo", action="store_true", help="take the last written edit back, byte for byte")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
+    )
+    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fulgur.tools.region import parse_target
+
+    base = args.cd or Path()
+    if args.undo:
+        return undo(parse_target(args.target, base).path if args.target else None)
+    if not args.target or not args.instruction:
+        raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
+    from fulgur.ui.embedded import Embedded
+
+    document = Document.open(base, args.target)
+    region = document.locate(args.instruction)
+    model = Embedded.open(args.model)
+    [reply] = model.ask([edit_ask(model, document, region, args.instruction)])
+    changed = document.after(region, reply)
+    show(document, changed, reply, args.write)
+    return 0
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file on disk, and its text with line feeds only."""
+
+    path: Path
+    name: str
+    data: bytes
+    text: str
+    target: Target
+
+    @classmethod
+    def open(cls, base: Path, target: str) -> Document:
+        from fulgur.tools.refactor.journal import plain_text, read
+        from fulgur.tools.region import parse_target
+        from fulgur.tools.textfile import TextFile
+
+        parsed = parse_target(target, base)
+        data = read(parsed.path)
+        file = TextFile.decode(data, str(parsed.path))
+        return cls(parsed.path, shown(parsed.path), data, plain_text(file), parsed)
+
+    def locate(self, instruction: str) -> Region:
+        from fulgur.tools.region import locate
+
+        return locate(self.text, self.target, instruction)
+
+    def after(self, region: Region, reply: Reply) -> str:
+        """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
+        from fulgur.text.edit_format import Call, Rewrite, parse_answer
+        from fulgur.tools.refactor import apply_call
+        from fulgur.ui.embedded import ABILITIES, BIGGER
+
+        answer = parse_answer(reply.text)
+        if isinstance(answer, Call):
+            return apply_call(self.text, answer, (region.start, region.end))
+        if not isinstance(answer, Rewrite) or answer.text == region.text:
+            raise FulgurError(
+                "no edit: this is done already, or it is beyond the embedded model; nothing was changed",
+                hint=f"It can: {ABILITIES}.\n  {BIGGER}",
+            )
+        if not reply.finished:
+            raise FulgurError(
+                "the model's answer was cut off; nothing was changed", hint=f"Name a smaller part. {BIGGER}"
+            )
+        changed = self.text[: region.start] + fitted(answer.text, region.text) + self.text[region.end :]
+        problem = broken(self.path, self.text, changed)
+        if problem:
+            raise FulgurError(f"the model's answer does not parse ({problem}); nothing was changed", hint=BIGGER)
+        return changed
+
+
+def shown(path: Path) -> str:
+    """The path as the model sees it: relative, with forward slashes."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.name
+
+
+def fitted(text: str, region: str) -> str:
+    """The answer ends as the region does: with or without a final newline."""
+    return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
+
+
+def broken(path: Path, before: str, after: str) -> str | None:
+    """What is wrong with the new text, if the old one was right; None for languages without a check here."""
+    check = {".py": parse_python, ".pyi": parse_python, ".json": parse_json, ".toml": parse_toml}.get(path.suffix)
+    if check is None or check(before) is not None:
+        return None
+    return check(after)
+
+
+def parse_python(text: str) -> str | None:
+    import ast
+
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        return f"line {getattr(error, 'lineno', '?')}: {getattr(error, 'msg', error)}"
+    return None
+
+
+def parse_json(text: str) -> str | None:
+    import json
+
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def parse_toml(text: str) -> str | None:
+    import tomllib
+
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return str(error)
+    return None
+
+
+def edit_ask(
+    model: Embedded, document: Document, region: Region, instruction: str | None, recent: tuple[RecentEdit, ...] = ()
+) -> Ask:
+    """The prompt for one region, within the model's context."""
+    from fulgur.text.edit_format import edit_pieces
+    from fulgur.ui.embedded import Ask
+
+    size = model.count(region.text)
+    room = int(size * ANSWER_ROOM) + 96
+    above, below = region.above, region.below
+    while model.count(above + below) + size + room + 160 > model.context:
+        if not above and not below:
+            raise FulgurError(
+                f"the region is too large for {model.folder.name} ({size} tokens)", hint="Name a smaller part."
+            )
+        above = above[above.find("\n", len(above) // 2) + 1 :] if "\n" in above[len(above) // 2 :] else ""
+        below = below[: below.rfind("\n", 0, len(below) // 2) + 1]
+    pieces = edit_pieces(document.name, above, region.text, below, instruction, recent)
+    return Ask(pieces, region.text, room)
+
+
+def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
+    """The diff and the speeds; with `write`, the file too."""
+    from fulgur.tools.diff import unified, wants_colour
+
+    sys.stdout.write(unified(document.text, changed, document.name, colour=wants_colour()))
+    sys.stdout.flush()
+    print(reply.speed(), file=sys.stderr)
+    if not write:
+        print("Nothing was written; --write changes the file.", file=sys.stderr)
+        return
+    from fulgur.tools.refactor.journal import EditJournal, with_text
+    from fulgur.tools.textfile import TextFile
+    from fulgur.ui.embedded import home
+
+    file = TextFile.decode(document.data, str(document.path))
+    EditJournal(home() / "edits").write(document.path, document.data, with_text(file, changed, str(document.path)))
+    print(f"Written to {document.path}; `fulgur edit --undo` takes it back.", file=sys.stderr)
+
+
+def undo(path: Path | None) -> int:
+    from fulgur.tools.refactor.journal import EditJournal
+    from fulgur.ui.embedded import home
+
+    entry = EditJournal(home() / "edits").undo(path)
+    print(f"{entry.path} is as it was before the edit.")
+    return 0

@@ -1,0 +1,131 @@
+"""`fulgur next FILE`: after the last change of a file, the edits that probably follow from it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.text.edit_format import RecentEdit
+    from fulgur.tools.region import Region
+    from fulgur.ui.commands.edit import Document
+
+CANDIDATES = 4
+RECENT = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="FILE", help="the file that was just changed")
+    parser.add_argument("--write", action="store_true", help="make the edits (the diff is shown either way)")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
+    )
+    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fulgur.text.edit_format import Rewrite, parse_answer
+    from fulgur.ui.commands.edit import Document, broken, edit_ask, fitted, show
+    from fulgur.ui.embedded import Embedded
+
+    document = Document.open(args.cd or Path(), args.target)
+    recent, changed_lines = last_change(document)
+    regions = candidates(document, recent, changed_lines)
+    if not regions:
+        print("No other place looks like the last change.", file=sys.stderr)
+        return 0
+    model = Embedded.open(args.model)
+    replies = model.ask([edit_ask(model, document, region, None, tuple(recent)) for region in regions])
+    text, made = document.text, 0
+    for region, reply in sorted(zip(regions, replies, strict=True), key=lambda pair: -pair[0].start):
+        answer = parse_answer(reply.text)
+        if not isinstance(answer, Rewrite) or not reply.finished or answer.text == region.text:
+            continue
+        new = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
+        if broken(document.path, text, new) is None:
+            text, made = new, made + 1
+    if not made:
+        print("No next edit.", file=sys.stderr)
+        return 0
+    show(document, text, replies[0], args.write)
+    return 0
+
+
+def last_change(document: Document) -> tuple[list[RecentEdit], set[int]]:
+    """The lines that changed last, oldest first, and where they stand now: from the journal, else from git."""
+    before = previous_text(document)
+    old, new = before.splitlines(keepends=True), document.text.splitlines(keepends=True)
+    from fulgur.text.edit_format import RecentEdit
+
+    edits: list[RecentEdit] = []
+    lines: set[int] = set()
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal" and (b > a):
+            edits.append(RecentEdit("".join(old[a:b][:6]), "".join(new[c:d][:6])))
+            lines.update(range(c + 1, d + 1))
+    if not edits:
+        raise FulgurError(f"{document.path} has no change to go on from", hint="Change something first.")
+    return edits[-RECENT:], lines
+
+
+def previous_text(document: Document) -> str:
+    """The file before its last change: by `fulgur edit`, else as git has it."""
+    from fulgur.tools.refactor.journal import EditJournal, plain_text
+    from fulgur.tools.textfile import TextFile
+    from fulgur.ui.embedded import home
+
+    journal = EditJournal(home() / "edits")
+    entry = journal.last(document.path)
+    if entry is not None and journal.contents(entry)[1] == document.data:
+        return plain_text(TextFile.decode(journal.contents(entry)[0], str(document.path)))
+    real = document.path.resolve()
+    try:
+        shown = subprocess.run(
+            ["git", "-C", str(real.parent), "show", f"HEAD:./{real.name}"], capture_output=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        shown = None
+    if shown is None or shown.returncode != 0:
+        raise FulgurError(
+            f"there is no earlier version of {document.path}",
+            hint="`fulgur next` follows an edit made with `fulgur edit --write`, or changes since the last git commit.",
+        )
+    return plain_text(TextFile.decode(shown.stdout, str(document.path)))
+
+
+def candidates(document: Document, recent: list[RecentEdit], changed: set[int]) -> list[Region]:
+    """Regions with lines that look like what was changed, best first; they do not overlap."""
+    from fulgur.tools.region import Target, locate
+
+    gone: set[str] = set()
+    for edit in recent:
+        gone |= set(re.findall(r"\w+", edit.before)) - set(re.findall(r"\w+", edit.after))
+    shared = [line.strip() for edit in recent for line in edit.before.splitlines() if line.strip()]
+    scored = []
+    for number, line in enumerate(document.text.split("\n"), 1):
+        if number in changed or not line.strip():
+            continue
+        score = 2.0 * bool(gone & set(re.findall(r"\w+", line)))
+        score += max((difflib.SequenceMatcher(None, line.strip(), other).ratio() for other in shared), default=0.0)
+        if score >= 1.0 or (not gone and score > 0.6):
+            scored.append((score, number))
+    regions: list[Region] = []
+    for _, number in sorted(scored, key=lambda pair: (-pair[0], pair[1])):
+        if len(regions) == CANDIDATES:
+            break
+        if any(region.first_line <= number <= region.last_line for region in regions):
+            continue
+        try:
+            region = locate(document.text, Target(document.path, None, (number, number)))
+        except FulgurError:
+            continue
+        if all(region.end <= other.start or region.start >= other.end for other in regions):
+            regions.append(region)
+    return regions
