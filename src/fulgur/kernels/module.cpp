@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "pack.h"
 #include "runtime.h"
 
 namespace nb = nanobind;
@@ -148,7 +147,8 @@ class NativeRuntime {
         if (table[b] < 0 || table[b] >= kv_blocks_) throw std::out_of_range("KV block " + std::to_string(table[b]) + " of sequence " + std::to_string(sequence) + " does not exist");
     }
     for (int i = 0; i < m; i++)
-      if (wanted.data()[i] < 0 || wanted.data()[i] >= n) throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) + ", which is not in the step");
+      if (wanted.data()[i] < (i ? wanted.data()[i - 1] + 1 : 0) || wanted.data()[i] >= n)
+        throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) + ": rows of the step in ascending order are wanted");
     if (logits && (static_cast<int>(logits->shape(0)) < m || static_cast<int>(logits->shape(1)) != dims_.vocab))
       throw std::invalid_argument("logits must be [at least " + std::to_string(m) + ", " + std::to_string(dims_.vocab) + "]");
     const StepInput in{n, tokens.data(), positions.data(), sequences.data(), tables.data(), tables.shape(1), m, wanted.data()};
@@ -198,33 +198,6 @@ class NativeRuntime {
   std::vector<std::vector<float>> vectors_;
   std::unique_ptr<Runtime> runtime_;  // last: its threads end before the memory they read
 };
-
-nb::tuple quantise_matrix(const Floats& w, int bits, int group) {
-  if (w.ndim() != 2) throw std::invalid_argument("a matrix is wanted");
-  const int rows = static_cast<int>(w.shape(0)), cols = static_cast<int>(w.shape(1));
-  if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group) throw std::invalid_argument("bits must be 4 or 8 and group a multiple of 32 that divides the columns");
-  auto* q = new int8_t[static_cast<size_t>(rows) * cols];
-  auto* scale = new uint16_t[static_cast<size_t>(rows) * (cols / group)];
-  nb::capsule free_q(q, [](void* p) noexcept { delete[] static_cast<int8_t*>(p); });
-  nb::capsule free_scale(scale, [](void* p) noexcept { delete[] static_cast<uint16_t*>(p); });
-  {
-    nb::gil_scoped_release release;
-    quantise_rows(w.data(), rows, cols, bits, group, q, scale);
-  }
-  return nb::make_tuple(nb::ndarray<nb::numpy, int8_t>(q, {static_cast<size_t>(rows), static_cast<size_t>(cols)}, free_q),
-                        nb::ndarray<nb::numpy, uint16_t>(scale, {static_cast<size_t>(rows), static_cast<size_t>(cols / group)}, free_scale));
-}
-
-void pack_matrix(const nb::ndarray<const int8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& q,
-                 const nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>& scale, int bits,
-                 const nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& out) {
-  const int rows = static_cast<int>(q.shape(0)), cols = static_cast<int>(q.shape(1)), groups = static_cast<int>(scale.shape(1));
-  if (scale.shape(0) != q.shape(0) || !groups || cols % groups) throw std::invalid_argument("one scale per row and group is wanted");
-  const Matrix shape{nullptr, bits, cols / groups, rows, cols};
-  if (out.size() != shape.bytes()) throw std::invalid_argument("out must have " + std::to_string(shape.bytes()) + " bytes");
-  nb::gil_scoped_release release;
-  pack_rows(q.data(), scale.data(), shape, out.data());
-}
 
 // Best of several reads of `bytes` by `threads` threads, GB/s: what any decoder on this machine is bounded by.
 double read_bandwidth(size_t bytes, int threads, double seconds) {
@@ -311,8 +284,6 @@ NB_MODULE(_native, m) {
     return names;
   }, "Instruction sets with kernels that this CPU runs, best first.");
   m.def("has_emulated_amx", [] { return ops_amx_emulated() != nullptr; });
-  m.def("quantise", &quantise_matrix, nb::arg("weight"), nb::arg("bits"), nb::arg("group"));
-  m.def("pack", &pack_matrix, nb::arg("q"), nb::arg("scale"), nb::arg("bits"), nb::arg("out"));
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
   m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   m.def("op_linear", &op_linear);

@@ -1,0 +1,79 @@
+"""The compiled kernels (module.cpp)."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int32]
+Float = npt.NDArray[np.float32]
+
+BLOCK_TOKENS: int
+
+def isas() -> list[str]: ...
+def has_emulated_amx() -> bool: ...
+def read_bandwidth(bytes: int, threads: int, seconds: float = 0.3) -> float: ...
+def op_norm_quantise(
+    isa: str,
+    x: Float,
+    weight: Float | None,
+    eps: float,
+    bits: int,
+    group: int,
+    q: npt.NDArray[np.int8],
+    scale: Float,
+    correction: Int,
+    /,
+) -> None: ...
+def op_linear(
+    isa: str,
+    kind: str,
+    data: npt.NDArray[np.uint8],
+    bits: int,
+    group: int,
+    rows: int,
+    cols: int,
+    q: npt.NDArray[np.int8],
+    scale: Float,
+    correction: Int,
+    out: Float,
+    index: Int | None,
+    /,
+) -> None: ...
+def op_attention(isa: str, keys: Float, values: Float, q: Float, out: Float, /) -> None: ...
+def op_norm_rope(isa: str, head: Float, weight: Float | None, eps: float, cos: Float, sin: Float, /) -> None: ...
+
+class NativeRuntime:
+    def __init__(
+        self,
+        dims: dict[str, Any],
+        matrices: dict[str, tuple[npt.NDArray[np.uint8], int, int, int, int]],
+        vectors: dict[str, Float],
+        embed: npt.NDArray[np.uint16] | None,
+        cos: Float,
+        sin: Float,
+        kv_blocks: int,
+        threads: int,
+        isa: str,
+    ) -> None: ...
+    def step(
+        self,
+        tokens: Int,
+        positions: Int,
+        sequences: Int,
+        tables: Int,
+        wanted: Int,
+        argmax: Int,
+        logits: Float | None,
+    ) -> None: ...
+    def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int, out: Int) -> int: ...
+    def copy_block(self, source: int, target: int, /) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
