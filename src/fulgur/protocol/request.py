@@ -133,7 +133,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/completions`; with `suffix` the text is filled in between."""
 
     model: str
-    prompt: str | list[str] | list[int]
+    prompt: str | list[str | int]  # a text, a list of one text, or tokens
     suffix: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None

@@ -59,8 +59,8 @@ def check(body: CompletionRequest, entry: Entry) -> None:
     for name in ("logprobs", "echo"):
         if getattr(body, name):
             raise invalid(f"'{name}' is not offered here.", name, "unsupported_parameter")
-    if isinstance(body.prompt, list) and body.prompt and isinstance(body.prompt[0], str) and len(body.prompt) != 1:
-        raise invalid("Send one prompt a request.", "prompt", "unsupported_parameter")
+    if isinstance(body.prompt, list) and any(isinstance(part, str) for part in body.prompt) and len(body.prompt) != 1:
+        raise invalid("Send one prompt a request: a text or a list of tokens.", "prompt", "unsupported_parameter")
     if body.suffix is not None and not isinstance(_prompt(body), str):
         raise invalid("With 'suffix' the prompt must be text.", "prompt", "invalid_type")
 
