@@ -133,14 +133,15 @@ def test_a_crowd_with_too_little_memory_changes_nothing(seed: int, tokenizer: To
     assert engine.cache.available() == engine.cache.blocks
 
 
-def test_the_reference_runtime_keeps_its_side(model_folder: Path) -> None:
+@pytest.mark.parametrize("runtime", ["reference", "native"])
+def test_the_runtimes_keep_their_side(runtime: str, model_folder: Path) -> None:
     """The same with a real model: rows are bit-identical whatever else is in the step."""
     rng = random.Random(5)
-    options = EngineOptions(model_folder, kv_tokens=2048, runtime="reference")
+    options = EngineOptions(model_folder, kv_tokens=2048, runtime=runtime)
     plain, _ = open_engine(options, max_draft=0)
     engine, _ = open_engine(options, cost=StepCost(FREE))
     requests = []
-    for i in range(4):
+    for i in range(4 if runtime == "reference" else 24):
         prompt = [rng.randrange(256) for _ in range(rng.randrange(1, 100))]
         params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=0.8 * (i % 2), seed=i, logprobs=1)
         requests.append(GenerateRequest(prompt, params, draft_source=prompt))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fulgur.engine.params import SamplingParams
-from fulgur.engine.sample import Sampler, draw, mix, token_logprob, uniform
+from fulgur.engine.sample import Sampler, Scratch, draw, mix, token_logprob, uniform
 
 VOCAB = 40
 
@@ -61,6 +61,19 @@ def test_draw_inverts_the_distribution(params: SamplingParams, ties: bool) -> No
             assert abs(drawn.count(token) / steps - probability) < 3 / steps
 
 
+@pytest.mark.parametrize("scale", [0.01, 3.0])
+def test_top_p_of_a_large_vocabulary(scale: float) -> None:
+    """With a sharp distribution only its head is sorted, with a flat one everything: the choice is the same."""
+    logits = np.random.default_rng(1).normal(0, scale, 9000).astype(np.float32)
+    params = SamplingParams(temperature=1.0, top_p=0.6)
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    order = np.argsort(-weights, kind="stable")
+    mass = np.cumsum(weights[order])
+    kept = int(np.searchsorted(mass, 0.6 * mass[-1])) + 1
+    for u in np.linspace(0, 0.9999, 50):
+        assert draw(logits, params, float(u)) == order[np.searchsorted(mass[:kept], u * mass[kept - 1], side="right")]
+
+
 def test_draw_at_the_edges() -> None:
     logits = np.full(VOCAB, -np.inf, np.float32)
     logits[[3, 9]] = 1.0
@@ -83,7 +96,7 @@ def test_numbers_of_a_seed_are_even_and_its_own() -> None:
 
 def test_penalties_follow_their_formulas() -> None:
     params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25, repetition_penalty=2.0)
-    sampler = Sampler(params, 0, VOCAB, prompt=[1, 2])
+    sampler = Sampler(params, 0, Scratch(VOCAB), prompt=[1, 2])
     for token in (5, 5, 6):
         sampler.note(token)
     for seed in range(50):
@@ -109,17 +122,17 @@ def test_logprobs_are_those_of_the_model() -> None:
     assert [value for _, value in told.top] == pytest.approx([math.log(probabilities[i]) for i in best])
     assert token_logprob(logits, 7, 0).top == ()
     assert len(token_logprob(logits, 7, 100).top) == VOCAB
-    hot = Sampler(SamplingParams(temperature=5.0, frequency_penalty=1.0, logprobs=1), 1, VOCAB, [])
+    hot = Sampler(SamplingParams(temperature=5.0, frequency_penalty=1.0, logprobs=1), 1, Scratch(VOCAB), [])
     token, logprob = hot.choose(logits, 4, None)
     assert logprob == token_logprob(logits, token, 1)
 
 
 def test_a_choice_depends_on_seed_and_position_only() -> None:
     params = SamplingParams(temperature=1.0)
-    first, second = Sampler(params, 11, VOCAB, []), Sampler(params, 11, VOCAB, [1, 2, 3])
+    first, second = Sampler(params, 11, Scratch(VOCAB), []), Sampler(params, 11, Scratch(VOCAB), [1, 2, 3])
     positions = list(range(60))
     answers = [first.choose(row(p), p, None) for p in positions]
     random.Random(0).shuffle(positions)
     assert {p: second.choose(row(p), p, None) for p in positions} == dict(enumerate(answers))
-    other = Sampler(params, 12, VOCAB, [])
+    other = Sampler(params, 12, Scratch(VOCAB), [])
     assert [other.choose(row(p), p, None) for p in range(60)] != answers

@@ -6,7 +6,7 @@ import secrets
 
 from fulgur.engine.params import GenerateRequest
 from fulgur.engine.runtime import Matcher
-from fulgur.engine.sample import Sampler, mix
+from fulgur.engine.sample import Sampler, Scratch, mix
 from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import Speculator, StepCost
 from fulgur.engine.stop import StopStrings
@@ -38,7 +38,7 @@ class RequestMaker:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, context: int, cost: StepCost, max_draft: int) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self._scratch = Scratch(vocab_size)
         self._context = context
         self._cost = cost
         self._max_draft = max_draft
@@ -55,7 +55,7 @@ class RequestMaker:
             sequence.stop_ids = stop_ids
             sequence.stops = StopStrings(params.stop) if params.stop else None
             if params.needs_logits:
-                sequence.sampler = Sampler(params, mix(seed) + index, self._vocab_size, request.prompt)
+                sequence.sampler = Sampler(params, mix(seed) + index, self._scratch, request.prompt)
             if request.speculate and self._max_draft and not request.prefill_only:
                 source = request.draft_source
                 sequence.speculator = Speculator(sequence.tokens, source, self._cost, self._max_draft)

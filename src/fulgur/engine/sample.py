@@ -8,6 +8,7 @@ and without speculation, and whatever else is in the batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +18,30 @@ from fulgur.engine.events import TokenLogprob
 from fulgur.engine.params import SamplingParams
 from fulgur.engine.runtime import FloatArray, Matcher
 
+Ids: TypeAlias = npt.NDArray[np.int64]
+Wide: TypeAlias = npt.NDArray[np.float64]
+
 _MASK64 = (1 << 64) - 1
+_HEAD = 1024  # likeliest tokens that are looked at before all are
+
+
+class Scratch:
+    """Room to work on one row; all samplers of an engine share it."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.logits = np.empty(vocab_size, np.float32)
+        self.allowed = np.empty(vocab_size, np.uint8)
 
 
 class Sampler:
     """The state of one sequence that needs more than the runtime's argmax."""
 
-    def __init__(self, params: SamplingParams, seed: int, vocab_size: int, prompt: Sequence[int]) -> None:
+    def __init__(self, params: SamplingParams, seed: int, scratch: Scratch, prompt: Sequence[int]) -> None:
         self.params = params
         self.seed = seed
-        self._work = np.empty(vocab_size, np.float32)
-        self._allowed = np.empty(vocab_size, np.uint8)
+        self._work = scratch.logits
+        self._allowed = scratch.allowed
+        vocab_size = len(scratch.logits)
         self._counts = np.zeros(vocab_size, np.float32) if params.penalised else None
         self._seen = np.zeros(vocab_size, np.bool_) if params.repetition_penalty != 1.0 else None
         self.note_prompt(prompt)
@@ -90,16 +104,31 @@ def draw(logits: FloatArray, params: SamplingParams, u: float) -> int:
         tokens = np.flatnonzero(scaled > -np.inf)
         if len(tokens) < len(scaled):
             scaled = scaled[tokens]
-    if params.top_p < 1.0 or 0 < top_k < len(scaled):
-        order = np.argsort(-scaled, kind="stable")
-        if top_k:
-            order = order[:top_k]
+    wanted = np.inf  # mass that is enough
+    if params.top_p < 1.0:
+        tokens, scaled, wanted = _head(tokens, scaled, params.top_p, top_k)
+    elif 0 < top_k < len(scaled):  # ties at the border
+        order = np.argsort(-scaled, kind="stable")[:top_k]
         tokens, scaled = tokens[order], scaled[order]
     mass = np.exp(scaled).cumsum()
-    if params.top_p < 1.0:
-        mass = mass[: int(np.searchsorted(mass, params.top_p * mass[-1])) + 1]
+    mass = mass[: int(np.searchsorted(mass, wanted)) + 1]
     chosen = int(np.searchsorted(mass, u * mass[-1], side="right"))
     return int(tokens[min(chosen, len(mass) - 1)])
+
+
+def _head(tokens: Ids, scaled: Wide, top_p: float, top_k: int) -> tuple[Ids, Wide, float]:
+    """The likeliest tokens in order, enough of them to hold the share `top_p` of the mass, and that mass."""
+    if not top_k and len(scaled) > 4 * _HEAD:  # sorting a large vocabulary is dear, and its tail hardly ever matters
+        weights = np.exp(scaled)
+        wanted = top_p * float(weights.sum())
+        head = scaled >= np.partition(scaled, -_HEAD)[-_HEAD]
+        if weights[head].sum() >= wanted:
+            tokens, scaled = tokens[head], scaled[head]
+        order = np.argsort(-scaled, kind="stable")
+        return tokens[order], scaled[order], wanted
+    order = np.argsort(-scaled, kind="stable")[: top_k or len(scaled)]
+    tokens, scaled = tokens[order], scaled[order]
+    return tokens, scaled, top_p * float(np.exp(scaled).cumsum()[-1])
 
 
 def token_logprob(logits: FloatArray, token: int, alternatives: int) -> TokenLogprob:
