@@ -122,7 +122,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def agent_on(running: app.Running, workspace: Path, *overrides: str, **options: Any) -> AsyncIterator[Watch]:
+async def agent_on(
+    running: app.Running | Proxy, workspace: Path, *overrides: str, **options: Any
+) -> AsyncIterator[Watch]:
     agent = await Agent.open(settings_for(running.base_url, workspace, *overrides), **options)
     watch = Watch(agent)
     try:
@@ -130,3 +132,47 @@ async def agent_on(running: app.Running, workspace: Path, *overrides: str, **opt
     finally:
         await agent.close()
         await watch._task
+
+
+class Proxy:
+    """A TCP relay whose connections can be cut in the middle of anything."""
+
+    def __init__(self, running: app.Running) -> None:
+        self._target = running.port
+        self._writers: list[asyncio.StreamWriter] = []
+        self.opened = 0
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop every connection and take no more."""
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Drop every connection without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened += 1
+        out_reader, out_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, out_writer]
+        await asyncio.gather(_pump(reader, out_writer), _pump(out_reader, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except (ConnectionError, asyncio.CancelledError):
+        pass
+    writer.close()

@@ -13,7 +13,7 @@ MOST_SECONDS = 30.0
 _MOST_FILES = 8
 
 
-def tests_touching(workspace: Path, changed: Sequence[str]) -> list[str]:
+def touching_tests(workspace: Path, changed: Sequence[str]) -> list[str]:
     """Test files (pytest's naming) that are changed themselves, named after a changed file, or import it."""
     modules = {path: _module(path) for path in changed if path.endswith(".py")}
     if not modules:
@@ -53,7 +53,7 @@ def _import_lines(path: Path) -> str:
     return "\n".join(lines)
 
 
-def test_command(workspace: Path, tests: Sequence[str]) -> str:
+def pytest_command(workspace: Path, tests: Sequence[str]) -> str:
     """How they are run: the project's own Python if it has one."""
     own = workspace / ".venv/bin/python"
     python = str(own) if own.exists() else "python3"

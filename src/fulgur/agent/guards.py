@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fulgur.agent.context import TurnContext
 from fulgur.agent.guard_names import undefined_names, unknown_members
 from fulgur.agent.guard_syntax import syntax_problems
-from fulgur.agent.guard_tests import MOST_SECONDS, test_command, tests_touching
+from fulgur.agent.guard_tests import MOST_SECONDS, pytest_command, touching_tests
 from fulgur.agent.modules import Modules
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
@@ -72,10 +72,10 @@ class Guards:
     async def _tests(self, changed: list[str]) -> list[str] | None:
         """Failures of the tests that touch these files; None when there are none to run, or they take too long."""
         workspace = self._bench.policy.workspace
-        tests = await asyncio.to_thread(tests_touching, workspace, changed)
+        tests = await asyncio.to_thread(touching_tests, workspace, changed)
         if not tests:
             return None
-        command = f"cd {workspace} && {test_command(workspace, tests)}"
+        command = f"cd {workspace} && {pytest_command(workspace, tests)}"
         try:
             result = await self._bench.shell.aside(ShellArguments(command=command, timeout=MOST_SECONDS))
         except FulgurError:

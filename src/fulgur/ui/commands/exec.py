@@ -1,0 +1,170 @@
+"""`fulgur exec PROMPT`: one turn without a screen, for scripts and CI."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fulgur.errors import UsageError
+from fulgur.ui.flags import add_config_flags, settings_from
+
+if TYPE_CHECKING:
+    from fulgur.config.settings import Settings
+    from fulgur.protocol.agent import AgentEvent
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of exec."""
+    parser.add_argument("prompt", nargs="?", help="what to do; `-` or nothing: read from stdin")
+    add_config_flags(parser)
+    parser.add_argument("--json", action="store_true", help="every event as one line of JSON on stdout")
+    parser.add_argument("--output-schema", metavar="FILE", type=Path, help="JSON schema the last answer must follow")
+    parser.add_argument("-o", "--output-last-message", metavar="FILE", type=Path, help="write the last answer to FILE")
+    parser.add_argument(
+        "--resume", metavar="SESSION", nargs="?", const="last", help="go on with a session (default: last)"
+    )
+    parser.add_argument("--fork", metavar="SESSION", help="go on with a copy of a session")
+    parser.add_argument("-s", "--sandbox", metavar="MODE", help="the same as -c sandbox_mode=MODE")
+    parser.add_argument("--list", action="store_true", help="list the sessions of this folder and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 the turn was done, 1 it failed, 130 it was interrupted."""
+    if args.sandbox:
+        args.config.append(f"sandbox_mode={args.sandbox}")
+    settings = settings_from(args)
+    if settings.sources[("approval_policy",)] == "default":
+        settings = settings.with_changes(overrides=["approval_policy=never"])  # there is nobody to ask
+    if args.list:
+        return _list(settings)
+    if args.resume and args.fork:
+        raise UsageError("--resume and --fork exclude each other")
+    prompt = _prompt(args)
+    return asyncio.run(_work(args, settings, prompt))
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    """The argument, with piped input behind it when both are given."""
+    given = "" if args.prompt in (None, "-") else args.prompt
+    piped = "" if sys.stdin.isatty() else sys.stdin.read()
+    if not given and not piped.strip() and args.resume and not sys.stdin.isatty():
+        raise UsageError("no prompt: nothing came from stdin")
+    if given and piped.strip():
+        return f"{given}\n\n{piped}"
+    if text := given or piped.strip():
+        return text
+    raise UsageError("no prompt", hint="fulgur exec 'fix the failing test', or pipe it in")
+
+
+def _format(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise UsageError(f"{path}: a JSON schema is an object")
+    return {"type": "json_schema", "name": "output", "schema": schema, "strict": True}
+
+
+async def _work(args: argparse.Namespace, settings: Settings, prompt: str) -> int:
+    from fulgur.agent.agent import Agent
+    from fulgur.protocol import agent as events
+
+    agent = await Agent.open(
+        settings, session=args.resume, fork=args.fork, interactive=False, format=_format(args.output_schema)
+    )
+    printer = _Printer(args.json, settings.flag("hide_agent_reasoning"))
+    code = 1
+    try:
+        agent.submit(prompt)
+        async for event in agent.events():
+            printer.show(event)
+            if isinstance(event, events.TURN_ENDS):
+                code = _end(event, args.output_last_message)
+                if isinstance(event, events.TurnStopped) or not agent.state.queued:
+                    break
+    except asyncio.CancelledError:
+        code = 130  # the session file has everything that was said
+    finally:
+        await agent.close()
+    return code
+
+
+def _end(event: AgentEvent, output: Path | None) -> int:
+    from fulgur.protocol import agent as events
+
+    if isinstance(event, events.TurnDone):
+        if output is not None:
+            output.write_text(event.text + ("" if event.text.endswith("\n") else "\n"), encoding="utf-8")
+        return 0
+    return 130 if isinstance(event, events.TurnStopped) else 1
+
+
+class _Printer:
+    """Events as JSON lines, or for people: the answer on stdout, everything else on stderr."""
+
+    def __init__(self, as_json: bool, hide_reasoning: bool) -> None:
+        self._as_json = as_json
+        self._hide_reasoning = hide_reasoning
+        self._open = False
+
+    def show(self, event: AgentEvent) -> None:
+        from fulgur.protocol import agent as events
+
+        if isinstance(event, events.ReasoningDelta) and self._hide_reasoning:
+            return
+        if self._as_json:
+            sys.stdout.write(events.encode(event).decode() + "\n")
+            sys.stdout.flush()
+            return
+        match event:
+            case events.TextDelta():
+                self._open = not event.text.endswith("\n")
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
+            case events.TurnStarted():
+                self._note(event.reason)
+            case events.ToolStarted():
+                self._note(f"• {event.title}")
+            case events.ToolFinished() if not event.ok:
+                self._note(f"  failed: {event.output.strip().splitlines()[-1][:200] if event.output.strip() else ''}")
+            case events.FileChanged():
+                self._note(f"  {event.kind} {event.path} (+{event.added} -{event.removed})")
+            case events.GuardReported() if event.problems:
+                self._note(f"  check `{event.check}`: " + "; ".join(event.problems)[:500])
+            case events.Warned():
+                self._note(f"warning: {event.message}" + (f" ({event.hint})" if event.hint else ""))
+            case events.TurnFailed():
+                self._note(f"fulgur: {event.message}" + (f"\n  {event.hint}" if event.hint else ""))
+            case events.TurnDone() | events.TurnStopped():
+                self._close_line()
+
+    def _note(self, text: str) -> None:
+        self._close_line()
+        print(text, file=sys.stderr, flush=True)
+
+    def _close_line(self) -> None:
+        if self._open:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._open = False
+
+
+def _list(settings: Settings) -> int:
+    from time import localtime, strftime
+
+    from fulgur.agent.session import summaries
+
+    for summary in summaries(settings.home, settings.workspace):
+        when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))
+        first = " ".join(summary.first_prompt.split())[:60]
+        print(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}")
+    return 0

@@ -1,0 +1,120 @@
+"""What goes wrong around the model: a full context, a dropped socket, a server that is gone."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from agent_world import Proxy, agent_on, call, go, say, serving
+
+from fulgur.agent.history import item_text
+from fulgur.protocol.agent import Compacted, TextDelta, ToolStarted, TurnDone, TurnFailed, Warned
+
+
+def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
+    """The context fills up in the middle of a turn; rules, the task and the next step survive, and the work goes on."""
+    (workspace / "AGENTS.md").write_text("Never use tabs.\n")
+    (workspace / "big.txt").write_text("lorem ipsum dolor sit amet\n" * 400)
+    replies = [
+        say("Open: finish step two. Decided: use spaces.", match="^Summarise our work"),
+        say("Finished after compaction.", match="replaced by this record"),
+        call("read", {"path": "big.txt"}),
+    ]
+
+    async def main() -> None:
+        options = ["features.guards=false", "model_auto_compact_token_limit=9000"]
+        async with serving(replies, context=20_000) as server, agent_on(server, workspace, *options) as watch:
+            end = await watch.turn("Always answer in German. Do step two.")
+            assert isinstance(end, TurnDone), end
+            assert end.text == "Finished after compaction."
+            compacted = watch.of(Compacted)
+            assert len(compacted) == 1 and compacted[0].after_tokens < compacted[0].before_tokens / 2
+            seen = watch.agent.state.history.visible()
+            start = item_text(seen[0])
+            assert "Always answer in German. Do step two." in start
+            assert "Open: finish step two." in start
+            assert "Never use tabs." in watch.agent._instructions
+            everything = watch.agent.state.history.everything()
+            assert sum(item["type"] == "function_call" for item in everything) >= 2
+
+    go(main())
+
+
+def test_the_server_says_the_context_is_full(workspace: Path) -> None:
+    """Our estimate was too low: the server refuses, we compact and go on."""
+
+    async def main() -> None:
+        replies = [say("Sum.", match="^Summarise"), say("short again", match="replaced"), {"steps": [{"tokens": 1500}]}]
+        async with serving(replies, context=4000) as server:
+            async with agent_on(server, workspace, "model_context_window=100000") as watch:
+                ends = [await watch.turn(f"say a lot {n}") for n in range(3)]
+                assert all(isinstance(end, TurnDone) for end in ends), ends
+                assert watch.of(Compacted)
+
+    go(main())
+
+
+def test_compaction_without_a_summary_keeps_what_is_certain(workspace: Path) -> None:
+    async def main() -> None:
+        broken = {"match": "^Summarise", "steps": [{"fail": "the engine died"}]}
+        async with serving([broken, say("Noted.")]) as server, agent_on(server, workspace) as watch:
+            await watch.turn("rule: no globals")
+            await watch.agent.compact()
+            await watch.until(lambda e: isinstance(e, Warned) and "could not summarise" in e.message)
+            start = item_text(watch.agent.state.history.visible()[0])
+            assert "rule: no globals" in start and "Noted." in start
+            assert isinstance(await watch.turn("go on"), TurnDone)
+
+    go(main())
+
+
+def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path) -> None:
+    replies = [{"steps": [{"tokens": 2000}], "times": 1}, say(" and the rest.")]
+
+    async def main() -> None:
+        async with serving(replies, rate=600) as server, Proxy(server) as proxy:
+            async with agent_on(proxy, workspace) as watch:
+                watch.agent.submit("go")
+                await watch.until(TextDelta)
+                await asyncio.sleep(0.15)
+                opened = proxy.opened
+                proxy.cut()
+                end = await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))
+                assert isinstance(end, TurnDone), end
+                assert proxy.opened > opened
+                head, _, rest = watch.text.partition(" and the rest.")
+                assert rest == ""
+                assert head == "".join(f" w{n:04d}" for n in range(len(head) // 6)) and 60 < len(head) < 12_000
+                assert end.text == watch.text == item_text(watch.agent.state.history.everything()[-1])
+                assert len(watch.agent.state.history.everything()) == 2
+
+    go(main())
+
+
+def test_a_socket_that_drops_between_steps(workspace: Path) -> None:
+    replies = [call("shell", {"command": "sleep 0.3; echo one"}, times=1), say("Both done.")]
+
+    async def main() -> None:
+        async with serving(replies) as server, Proxy(server) as proxy:
+            async with agent_on(proxy, workspace) as watch:
+                watch.agent.submit("go")
+                await watch.until(ToolStarted)
+                proxy.cut()
+                assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "Both done."
+                assert watch.outputs == ["one"]
+
+    go(main())
+
+
+def test_a_server_that_is_gone_fails_the_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fulgur.client.connection.RETRY_DELAYS", (0.0, 0.05))
+
+    async def main() -> None:
+        async with serving([say("ok")]) as server, Proxy(server) as proxy:
+            async with agent_on(proxy, workspace) as watch:
+                await watch.turn("one")
+                proxy.close()
+                end = await watch.turn("two")
+                assert isinstance(end, TurnFailed)
+                assert [t.ended for t in watch.agent.state.turns] == ["done", "failed"]
+
+    go(main())
