@@ -13,7 +13,7 @@ from terminal import Terminal
 from fulgur.bench.scripted_server import ScriptedServer
 
 SCRIPT = '''
-rate = 150
+rate = 300
 [[reply]]
 match = "long story"
 steps = [{tokens = 1200}]
@@ -35,9 +35,6 @@ steps = [{text = "Half an ans"}, {fail = "the engine died"}]
 [[reply]]
 after = "function_call_output"
 steps = [{text = "The call is over."}]
-[[reply]]
-after = "custom_tool_call_output"
-steps = [{text = "The file is changed."}]
 [[reply]]
 match = "run a command"
 steps = [{call = "shell", arguments = {command = "touch made.txt"}}]
@@ -99,5 +96,5 @@ def fulgur(home: Path, project: Path) -> Iterator[Callable[..., Terminal]]:
 def screen(fulgur: Callable[..., Terminal]) -> Terminal:
     """`fulgur`, ready for the first prompt."""
     terminal = fulgur()
-    terminal.wait("› ")
+    terminal.wait("›")
     return terminal

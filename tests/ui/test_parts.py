@@ -121,7 +121,7 @@ def test_approvals_of_parallel_calls_are_asked_one_after_another(tmp_path: Path)
 
 
 def test_what_the_agent_never_took_up_is_given_back() -> None:
-    box = Outbox()
+    box = Outbox(lambda agent, text: None)
     box.send(None, "submit", "first")
     box.send(None, "steer", "second")
     box.taken("first")

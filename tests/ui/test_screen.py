@@ -85,14 +85,14 @@ def test_control_d_leaves_with_zero(screen: Terminal) -> None:
 
 def test_what_is_typed_before_the_agent_is_there_is_sent_when_it_is(fulgur: Callable[..., Terminal]) -> None:
     terminal = fulgur()
-    terminal.wait("› ")
+    terminal.wait("›")
     terminal.send("early bird", ENTER)
     terminal.wait("You said: early bird")
 
 
 def test_history_and_an_unsent_draft_outlive_the_program(fulgur: Callable[..., Terminal]) -> None:
     first = fulgur()
-    first.wait("› ")
+    first.wait("›")
     first.send("alpha", ENTER)
     first.wait("You said: alpha")
     first.send("an unsent draft")
@@ -100,7 +100,7 @@ def test_history_and_an_unsent_draft_outlive_the_program(fulgur: Callable[..., T
     first.program.kill(15)
     assert first.exit_code() == 128 + 15
     second = fulgur()
-    second.wait("› ")
+    second.wait("›")
     second.send(UP)
     second.wait("› an unsent draft")
     second.send(UP)
@@ -148,7 +148,7 @@ def test_an_error_is_shown_and_the_next_prompt_works(screen: Terminal) -> None:
 def test_rows_fit_an_80_by_24_terminal_and_a_narrow_one(fulgur: Callable[..., Terminal]) -> None:
     for columns, rows in ((80, 24), (38, 12)):
         terminal = fulgur(columns=columns, rows=rows)
-        terminal.wait("› ")
+        terminal.wait("›")
         terminal.send("tell a short story", ENTER)
         terminal.wait("220 tokens")
         assert words(terminal.everything) == list(range(220))
@@ -163,7 +163,7 @@ def test_the_draft_survives_a_crash_of_the_server(
     with ScriptedServer(own, (server.home / "script.toml").read_text()) as mortal:
         (home / "config.toml").write_text((own / "config.toml").read_text())
         terminal = fulgur()
-        terminal.wait("› ")
+        terminal.wait("›")
         terminal.send("tell a long story", ENTER)
         terminal.wait("w0020")
         terminal.send("what I was about to say")

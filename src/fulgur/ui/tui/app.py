@@ -45,7 +45,7 @@ class Tui(Surface):
         self.agent: Agent | None = None
         self.opening = False
         self.running = False
-        self.outbox = Outbox()
+        self.outbox = Outbox(self._run_command)
         self.model_names: list[str] = []
         self.mode = f"{settings.sandbox_mode}, {settings.approval_policy}"
         self.meter = Meter()
@@ -59,6 +59,7 @@ class Tui(Surface):
         self.draft = Draft(settings.home / "history", completer)
         self.approvals = Approvals(self.draft)
         self._last_interrupt = -10.0
+        self._one_command = asyncio.Lock()
         screen = Screen(key_bindings=key_bindings(self), style=style(), include_default_pygments_style=False)
         super().__init__(screen, settings.home / "crash.log")
         screen.layout = LiveArea(self).layout()
@@ -202,7 +203,7 @@ class Tui(Surface):
             self._deny(self.draft.take().strip())
         elif text := self.draft.send():
             if text.startswith("/") and "\n" not in text:
-                self._command(text)
+                self._send("command", text)
             elif self.approvals.armed:
                 self._deny(text)
             else:
@@ -265,14 +266,13 @@ class Tui(Surface):
             self.open()
         self.screen.request_frame()
 
-    def _command(self, text: str) -> None:
-        if self.agent is None:
-            self.tell("still starting: try again in a moment")
-            self.draft.give(text)
-            self.open()
-            return
-        self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
-        self.screen.create_background_task(commands.run_command(self, self.agent, text))
+    def _run_command(self, agent: Agent, text: str) -> None:
+        async def run() -> None:
+            async with self._one_command:
+                self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
+                await commands.run_command(self, agent, text)
+
+        self.screen.create_background_task(run())
 
     def accept_choice(self, *, and_run: bool = False) -> bool:
         """Take the chosen row of the menu; true when the draft is a whole command that may run."""

@@ -177,7 +177,7 @@ COMMANDS: dict[str, Command] = {
 
 _KEYS = [
     ("Enter", "send; while it answers: redirect it at once"),
-    ("Tab", "complete; while it answers: queue for after this turn"),
+    ("Tab", "complete; while it answers: queue for after it"),
     ("Esc", "stop, and keep what was said"),
     ("Ctrl-J, Alt-Enter, \\ Enter", "new line"),
     ("Up, Down", "history"),

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
 
-Kind = Literal["submit", "steer", "queue"]
+Kind = Literal["submit", "steer", "queue", "command"]
 
 
 class Outbox:
     """`pending`: sent, or waiting for the agent to open. `queued`: taken, for a turn of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_command: Callable[[Agent, str], None]) -> None:
+        self._run_command = run_command
         self.pending: list[str] = []
         self.queued: list[str] = []
         self._early: list[tuple[Kind, str]] = []
 
     def send(self, agent: Agent | None, kind: Kind, text: str) -> None:
         """Hand a prompt to the agent, or keep it until there is one."""
-        if kind != "queue":
-            self.pending.append(text)
         if agent is None:
             self._early.append((kind, text))
-        else:
-            _call(agent, kind, text)
+        if agent is None or kind in ("submit", "steer"):
+            self.pending.append(text)
+        if agent is not None:
+            self._call(agent, kind, text)
 
     def send_early(self, agent: Agent) -> None:
         """The agent is there: what waited for it goes out, in order."""
         early, self._early = self._early, []
         for kind, text in early:
-            _call(agent, kind, text)
+            if kind not in ("submit", "steer"):
+                self.pending.remove(text)
+            self._call(agent, kind, text)
 
     def taken(self, text: str) -> None:
         """The agent has begun with it."""
@@ -52,12 +56,13 @@ class Outbox:
         texts, self.pending, self._early = self.pending, [], []
         return texts
 
-
-def _call(agent: Agent, kind: Kind, text: str) -> None:
-    match kind:
-        case "submit":
-            agent.submit(text)
-        case "steer":
-            agent.steer(text)
-        case "queue":
-            agent.queue(text)
+    def _call(self, agent: Agent, kind: Kind, text: str) -> None:
+        match kind:
+            case "submit":
+                agent.submit(text)
+            case "steer":
+                agent.steer(text)
+            case "queue":
+                agent.queue(text)
+            case "command":
+                self._run_command(agent, text)

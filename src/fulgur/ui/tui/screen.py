@@ -89,6 +89,7 @@ class Screen(Application[int]):
         self._kept: deque[str] = deque(maxlen=KEPT_ROWS)
         self._frame_due = False
         self._last_frame = 0.0
+        self._drawn_width = 0
         # xterm cuts rows when it gets narrower; the others fold them.
         self._folds = "XTERM_VERSION" not in os.environ or "TMUX" in os.environ
 
@@ -112,6 +113,7 @@ class Screen(Application[int]):
         self._last_frame = self.loop.time()
         rows = self.before_frame()
         with self.frames.frame():
+            self._follow_size()
             if rows or self._shrinks():
                 self.renderer.erase(leave_alternate_screen=False)
             self._print(rows)
@@ -145,12 +147,22 @@ class Screen(Application[int]):
         return self.layout.container.preferred_height(size.columns, size.rows).preferred < last.height
 
     def _on_resize(self) -> None:
-        """Erase the live area where the terminal has moved it to, and draw it for the new size."""
+        self._redraw()
+        self.request_frame()
+
+    def _redraw(self, render_as_done: bool = False) -> None:
+        # A frame or a key may be handled before the signal that says that the size has changed.
         with self.frames.frame():
+            self._follow_size()
+            super()._redraw(render_as_done)
+
+    def _follow_size(self) -> None:
+        """After a change of the width: erase the live area where the terminal has moved it to."""
+        width = self.width
+        if self._drawn_width not in (0, width):
             self.frames.cursor_up(self._rows_folded())
             self.renderer.erase(leave_alternate_screen=False)
-            self._redraw()
-        self.request_frame()
+        self._drawn_width = width
 
     def _rows_folded(self) -> int:
         """Rows that a narrower terminal has added above the cursor by folding long ones."""
