@@ -36,6 +36,7 @@ def collect(events: list[Event], answers: dict[tuple[str, int], Answer]) -> None
                 answer.logprobs.append(event.logprob)
             case Steered():
                 answer.steered.append(event)
+                answer.text += event.text
                 answer.finished = None
             case Finished():
                 assert answer.finished is None, "finished twice"

@@ -187,7 +187,7 @@ def test_steer_before_the_first_token_and_with_several_continuations(engine: Eng
     assert idle(engine)
 
 
-def test_text_held_back_before_a_steer_goes_out_after_it(tokenizer: Tokenizer) -> None:
+def test_text_held_back_goes_out_with_the_steer(tokenizer: Tokenizer) -> None:
     engine = Engine(ToyRuntime(script=(1, tokenizer.encode("abcd"))), tokenizer, max_draft=0)
     request_id = engine.submit(ask([1], stop=("cdXY",), max_tokens=6))
     answers: dict[tuple[str, int], Answer] = {}
@@ -196,6 +196,7 @@ def test_text_held_back_before_a_steer_goes_out_after_it(tokenizer: Tokenizer) -
     assert answers[request_id, 0].text == "ab"
     engine.steer(request_id, tokenizer.encode("XY"))
     collect(engine.step(), answers)
+    assert answers[request_id, 0].steered[0].text == "cd"
     assert answers[request_id, 0].text.startswith("abcd"), "the steer's own text is not part of a stop string"
 
 

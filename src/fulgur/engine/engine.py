@@ -107,9 +107,9 @@ class Engine:
         check_tokens(tokens, self.runtime.vocab_size, "steer")
         self._check_length(max(len(s.tokens) for s in targets) + len(tokens), "text with the steer", 1)
         for sequence in targets:
-            self._maker.steer(sequence, request.request, tokens)
+            text = self._maker.steer(sequence, request.request, tokens)
             done = sequence.usage.completion_tokens
-            self._events.append(Steered(request_id, sequence.index, len(tokens), done))
+            self._events.append(Steered(request_id, sequence.index, len(tokens), done, text=text))
             if request_id in self._resting:
                 self.scheduler.waiting.append(sequence)
         self._resting.pop(request_id, None)

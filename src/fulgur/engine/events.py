@@ -58,13 +58,17 @@ class Token:
 
 @dataclass(slots=True)
 class Steered:
-    """`tokens` were appended after `completion_tokens` generated ones; or, with a `message`, why they were not."""
+    """`tokens` were appended after `completion_tokens` generated ones; or, with a `message`, why they were not.
+
+    `text` is what was still held back then: it belongs before the steer.
+    """
 
     request_id: str
     index: int
     tokens: int
     completion_tokens: int
     message: str | None = None
+    text: str = ""
 
 
 @dataclass(slots=True)

@@ -64,11 +64,10 @@ class RequestMaker:
         sequences[0].followers = sequences[1:]
         return Request(request_id, request, sequences)
 
-    def steer(self, sequence: Sequence, request: GenerateRequest, tokens: list[int]) -> None:
-        """Append given tokens; the answer begins anew after them. What was held back goes out with its next token."""
-        if sequence.finished is None:
-            sequence.carry = sequence.flush()
-        else:
+    def steer(self, sequence: Sequence, request: GenerateRequest, tokens: list[int]) -> str:
+        """Append given tokens; the answer begins anew after them. Returns the text that was still held back."""
+        held = sequence.flush() if sequence.finished is None else ""
+        if sequence.finished is not None:
             sequence.finished = None
             sequence.max_tokens = request.params.max_tokens
         sequence.tokens.extend(tokens)
@@ -77,6 +76,7 @@ class RequestMaker:
         if sequence.speculator is not None:
             sequence.speculator.restart()
         self._begin_answer(sequence, request)
+        return held
 
     def _begin_answer(self, sequence: Sequence, request: GenerateRequest) -> None:
         """What starts anew with an answer, also after a steer: the decoder and the grammar."""

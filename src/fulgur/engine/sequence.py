@@ -25,7 +25,6 @@ class Sequence:
 
     __slots__ = (
         "admitted_at",
-        "carry",
         "computed",
         "context",
         "decoder",
@@ -68,7 +67,6 @@ class Sequence:
         self.stops: StopStrings | None = None
         self.followers: list[Sequence] = []  # continuations that fork from this one once the prompt is computed
         self.stop_ids: frozenset[int] = frozenset()
-        self.carry = ""  # text from before a steer, to go out with the next token
         self.started = False
         self.finished: FinishReason | None = None
         self.message: str | None = None
@@ -84,7 +82,6 @@ class Sequence:
         self.max_tokens -= 1
         if self.sampler is not None:
             self.sampler.note(token)
-        carry, self.carry = self.carry, ""
         if token in self.stop_ids:
             text = self.flush()
             self.finished = "stop"
@@ -101,7 +98,7 @@ class Sequence:
                     self.finished = "length"
                 if self.finished is not None:
                     text += self.flush()
-        events.append(Token(self.request_id, self.index, token, carry + text if carry else text, logprob))
+        events.append(Token(self.request_id, self.index, token, text, logprob))
 
     def flush(self) -> str:
         """All text that is still held back."""
@@ -109,7 +106,6 @@ class Sequence:
         if self.stops is not None:
             shown, stopped = self.stops.feed(rest)
             rest = shown if stopped else shown + self.stops.flush()
-        rest, self.carry = self.carry + rest, ""
         return rest
 
     def finish(self, reason: FinishReason, now: float) -> Finished:
