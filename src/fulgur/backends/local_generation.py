@@ -99,7 +99,8 @@ class LocalGeneration(Generation):
                             yield call
                     elif isinstance(event, events.Steered):
                         if event.message is None:
-                            for chunk in self._flush():
+                            self._answer.append(event.text)
+                            for chunk in (*self._split(event.text, call), *self._flush()):
                                 yield chunk
                             yield self._turned()
                     else:
