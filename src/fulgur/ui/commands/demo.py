@@ -1,0 +1,58 @@
+"""`fulgur demo`: a completion and an edit with the embedded model, and what they took. `make run` without a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+SAMPLE = '''"""Prices of a small shop."""
+
+import json
+
+
+def load_prices(path):
+    """Read the price list."""
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def total(prices, basket, discount=0):
+    result = 0
+    for name, count in basket.items():
+        result += prices[name] * count
+    return result - discount
+
+
+def cheapest(prices):
+    best = None
+    for name, price in prices.items():
+        if best is None or price < prices[best]:
+            best =\x20
+    return best
+'''
+CURSOR = "best = \n"
+EDIT = ("shop.py:total", "rename result to amount")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-m", "--model", metavar="MODEL", help="an embedded model by name, or a model folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    from fulgur.ui.cli import main
+
+    model = ["-m", args.model] if args.model else []
+    at = SAMPLE.index(CURSOR) + len(CURSOR) - 1
+    line, column = SAMPLE[:at].count("\n") + 1, at - SAMPLE.rfind("\n", 0, at)
+    with tempfile.TemporaryDirectory(prefix="fulgur-demo-") as folder:
+        file = Path(folder) / "shop.py"
+        file.write_text(SAMPLE, encoding="utf-8")
+        for command in (["complete", f"shop.py:{line}:{column}"], ["edit", *EDIT]):
+            quoted = " ".join(f'"{word}"' if " " in word else word for word in command)
+            print(f"$ fulgur {quoted}", flush=True)
+            if code := main([*command, *model, "-C", folder]):
+                return code
+            print(flush=True)
+    print('Now yours: `fulgur edit FILE:NAME "what to change" --write`, or `fulgur` in a terminal.')
+    return 0

@@ -1,0 +1,82 @@
+"""`fulgur doctor`: what this machine can do, which kernels are used, and what is missing for more."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MEGABYTE = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    facts = dict(examine())
+    if args.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def examine() -> Iterator[tuple[str, str]]:
+    """Name and finding, in the order they are shown."""
+    from fulgur import __version__
+    from fulgur.kernels import _native, native
+
+    yield "fulgur", f"{__version__}, Python {platform.python_version()}"
+    yield "cpu", f"{cpu_name()}, {native.default_threads()} threads used of {os.cpu_count()} cores"
+    first, *others = native.isas()
+    yield "kernels", f"{first} (also here: {', '.join(others)})"
+    small, large = (_native.read_bandwidth(size * MEGABYTE, native.default_threads(), 0.2) for size in (32, 512))
+    yield "read bandwidth", f"{small:.0f} GB/s over 32 MB, {large:.0f} GB/s over 512 MB"
+    yield "bound for decode", f"{small * 1e9 / 33e6:,.0f} tok/s for 60M parameters in 4 bits"
+    yield "embedded models", embedded()
+    yield "gpu", gpu()
+    yield "sandbox", sandbox()
+    yield "ripgrep", shutil.which("rg") or "not found: search uses the built-in one, which is slower"
+
+
+def cpu_name() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def embedded() -> str:
+    import fulgur
+
+    assets = Path(fulgur.__file__).parent / "assets"
+    names = sorted(path.parent.name for path in assets.glob("*/weights.safetensors"))
+    return ", ".join(names) if names else "none in this build: `runs/embedded.sh` trains them"
+
+
+def gpu() -> str:
+    """From the driver's own tool: asking torch would cost seconds, and the CPU install has none."""
+    if shutil.which("nvidia-smi") is None:
+        return "no NVIDIA driver found: the CPU engine is used"
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"nvidia-smi failed ({error}): is the driver loaded?"
+    return "; ".join(done.stdout.strip().splitlines())
+
+
+def sandbox() -> str:
+    from fulgur.sandbox.choose import probes
+
+    return "; ".join(f"{probe.name} {'works' if probe.usable else f'does not: {probe.reason}'}" for probe in probes())
