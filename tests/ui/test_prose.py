@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fulgur.ui.tui.prose import Prose
@@ -39,6 +39,7 @@ def test_every_character_but_the_spaces_at_folds_is_kept(text: str, width: int) 
     assert "".join("".join(plain(stream(text, width, 3))).split()) == "".join(text.split())
 
 
+@example("a" + " " * 30, 10)
 @given(st.text(alphabet="abc de", max_size=200), st.integers(10, 40))
 def test_rows_of_prose_fit_the_width(text: str, width: int) -> None:
     assert all(cells(row) <= width for row in plain(stream(text, width, 7)))

@@ -48,11 +48,14 @@ def run(args: argparse.Namespace) -> Report:
         with ScriptedServer(home, script) as server:
             env = {**os.environ, **server.environment, "TERM": "xterm-256color"}
             begin("starts")
-            starts = [_start_ms(env, work, report) for _ in range(_WARM_UP + args.starts)][_WARM_UP:]
+            starts, busy = zip(
+                *[_start_ms(env, work, report) for _ in range(_WARM_UP + args.starts)][_WARM_UP:], strict=True
+            )
             begin("keys")
             lags, rate = _lags_ms(env, work, args.keys)
     report.add("tui.start_ms", statistics.median(starts), "ms", bar=400, at_most=True)
     report.add("tui.start_max_ms", max(starts), "ms")
+    report.add("tui.start_cpu_ms", statistics.median(busy), "ms")
     report.add("tui.lag_p50_ms", statistics.median(lags), "ms")
     report.add("tui.lag_p95_ms", statistics.quantiles(lags, n=20)[-1], "ms", bar=30, at_most=True)
     report.add("tui.lag_max_ms", max(lags), "ms")
@@ -66,20 +69,32 @@ def _program(env: dict[str, str], work: Path) -> PtyProgram:
     return PtyProgram(command, env=env, cwd=work)
 
 
-def _start_ms(env: dict[str, str], work: Path, report: Report) -> float:
-    """Spawn to prompt; the prompt takes keys by then, so one is pressed and waited for to be sure."""
+def _start_ms(env: dict[str, str], work: Path, report: Report) -> tuple[float, float]:
+    """Spawn to prompt, and the processor time of it, which other work on the machine does not lengthen as much.
+
+    The prompt takes keys by then; one is pressed and waited for to be sure.
+    """
     program = _program(env, work)
     try:
         _wait_for(program, _PROMPT)
         seconds = time.perf_counter() - program.started
+        busy = _cpu_seconds(program.pid)
         program.write(_LETTERS[0])
         _wait_for(program, _LETTERS[0].encode())
         loaded = Path(f"/proc/{program.pid}/maps")
         if loaded.exists() and "libtorch" in loaded.read_text():
             report.notes.append("torch was loaded at start")
-        return seconds * 1000
+        return seconds * 1000, busy * 1000
     finally:
         program.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Time on a processor, from the scheduler's own count; 0 where there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _lags_ms(env: dict[str, str], work: Path, keys: int) -> tuple[list[float], float]:

@@ -83,7 +83,7 @@ class Prose:
         if fence:
             self._fence, self._code = fence.group(1), Highlighter(fence.group(2))
             return paint([("dim", line)])
-        row = paint(self._prose_row(line, self._marks))
+        row = paint(self._prose_row(line.rstrip(" "), self._marks))
         self._first, self._indent, self._marks = True, 0, set()
         return row
 
