@@ -1,4 +1,4 @@
-"""`fulgur demo`: a completion and an edit with the embedded model, and what they took. `make run` without a terminal."""
+"""`fulgur demo`: a completion and an edit with the embedded model, and the speeds. `make run` without a terminal."""
 
 from __future__ import annotations
 
