@@ -8,6 +8,7 @@
 # that failed. Run it again with the same RUN and it goes on where it was cut. For a detached run:
 #   setsid nohup bash runs/embedded.sh … > /dev/null 2>&1 &
 set -u
+ARGUMENTS=("$@")
 
 RUN= ARCHIVE= MINUTES=24 ANNEAL=7 DISTIL=4.5 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
 while [ $# -gt 0 ]; do
@@ -21,11 +22,14 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$RUN" ] && [ -n "$ARCHIVE" ] || { echo "usage: embedded.sh --run FOLDER --archive FILE [--minutes N] …" >&2; exit 2; }
 
+# The run works on its own copy of the code and of this script: the tree may change while it trains.
+if [ -z "${EMBEDDED_COPY:-}" ]; then
+  mkdir -p "$RUN/out"
+  if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$ARCHIVE" "$RUN/" && cp "$0" "$RUN/embedded.sh"; fi
+  EMBEDDED_COPY=1 exec bash "$RUN/embedded.sh" "${ARGUMENTS[@]}"
+fi
 BEGAN=$(date +%s)
-mkdir -p "$RUN/out"
 RUN=$(cd "$RUN" && pwd)
-# The run works on its own copy of the code: the tree may change while it trains.
-if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$ARCHIVE" "$RUN/"; fi
 ARCHIVE=$RUN/$(basename "$ARCHIVE")
 export PYTHONPATH=$RUN/src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$RUN/inductor TRITON_CACHE_DIR=$RUN/triton
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TOKENIZERS_PARALLELISM=false
@@ -59,6 +63,7 @@ fi
 # While the GPU works, the CPU cores make the other passes and the edits.
 EDIT_MINUTES=$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 2.5)")")
 ( nice -n 5 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 1 --passes 1 $DATA_OPTIONS
+  nice -n 5 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows $DATA_OPTIONS
   nice -n 10 $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 2 --minutes "$EDIT_MINUTES" $DATA_OPTIONS & EDITS=$!
   nice -n 15 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 2 --passes $((PASSES - 2)) $DATA_OPTIONS
   wait $EDITS ) > rows.log 2>&1 &

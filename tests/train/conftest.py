@@ -49,6 +49,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common = ["--corpus", str(run / "corpus"), "--out", str(run / "rows"), "--context", "256", "--processes", "1"]
     common += ["--tokenizer", str(run / "tokenizer.json")]
     data.main(["code", *common, "--passes", "2"])
+    data.main(["fim", *common])
     data.main(["edits", *common])
     return run
 

@@ -8,6 +8,9 @@ is carried over from pretraining.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+import torch
 
 from fulgur.errors import FulgurError
 from fulgur.train import checkpoint
@@ -15,12 +18,22 @@ from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay
 from fulgur.train.pretrain import MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY, add_rates
 from fulgur.train.shapes import shape
-from fulgur.train.streams import START, Mixture, Stream
+from fulgur.train.streams import Mixture, Stream
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
-EDIT_SHARE = 0.6
-# Every token of a code row counts but only the answers of an edit row: halved, the two kinds weigh about the same.
+EDIT_SHARE = 0.55
+FIM_SHARE = 0.67  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
+# Every token of a code row counts, but only the answers of an edit row: halved, it still weighs about two of those.
 CODE_EMPHASIS = 0.5
+
+
+def mixture(rows: Path, device: torch.device, edit_share: float, *, epoch: int = 0, seed: int = 0) -> Mixture:
+    """The rows of annealing and distilling; code goes on with the pass `epoch`."""
+    code, fim, edits = (Stream(rows, kind, device, seed=seed) for kind in ("code", "fim", "edits"))
+    code.epoch = epoch
+    other = 1 - edit_share
+    shares = [(code, other * (1 - FIM_SHARE)), (fim, other * FIM_SHARE), (edits, edit_share)]
+    return Mixture(shares, {"code": CODE_EMPHASIS})
 
 
 def stage(args: argparse.Namespace) -> Stage:
@@ -37,9 +50,7 @@ def stage(args: argparse.Namespace) -> Stage:
         model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
     optimiser.restore(before["optimiser"])
-    code, edits = Stream(args.run / "rows", "code", device), Stream(args.run / "rows", "edits", device)
-    code.restore(START | {"epoch": before["data"]["code"]["epoch"] + 1})
-    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)], {"code": CODE_EMPHASIS})
+    data = mixture(args.run / "rows", device, args.edit_share, epoch=before["data"]["code"]["epoch"] + 1)
     return Stage(
         "anneal",
         before["shape"],

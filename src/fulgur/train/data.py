@@ -25,14 +25,32 @@ from fulgur.train.shapes import CONTEXT
 from fulgur.train.tokenizer import ASSET, CodeTokenizer
 
 Record = tuple[list[int], list[float]]
-FIM_SHARE = 0.65
 MIDDLE_WEIGHT = 2.0
 _CHARACTERS_PER_TOKEN = 3.1  # a cautious guess: a chunk of this size nearly always fits a row
 
 
 @dataclass(frozen=True)
+class Cutting:
+    """How files are cut into examples."""
+
+    fim: float  # share of pieces with a hidden span
+    whole: float  # share of pieces as long as a row allows; the others are `shortest` to `longest` of that
+    shortest: float
+    longest: float
+    syntax: float  # share of hidden spans that follow the syntax tree
+    context_weight: float  # loss weight of what stands around a hidden span
+
+
+# "code" teaches the language; "fim" is for annealing: short contexts, so that there are many completions.
+CUTTINGS = {
+    "code": Cutting(0.65, 0.5, 0.1, 1.0, 0.5, 1.0),
+    "fim": Cutting(0.97, 0.2, 0.06, 0.6, 0.35, 0.2),
+}
+
+
+@dataclass(frozen=True)
 class Job:
-    kind: str  # "code" or "edits"
+    kind: str  # "code", "fim" or "edits"
     shard: Path
     out: Path
     name: str
@@ -42,14 +60,15 @@ class Job:
     deadline: float | None = None
 
 
-def chunks(text: str, lines: Lines, length: int, rng: random.Random) -> Iterator[tuple[int, int]]:
+def chunks(text: str, lines: Lines, length: int, cutting: Cutting, rng: random.Random) -> Iterator[tuple[int, int]]:
     """Cut a file at line breaks into pieces that fit a row; most are as long as a row allows."""
     most = int((length - 40) * _CHARACTERS_PER_TOKEN)
     begin = 0
     starts = [*lines.starts[1:], len(text)]
     position = 0
     while begin < len(text):
-        target = begin + (most if rng.random() < 0.6 else int(most * rng.uniform(0.15, 1.0)))
+        share = 1.0 if rng.random() < cutting.whole else rng.uniform(cutting.shortest, cutting.longest)
+        target = begin + int(most * share)
         end = begin
         while position < len(starts) and starts[position] <= target:
             end = starts[position]
@@ -68,7 +87,9 @@ def shown_path(path: str, rng: random.Random) -> str:
     return f"src/{path}" if chance < 0.25 else path
 
 
-def fim_record(path: list[int], prefix: list[int], suffix: list[int], middle: list[int], length: int) -> Record:
+def fim_record(
+    path: list[int], prefix: list[int], suffix: list[int], middle: list[int], length: int, context_weight: float = 1.0
+) -> Record:
     """`<file>path <prefix>…<suffix>…<middle>…<end>`, the far ends of the context cut to fit the row."""
     room = length - len(path) - len(middle) - 5
     if room < 16:
@@ -86,11 +107,11 @@ def fim_record(path: list[int], prefix: list[int], suffix: list[int], middle: li
         *suffix,
         SPECIAL_IDS[FIM_MIDDLE],
     ]
-    return [*ids, *middle, SPECIAL_IDS[END]], [1.0] * len(ids) + [MIDDLE_WEIGHT] * (len(middle) + 1)
+    return [*ids, *middle, SPECIAL_IDS[END]], [context_weight] * len(ids) + [MIDDLE_WEIGHT] * (len(middle) + 1)
 
 
 def code_records(
-    document: Document, tokenizer: CodeTokenizer, length: int, rng: random.Random, fim_share: float = FIM_SHARE
+    document: Document, tokenizer: CodeTokenizer, length: int, rng: random.Random, cutting: Cutting = CUTTINGS["code"]
 ) -> Iterator[Record]:
     text = document.text
     lines = Lines.of(text)
@@ -98,10 +119,10 @@ def code_records(
     nodes = syntax_spans(text, lines) if python else []
     plans: list[tuple[int, int] | None] = []
     pieces: list[str] = []
-    for begin, end in chunks(text, lines, length, rng):
+    for begin, end in chunks(text, lines, length, cutting, rng):
         path = shown_path(document.path, rng)
-        if end - begin > 40 and rng.random() < fim_share:
-            a, b = choose_span(text, begin, end, lines, nodes, rng)
+        if end - begin > 40 and rng.random() < cutting.fim:
+            a, b = choose_span(text, begin, end, lines, nodes, rng, cutting.syntax)
             plans.append((a, b))
             pieces += [f"{path}\n", text[begin:a], text[b:end], text[a:b]]
         else:
@@ -116,7 +137,7 @@ def code_records(
                 ids.append(SPECIAL_IDS[EOS])
             yield ids[:length], [1.0] * min(len(ids), length)
         else:
-            yield fim_record(first, second, third, fourth, length)
+            yield fim_record(first, second, third, fourth, length, cutting.context_weight)
 
 
 def edit_records(document: Document, tokenizer: CodeTokenizer, rng: random.Random) -> Iterator[Record]:
@@ -139,8 +160,8 @@ def make_rows(job: Job) -> tuple[str, int]:
 
     def records() -> Iterator[Record]:
         for document in documents:
-            if job.kind == "code":
-                yield from code_records(document, tokenizer, job.length, rng)
+            if job.kind in CUTTINGS:
+                yield from code_records(document, tokenizer, job.length, rng, CUTTINGS[job.kind])
             elif document.path.endswith(".py"):
                 if job.deadline is not None and time.time() > job.deadline:
                     return
@@ -169,7 +190,7 @@ def jobs(kind: str, args: Any, number: int, deadline: float | None) -> list[Job]
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fulgur train data", description="Turn documents into rows of tokens.")
-    parser.add_argument("kind", choices=("code", "edits"))
+    parser.add_argument("kind", choices=("code", "fim", "edits"))
     parser.add_argument("--corpus", type=Path, required=True, help="the folder that `corpus` wrote")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--passes", type=int, default=1)

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fulgur.train import checkpoint
-from fulgur.train.anneal import CODE_EMPHASIS
+from fulgur.train.anneal import mixture
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay, warm_then_stable
 from fulgur.train.pretrain import add_rates
 from fulgur.train.prune import prune
 from fulgur.train.shapes import shape
-from fulgur.train.streams import Mixture, Stream
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
 CROSS_ENTROPY = 0.2  # share of the plain loss
@@ -49,8 +48,7 @@ def stage(args: argparse.Namespace) -> Stage:
     teacher.load_state_dict(weights)
     teacher.strength.fill_(1.0)
     teacher.requires_grad_(False)
-    code, edits = Stream(args.run / "rows", "code", device, seed=1), Stream(args.run / "rows", "edits", device, seed=1)
-    data = Mixture([(code, 1 - args.edit_share), (edits, args.edit_share)], {"code": CODE_EMPHASIS})
+    data = mixture(args.run / "rows", device, args.edit_share, seed=1)
     student = Model(shape(args.shape)).to(device)
     tokens, _ = data.batch(min(args.micro, 16))
     student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))

@@ -1,6 +1,6 @@
 """Where the cursor could be: spans of a file to hide, so that the model learns to write what stands between two texts.
 
-Half of the spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks
+Some spans follow the syntax tree (statements, blocks, arguments, values); the others are what an editor asks
 for: the rest of a line, a piece inside a line, whole lines, and now and then any stretch of characters.
 """
 
@@ -72,10 +72,16 @@ def syntax_spans(text: str, lines: Lines) -> list[tuple[int, int]]:
 
 
 def choose_span(
-    text: str, begin: int, end: int, lines: Lines, nodes: list[tuple[int, int]], rng: random.Random
+    text: str,
+    begin: int,
+    end: int,
+    lines: Lines,
+    nodes: list[tuple[int, int]],
+    rng: random.Random,
+    syntax: float = 0.5,
 ) -> tuple[int, int]:
     """A span to hide inside text[begin:end]."""
-    if nodes and rng.random() < 0.5:
+    if nodes and rng.random() < syntax:
         low, high = bisect_left(nodes, (begin, 0)), bisect_right(nodes, (end, 0))
         for _ in range(4):
             if low < high:

@@ -12,7 +12,7 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 
 STAGES = ("pretrain", "anneal", "distil")
-COLOURS = {"loss": "#9aa5b1", "heldout_code": "#1f77b4", "heldout_edits": "#d62728"}
+COLOURS = {"loss": "#9aa5b1", "heldout_code": "#1f77b4", "heldout_fim": "#2ca02c", "heldout_edits": "#d62728"}
 WIDTH, HEIGHT, MARGIN = 860, 380, 52
 
 

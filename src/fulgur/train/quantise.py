@@ -19,6 +19,7 @@ from fulgur.train.model import Model
 from fulgur.train.shapes import shape
 from fulgur.train.streams import heldout_rows
 
+KINDS = ("code", "fim", "edits")
 TOLERANCE = 0.01  # nats a token
 
 
@@ -44,13 +45,13 @@ def measure(run: Path, stage: str, device: torch.device) -> dict[str, dict[str, 
     for label, strength, head_bits in (("float", 0.0, 4), ("int4, head int8", 1.0, 8), ("int4, head int4", 1.0, 4)):
         model.strength.fill_(strength)
         model.head_bits = head_bits
-        table[label] = {kind: heldout_loss(model, run, kind, device) for kind in ("code", "edits")}
+        table[label] = {kind: heldout_loss(model, run, kind, device) for kind in KINDS}
     return table
 
 
 def chosen_head_bits(table: dict[str, dict[str, float | None]]) -> int:
     wide, narrow = table["int4, head int8"], table["int4, head int4"]
-    worst = max((narrow[kind] or 0.0) - (wide[kind] or 0.0) for kind in ("code", "edits"))
+    worst = max((narrow[kind] or 0.0) - (wide[kind] or 0.0) for kind in KINDS)
     return 4 if worst <= TOLERANCE else 8
 
 

@@ -21,7 +21,7 @@ class Stream:
     """The training rows of one kind in a seeded random order, pass after pass, for ever.
 
     "code" has its own files for each pass, made while training runs: the next finished pass is taken, or an earlier one
-    again. "edits" takes everything there is.
+    again. "fim" and "edits" take everything there is.
     """
 
     folder: Path
@@ -122,9 +122,10 @@ class Mixture:
 
 
 def heldout_rows(folder: Path, kind: str, rows: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """The first rows of the held-out packages, always the same ones."""
+    """The first rows of the held-out packages, always the same ones; of "fim" only the hidden text counts."""
     found = load_rows(folder, f"heldout-{kind}-0-")
     if found is None or not len(found[0]):
         return None
     tokens = torch.from_numpy(found[0][:rows].astype(np.int64)).to(device)
-    return tokens, torch.from_numpy(found[1][:rows].astype(np.float32) / WEIGHT_UNIT).to(device)
+    weights = torch.from_numpy(found[1][:rows].astype(np.float32) / WEIGHT_UNIT).to(device)
+    return tokens, weights * (weights >= 1.0) if kind == "fim" else weights

@@ -143,7 +143,7 @@ class Run:
     def heldout(self) -> dict[str, float]:
         """Mean loss on fixed rows of held-out packages, uncompiled so that no second graph is built."""
         result = {}
-        for kind in ("code", "edits"):
+        for kind in ("code", "fim", "edits"):
             rows = heldout_rows(Path(self.args.run) / "rows", kind, 64, self.device)
             if rows is None:
                 continue

@@ -7,6 +7,7 @@ python -m fulgur.train.warm rest --run RUN/rehearsal
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
@@ -19,11 +20,10 @@ from fulgur.train.shapes import shape
 
 def random_rows(folder: Path, rows: int, length: int, vocabulary: int) -> None:
     rng = np.random.default_rng(0)
-    for split, kind in (("train", "code"), ("train", "edits"), ("heldout", "code"), ("heldout", "edits")):
+    for split, kind in itertools.product(("train", "heldout"), ("code", "fim", "edits")):
         tokens = rng.integers(24, vocabulary, (rows, length), dtype=np.uint16)
         save_rows(folder, f"{split}-{kind}-0-00", tokens, np.full((rows, length), 16, np.uint8))
-    for kind in ("code", "edits"):
-        (folder / f"{kind}-0.done").write_text(f"{rows}\n")
+    (folder / "code-0.done").write_text(f"{rows}\n")
 
 
 def main(argv: list[str] | None = None) -> int:
