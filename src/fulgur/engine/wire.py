@@ -2,7 +2,7 @@
 
 To the engine: ("open", EngineOptions) once, ("submit", id, GenerateRequest), ("cancel", id), ("steer", id, tokens).
 From it: ("ready", EngineInfo) or ("failed", error) once, ("events", [packed…]), ("refused", id, error).
-An error is (code, message, hint). All events of a step travel in one message, tokens as plain tuples.
+An error is (code, message, hint). Events travel together, those of a step and more; tokens as plain tuples.
 """
 
 from __future__ import annotations

@@ -12,14 +12,16 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from time import perf_counter
 
 from fulgur.engine.engine import Engine
-from fulgur.engine.events import Steered
+from fulgur.engine.events import Event, Steered, Token
 from fulgur.engine.load import open_engine
 from fulgur.engine.wire import FrameReader, Message, frame, pack_error, pack_events
 from fulgur.errors import FulgurError
 
 _READ = 1 << 18
+_TOGETHER = 0.002  # seconds within which tokens share a message
 
 
 class Closed(Exception):
@@ -49,14 +51,25 @@ class Connection:
 
 
 def serve(engine: Engine, connection: Connection) -> None:
-    """Step while there is something to do, and listen between the steps."""
+    """Step while there is something to do, and listen between the steps.
+
+    A message costs more than a step of a small model, here and where it arrives: tokens that follow each other closely
+    travel together. The first one, and everything that is not a token, goes out at once.
+    """
+    events: list[Event] = []
+    sent = 0.0
     while True:
         for message in connection.read(wait=not engine.busy):
             handle(engine, connection, message)
-        if engine.busy:
-            events = engine.step()
-            if events:
-                connection.send(("events", pack_events(events)))
+        if not engine.busy:
+            continue
+        new = engine.step()
+        events += new
+        now = perf_counter()
+        if events and (now - sent >= _TOGETHER or not engine.busy or not all(type(event) is Token for event in new)):
+            connection.send(("events", pack_events(events)))
+            events.clear()
+            sent = now
 
 
 def handle(engine: Engine, connection: Connection, message: Message) -> None:
