@@ -66,6 +66,16 @@ def cases(seed: int = 0) -> Iterator[Case]:
             yield _norm_rope(rng, dim, normed)
 
 
+def timing_cases(seed: int = 0) -> Iterator[Case]:
+    """The same operations at the sizes of the embedded model."""
+    rng = np.random.default_rng(seed)
+    for bits in (4, 8):
+        for rows in (1, 4, 8, 16, 64, 256):
+            yield _linear(rng, "store", bits, 64, rows, 1536, 768)
+    for length in (512, 2048):
+        yield _attention(rng, 6, length, 64)
+
+
 def _activations(x: Float, group: int, bits: int) -> tuple[npt.NDArray[np.int8], Float, npt.NDArray[np.int32]]:
     q, scale = quantise_activations(x, group)
     offset = 128 if bits == 8 else 8

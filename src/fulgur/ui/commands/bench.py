@@ -20,6 +20,9 @@ BENCHES: dict[str, tuple[str, str]] = {
         "fulgur.bench.engine",
         "decode, prefill, verify and edit speed of the CPU engine, with llama.cpp beside it",
     ),
+    "kernels": ("fulgur.bench.kernels", "single operations on every instruction set this CPU has"),
+    "transport": ("fulgur.bench.transport", "a warm socket beside new HTTP connections, and CPU per streamed token"),
+    "steer": ("fulgur.bench.steer", "from a steer to the first token of the new direction, beside stop and resend"),
     "tui": ("fulgur.bench.tui", "start of the terminal UI and key lag while text streams"),
 }
 

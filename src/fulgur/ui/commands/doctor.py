@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +32,11 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> Iterator[tuple[str, str]]:
     """Name and finding, in the order they are shown."""
     from fulgur import __version__
+    from fulgur.bench.report import machine
     from fulgur.kernels import _native, native
 
     yield "fulgur", f"{__version__}, Python {platform.python_version()}"
-    yield "cpu", f"{cpu_name()}, {native.default_threads()} threads used of {os.cpu_count()} cores"
+    yield "cpu", f"{machine()['cpu']}, {native.default_threads()} threads used of {os.cpu_count()} cores"
     first, *others = native.isas()
     yield "kernels", f"{first} (also here: {', '.join(others)})"
     small, large = (_native.read_bandwidth(size * MEGABYTE, native.default_threads(), 0.2) for size in (32, 512))
@@ -46,14 +46,6 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "gpu", gpu()
     yield "sandbox", sandbox()
     yield "ripgrep", shutil.which("rg") or "not found: search uses the built-in one, which is slower"
-
-
-def cpu_name() -> str:
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def embedded() -> str:
