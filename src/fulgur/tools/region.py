@@ -183,12 +183,14 @@ def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
     if imports and words & {"import", "imports", "imported", "isort"} and not inner:
         first, last = lines_of(src, imports[0])[0], lines_of(src, imports[-1])[1]
         return (first, last) if last - first < MAX_LINES else None
+    # A plain word may be English: only words that look like code point at a variable.
+    code = {word for word in words if "_" in word or re.search(r"[a-z][A-Z]", word) or f"`{word}`" in instruction}
     users = [
         node
         for node in symbols(src)
         if isinstance(node, FUNCTIONS)
         and fits(src, node)
-        and words & {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and len(n.id) > 2}
+        and code & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     ]
     return lines_of(src, users[0]) if len(users) == 1 and not inner else None
 

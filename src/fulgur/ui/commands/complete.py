@@ -48,7 +48,7 @@ def around(text: str, offset: int) -> tuple[str, str]:
 def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import completion_pieces
     from fulgur.ui.commands.edit import Document
-    from fulgur.ui.embedded import Ask, Embedded
+    from fulgur.tools.embedded import Ask, Embedded
 
     match = re.fullmatch(r"(.+):(\d+):(\d+)", args.target)
     if match is None:

@@ -13,7 +13,7 @@ from fulgur.errors import FulgurError, UsageError
 if TYPE_CHECKING:
     from fulgur.text.edit_format import RecentEdit
     from fulgur.tools.region import Region, Target
-    from fulgur.ui.embedded import Ask, Embedded, Reply
+    from fulgur.tools.embedded import Ask, Embedded, Reply
 
 ANSWER_ROOM = 1.5  # an answer may be this much longer than its region, and a little more
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         return undo(parse_target(args.target, base).path if args.target else None)
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
-    from fulgur.ui.embedded import Embedded
+    from fulgur.tools.embedded import Embedded
 
     document = Document.open(base, args.target)
     region = document.locate(args.instruction)
@@ -78,7 +78,7 @@ class Document:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
         from fulgur.text.edit_format import Call, Rewrite, parse_answer
         from fulgur.tools.refactor import apply_call
-        from fulgur.ui.embedded import ABILITIES, BIGGER
+        from fulgur.tools.embedded import ABILITIES, BIGGER
 
         answer = parse_answer(reply.text)
         if isinstance(answer, Call):
@@ -155,7 +155,7 @@ def edit_ask(
 ) -> Ask:
     """The prompt for one region, within the model's context."""
     from fulgur.text.edit_format import edit_pieces
-    from fulgur.ui.embedded import Ask
+    from fulgur.tools.embedded import Ask
 
     size = model.count(region.text)
     room = int(size * ANSWER_ROOM) + 96
@@ -183,7 +183,7 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
         return
     from fulgur.tools.refactor.journal import EditJournal, with_text
     from fulgur.tools.textfile import TextFile
-    from fulgur.ui.embedded import home
+    from fulgur.tools.embedded import home
 
     file = TextFile.decode(document.data, str(document.path))
     EditJournal(home() / "edits").write(document.path, document.data, with_text(file, changed, str(document.path)))
@@ -192,7 +192,7 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
 
 def undo(path: Path | None) -> int:
     from fulgur.tools.refactor.journal import EditJournal
-    from fulgur.ui.embedded import home
+    from fulgur.tools.embedded import home
 
     entry = EditJournal(home() / "edits").undo(path)
     print(f"{entry.path} is as it was before the edit.")

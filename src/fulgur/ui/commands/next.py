@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import Rewrite, parse_answer
     from fulgur.ui.commands.edit import Document, broken, edit_ask, fitted, show
-    from fulgur.ui.embedded import Embedded
+    from fulgur.tools.embedded import Embedded
 
     document = Document.open(args.cd or Path(), args.target)
     recent, changed_lines = last_change(document)
@@ -79,7 +79,7 @@ def previous_text(document: Document) -> str:
     """The file before its last change: by `fulgur edit`, else as git has it."""
     from fulgur.tools.refactor.journal import EditJournal, plain_text
     from fulgur.tools.textfile import TextFile
-    from fulgur.ui.embedded import home
+    from fulgur.tools.embedded import home
 
     journal = EditJournal(home() / "edits")
     entry = journal.last(document.path)
