@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The embedded models, from the corpus archive to pieces that can be carried away, unattended on one GPU machine.
 #
-#   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 24] [--anneal 7] [--distil 4.5]
+#   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 24] [--anneal 6.5] [--distil 4]
 #
 # --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
 # preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/finished appears at the end, RUN/failed names stages
@@ -10,7 +10,7 @@
 set -u
 ARGUMENTS=("$@")
 
-RUN= ARCHIVE= MINUTES=24 ANNEAL=7 DISTIL=4.5 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
+RUN= ARCHIVE= MINUTES=24 ANNEAL=6.5 DISTIL=4 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
 while [ $# -gt 0 ]; do
   case "$1" in
     --run) RUN=$2 ;; --archive) ARCHIVE=$2 ;; --minutes) MINUTES=$2 ;; --anneal) ANNEAL=$2 ;; --distil) DISTIL=$2 ;;
@@ -62,9 +62,11 @@ fi
 
 # While the GPU works, the CPU cores make the other passes and the edits.
 EDIT_MINUTES=$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 2.5)")")
+EDIT_LIMIT=$($PYTHON -c "print(max(60, int(60 * $EDIT_MINUTES + 50)))")
 ( nice -n 5 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 1 --passes 1 $DATA_OPTIONS
   nice -n 5 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows $DATA_OPTIONS
-  nice -n 10 $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 2 --minutes "$EDIT_MINUTES" $DATA_OPTIONS & EDITS=$!
+  # A file that hangs a generator must not hang the run: past the time limit its rows are given up.
+  nice -n 10 timeout "$EDIT_LIMIT" $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 2 --minutes "$EDIT_MINUTES" $DATA_OPTIONS & EDITS=$!
   nice -n 15 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --first-pass 2 --passes $((PASSES - 2)) $DATA_OPTIONS
   wait $EDITS ) > rows.log 2>&1 &
 ROWS_PID=$!
@@ -83,9 +85,11 @@ wait $ROWS_PID
 tail -n 3 rows.log
 stage anneal --minutes "$ANNEAL"
 BEST=anneal; [ -e anneal/checkpoint.pt ] || BEST=pretrain
-attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage $BEST
-attempt export-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out
+( attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage $BEST
+  attempt export-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out ) &
+LARGE_PID=$!
 stage distil --teacher $BEST --shape "$STUDENT" --minutes "$(left 1.0)"
+wait $LARGE_PID
 attempt quantise-small $PYTHON -m fulgur.train.quantise --run "$RUN" --stage distil
 attempt export-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out
 attempt plot $PYTHON -m fulgur.train.plot --run "$RUN" --out losses.svg
