@@ -155,6 +155,15 @@ def test_the_status_line_shows_the_reported_numbers_and_drops_what_does_not_fit(
     assert "".join(text for _, text in meter.fragments(24)) == "  m · 1,234 tok/s"
 
 
+def test_a_model_that_was_not_asked_for_is_named_as_such() -> None:
+    meter = Meter()
+    meter.ask_for("big")
+    meter.report(usage(model="big-2026-11"))
+    assert meter.fragments(100)[1] == ("class:strong", "big-2026-11")
+    meter.report(usage(model="small"))
+    assert meter.fragments(100)[1] == ("class:warn", "small, not big")
+
+
 def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
     transcript = Transcript(60)
     for event in (

@@ -68,7 +68,8 @@ def test_a_code_line_without_end_is_cut_and_not_kept_back() -> None:
 
 
 def test_escape_codes_of_the_model_do_not_reach_the_terminal() -> None:
-    assert "\x1b" not in printable("\x1b[2Jhello\x07") and "hello" in printable("\x1b[2Jhello\x07")
+    assert printable("\x1b[2J\x1b]0;title\x07he\x1b[31mllo\x1b[0m") == "hello"
+    assert "\x1b" not in printable("half a code \x1b") and "\x07" not in printable("\x07")
 
 
 @given(st.text(max_size=80), st.integers(2, 40))

@@ -47,9 +47,9 @@ class Tui(Surface):
         self.running = False
         self.outbox = Outbox(self._run_command)
         self.model_names: list[str] = []
-        self.mode = f"{settings.sandbox_mode}, {settings.approval_policy}"
         self.meter = Meter()
-        self.meter.model = settings.model or ""
+        self.meter.ask_for(settings.model or "")
+        self.replays = True  # a session that is opened is shown from its start
         settings.home.mkdir(parents=True, exist_ok=True)
         completer = Completer(
             FileIndex(settings.workspace),
@@ -106,6 +106,12 @@ class Tui(Surface):
             if self.opening or self.outbox.pending or (self.running and self.approvals.current is None):
                 self.screen.request_frame()
 
+    @property
+    def mode(self) -> str:
+        """What it may do, for the status line."""
+        settings = self.agent.settings if self.agent is not None else self.settings
+        return f"{settings.sandbox_mode}, {settings.approval_policy}"
+
     # ---- the agent --------------------------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -131,8 +137,7 @@ class Tui(Surface):
         self.agent = agent
         self.screen.create_background_task(self._listen(agent.events()))
         status = agent.status()
-        self.meter.model, self.meter.context_limit = status.answering_model or status.model, status.context_limit
-        self.meter.answered = bool(status.answering_model)
+        self.meter.ask_for(status.model, status.context_limit)
         self.outbox.send_early(agent)
 
     async def _listen(self, listening: AsyncIterator[events.AgentEvent]) -> None:
@@ -150,8 +155,9 @@ class Tui(Surface):
             case events.TextDelta() | events.ReasoningDelta():
                 self.meter.delta(event.text)
             case events.SessionStarted():
-                self.meter.model = event.model or self.meter.model
-                if event.resumed_turns and self.agent is not None:
+                self.outbox.queued.clear()
+                replays, self.replays = self.replays, True
+                if event.resumed_turns and replays and self.agent is not None:
                     self.transcript.replay(self.agent.transcript())
                     self.say(f"resumed {event.session_id}, {event.resumed_turns} turns")
             case events.TurnStarted():
@@ -184,7 +190,7 @@ class Tui(Surface):
         if self.outbox.pending and self.screen.loop is not None:
             self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
         if last is not None:
-            text = commands.describe_usage(self.meter.turn_tokens, seconds, last.tokens_per_second)
+            text = commands.describe_usage(self.meter.turn_tokens, seconds, self.meter.turn_rate)
             self.transcript.add("usage", blocks.note(text, self.screen.width))
 
     def _give_back_pending(self) -> None:

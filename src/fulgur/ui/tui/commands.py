@@ -35,8 +35,9 @@ class Command:
 async def _model(tui: Tui, agent: Agent, argument: str) -> None:
     if argument:
         await agent.set_model(argument)
-        tui.say(f"the next turn is for {argument}")
-        tui.meter.model, tui.meter.answered = argument, False
+        status = agent.status()
+        tui.meter.ask_for(status.model, status.context_limit)
+        tui.say(f"the next turn is for {status.model}; {status.way_reason}")
         return
     tui.model_names = await agent.models()
     asked = agent.status().model
@@ -50,7 +51,7 @@ async def _status(tui: Tui, agent: Agent, argument: str) -> None:
     pairs = [
         ("model", answers),
         ("provider", f"{status.provider} at {status.base_url}" if status.base_url else status.provider),
-        ("way", f"{status.way}: {status.way_reason}"),
+        ("way", status.way_reason),
         ("abilities", ", ".join(status.abilities) or "none"),
         ("fast tier", "on" if status.fast else "off"),
         ("context", context),
@@ -84,11 +85,11 @@ async def _fast(tui: Tui, agent: Agent, argument: str) -> None:
 async def _profile(tui: Tui, agent: Agent, argument: str) -> None:
     if not argument:
         names = ", ".join(tui.settings.profiles) or "none; add [profiles.NAME] to the config"
-        tui.say(f"profile: {tui.settings.profile or 'none'}; there are: {names}")
+        tui.say(f"profile: {agent.settings.profile or 'none'}; there are: {names}")
         return
     await agent.set_profile(argument)
     status = agent.status()
-    tui.meter.model, tui.meter.answered = status.model, False
+    tui.meter.ask_for(status.model, status.context_limit)
     tui.say(f"profile {argument}: the next turn is for {status.model}")
 
 
@@ -140,7 +141,12 @@ def _describe(session: SessionSummary) -> str:
 
 async def _fork(tui: Tui, agent: Agent, argument: str) -> None:
     before = agent.status().session_id
-    copy = await agent.fork()
+    tui.replays = False  # the screen shows it already
+    try:
+        copy = await agent.fork()
+    except FulgurError:
+        tui.replays = True
+        raise
     tui.say(f"this is now {copy}, a copy from here; {before} stays as it is")
 
 

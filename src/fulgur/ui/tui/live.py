@@ -87,7 +87,9 @@ class LiveArea:
 
     def _tools(self) -> StyleAndTextTuples:
         rows: StyleAndTextTuples = []
-        running = list(self._tui.transcript.tools.values())
+        asked = self._tui.approvals.current
+        waiting = asked.call_id if asked else ""  # the question says more than the call's own row
+        running = [tool for call_id, tool in self._tui.transcript.tools.items() if call_id != waiting]
         width = self._tui.screen.width - 1
         for tool in running[-_TOOL_ROWS:]:
             took = f"  {duration(time.monotonic() - tool.started)}"

@@ -20,10 +20,12 @@ class Meter:
 
     def __init__(self) -> None:
         self.model = ""
-        self.answered = False  # `model` is the one named in a response, not only the one asked for
+        self.asked = ""  # the model asked for
+        self.answered = False  # `model` is the one named in a response
         self.context_used = self.context_limit = 0
         self.cost: float | None = None
         self.turn_tokens = 0
+        self._turn_seconds = 0.0  # of writing, by the reported rates
         self.turn_started: float | None = None
         self.last: UsageReported | None = None
         self._deltas = self._characters = 0
@@ -32,7 +34,7 @@ class Meter:
     def start_turn(self) -> None:
         """A prompt was sent."""
         self.turn_started = time.monotonic()
-        self.turn_tokens = 0
+        self.turn_tokens, self._turn_seconds = 0, 0.0
         self.last = None
         self.next_answer()
 
@@ -54,12 +56,32 @@ class Meter:
         """The provider's numbers of one answer."""
         self.last = usage
         self.turn_tokens += usage.output_tokens
+        if usage.tokens_per_second > 0:
+            self._turn_seconds += usage.output_tokens / usage.tokens_per_second
         if usage.model:
             self.model, self.answered = usage.model, True
         self.context_used, self.context_limit = usage.context_used, usage.context_limit or self.context_limit
         if usage.cost is not None:
             self.cost = (self.cost or 0.0) + usage.cost
         self.next_answer()
+
+    def ask_for(self, model: str, context_limit: int = 0) -> None:
+        """Another model is to answer from here on."""
+        self.asked = self.model = model
+        self.answered = False
+        self.context_limit = context_limit or self.context_limit
+
+    @property
+    def turn_rate(self) -> float | None:
+        """Tokens a second over all answers of the turn."""
+        return self.turn_tokens / self._turn_seconds if self._turn_seconds else None
+
+    def _model(self) -> Fragment:
+        if not self.answered:
+            return "", self.model or "no model yet"
+        if self.asked and not self.model.startswith(self.asked):
+            return "class:warn", f"{self.model}, not {self.asked}"
+        return "class:strong", self.model
 
     def next_answer(self) -> None:
         """The model is asked again: its first token is counted from here."""
@@ -83,7 +105,7 @@ class Meter:
 
     def fragments(self, width: int, extra: str = "") -> list[Fragment]:
         """The line, as much of it as fits."""
-        parts: list[Fragment] = [("class:strong" if self.answered else "", self.model or "no model yet")]
+        parts: list[Fragment] = [self._model()]
         if rate := self.rate():
             parts.append(("class:accent", f"{'~' if rate[1] else ''}{rate[0]:,.0f} tok/s"))
         first = self.first_token()

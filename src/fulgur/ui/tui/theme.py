@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 RESET = "\x1b[0m"
@@ -69,10 +70,14 @@ def paint(spans: Sequence[Span]) -> str:
     return "".join(parts)
 
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
 def printable(text: str) -> str:
     """Model and tool output may hold escape codes; they must not reach the terminal."""
     if text.isprintable():
         return text
+    text = _ESCAPES.sub("", text)
     return "".join(c if c.isprintable() or c == "\n" else ("    " if c == "\t" else _visible(c)) for c in text)
 
 
