@@ -72,8 +72,6 @@ def timing_cases(seed: int = 0) -> Iterator[Case]:
     for bits in (4, 8):
         for rows in (1, 4, 8, 16, 64, 256):
             yield _linear(rng, "store", bits, 64, rows, 1536, 768)
-    for length in (512, 2048):
-        yield _attention(rng, 6, length, 64)
 
 
 def _activations(x: Float, group: int, bits: int) -> tuple[npt.NDArray[np.int8], Float, npt.NDArray[np.int32]]:

@@ -106,7 +106,7 @@ INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int
   const int most = matrix_unit ? kTileRows : kMaxRows;
   const int blocks = (m + most - 1) / most, block = (m + blocks - 1) / blocks;
   // The matrix unit, or several blocks of rows, will read the tile: unpack its nibbles to bytes once.
-  const bool unpack = w.bits == 4 && (matrix_unit || blocks > 2);
+  const bool unpack = w.bits == 4 && (matrix_unit || (kUnpackPays && blocks > 2));
   for (int tile = begin; tile < end; tile++) {
     const uint8_t* base = w.data + tile * tile_bytes;
     const auto scales = reinterpret_cast<const uint16_t*>(base);

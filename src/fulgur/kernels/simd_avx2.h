@@ -87,6 +87,7 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 static inline void store_pairs(Pair* p, F16 x) { store(&p->a, x); }
 
 constexpr int kMaxRows = 4;
+constexpr bool kUnpackPays = false;  // nibbles need no care for the 16-bit saturation, bytes do
 constexpr int kPrefetch = 2048;
 
 static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {

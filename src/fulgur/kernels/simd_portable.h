@@ -59,7 +59,8 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 }
 static inline void store_pairs(Pair* p, F16 a) { std::memcpy(p, a.v, 64); }  // 16 floats = 8 pairs
 
-constexpr int kMaxRows = 4;     // activation rows a tile dot takes at once
+constexpr int kMaxRows = 4;  // activation rows a tile dot takes at once
+constexpr bool kUnpackPays = false;
 
 static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
   for (size_t v = 0; v < vectors; v++, p += 64, out += 128)
