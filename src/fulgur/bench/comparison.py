@@ -19,8 +19,10 @@ from fulgur.model.random import RandomSource
 from fulgur.model.weights import assemble, save_packed
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512
+TRIAL = 256  # tokens of context and prefill when settings are tried out
 _ROOM = 2048  # tokens of KV cache: the context and the longest edit of the replay
-_LONG_REPLAY = 5.0  # seconds; a replay that takes longer is run once
+_LONG = 1.0  # seconds; what takes longer is run once a round
+_LONG_REPLAY = 5.0  # a replay that takes longer is run once in all
 
 
 class Comparison:
@@ -69,8 +71,8 @@ class Comparison:
                 died.append(f"{settings} ({error})")
                 continue
             try:
-                decode = min(worker.call("decode", context=CONTEXT, count=16, repeat=4))
-                prefill = min(worker.call("prefill", count=PREFILL, repeat=2))
+                decode = min(worker.call("decode", context=TRIAL, count=8, repeat=4))
+                prefill = min(worker.call("prefill", count=TRIAL, repeat=2))
             except WorkerDied as error:
                 died.append(f"{settings} ({error})")
                 continue
@@ -94,20 +96,26 @@ class Comparison:
     def round(self, repeat: int) -> None:
         """Everything once, ours and the peer's in turn; a decode is the median of `repeat` runs of 64 tokens."""
         self.samples["bandwidth"].append(float(_native.read_bandwidth(self.bytes_per_token, self.threads, 0.2)))
-        decode = {"context": CONTEXT, "count": DECODE, "repeat": repeat}
         for name, worker in (("decode", "ours"), ("llama_decode", "llama_decode"), ("single", "single")):
             if worker in self._workers:
+                decode = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat(name, DECODE, repeat)}
                 self._note(name, self._workers[worker].call("decode", **decode), DECODE)
         for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
             if worker in self._workers:
-                self._note(name, self._workers[worker].call("prefill", count=PREFILL, repeat=2), PREFILL)
+                prefill = {"count": PREFILL, "repeat": self._repeat(name, PREFILL, 2)}
+                self._note(name, self._workers[worker].call("prefill", **prefill), PREFILL)
         for width in (1, *self.widths):
-            step = {"context": CONTEXT, "width": width, "repeat": 4 * repeat}
+            step = {"context": CONTEXT, "width": width, "repeat": self._repeat("decode", width, 4 * repeat)}
             self._note(f"verify{width}", self._workers["ours"].call("verify", **step), 1)
         if not self.samples["edit"] or self.samples["edit"][0] * self.replayed["tokens"] < _LONG_REPLAY:
             replayed = self._workers["ours"].call("replay", tokenizer=str(self._tokenizer), speculate=True)
             self.samples["edit"].append(replayed["seconds"] / replayed["tokens"])
             self.replayed = {key: replayed[key] for key in self.replayed}
+
+    def _repeat(self, name: str, count: int, repeat: int) -> int:
+        """`repeat`, but less where one run of `count` tokens is known to take long."""
+        known = self.samples[name]
+        return max(1, min(repeat, int(_LONG / (known[-1] * count)))) if known else 1
 
     def _note(self, name: str, seconds: list[float], count: int) -> None:
         self.samples[name].append(median(seconds) / count)

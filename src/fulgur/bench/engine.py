@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from fulgur.bench.report import Report, progress
+from fulgur.bench.report import Report, cores, progress
 from fulgur.bench.shapes import SHAPES
 from fulgur.errors import FulgurError, UsageError
 
@@ -71,6 +72,9 @@ def run(args: argparse.Namespace) -> Report:
         )
     effort = QUICK if args.quick else FULL
     report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))
+    load = os.getloadavg()[0]
+    if load > cores() / 2:
+        report.notes.append(f"the machine was busy (load {load:.1f} on {cores()} cores): not to be quoted")
     jobs = [(model, int(bits)) for model in models for bits in precisions]
     steps = len(jobs) * (effort.rounds + (2 if args.no_peer else 3))
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
