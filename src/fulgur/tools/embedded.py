@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import CALL, END, EOS, NOEDIT, Piece, encode_pieces
+from fulgur.text.edit_format import (
+    CALL,
+    END,
+    EOS,
+    NOEDIT,
+    Piece,
+    RecentEdit,
+    completion_pieces,
+    edit_pieces,
+    encode_pieces,
+)
 
 if TYPE_CHECKING:
     from fulgur.engine.engine import Engine
@@ -21,6 +31,7 @@ ABILITIES = (
     "logging, imports, f-strings, comprehensions, early returns, ternaries, with, enumerate, any/all, dict.get, "
     "defaults, values, list and dict items, enum members, dataclass fields, await/async"
 )
+ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
 
 
@@ -104,6 +115,37 @@ class Embedded:
     def count(self, text: str) -> int:
         return len(self.engine.tokenizer.encode(text, special=False))
 
+    def edit(
+        self,
+        path: str,
+        above: str,
+        region: str,
+        below: str,
+        instruction: str | None,
+        recent: Sequence[RecentEdit] = (),
+    ) -> Ask:
+        """The prompt for an edit, its context cut so that an answer somewhat longer than the region fits."""
+        size = self.count(region)
+        fixed = (
+            size + self.count(f"{path}{instruction or ''}") + sum(self.count(e.before + e.after) + 8 for e in recent)
+        )
+        most = self.context - fixed - 16
+        if most < size + MARGIN:
+            raise FulgurError(
+                f"the region is too large for {self.folder.name} ({size} tokens)", hint="Name a smaller part."
+            )
+        room = min(int(ANSWER_ROOM * size) + MARGIN, most)
+        above, below = shortened(above, below, lambda text: self.count(text) <= most - room)
+        return Ask(edit_pieces(path, above, region, below, instruction, recent), region, room)
+
+    def completion(self, path: str, prefix: str, suffix: str, max_tokens: int) -> Ask:
+        """The prompt for a completion, its context cut to fit."""
+        most = self.context - max_tokens - self.count(path) - 16
+        if most < 16:
+            raise FulgurError(f"{max_tokens} tokens do not fit the context of {self.folder.name} ({self.context})")
+        prefix, suffix = shortened(prefix, suffix, lambda text: self.count(text) <= most)
+        return Ask(completion_pieces(path, prefix, suffix), None, max_tokens)
+
     def ask(self, asks: Sequence[Ask], *, speculate: bool = True) -> list[Reply]:
         """Answer several prompts at once, in order."""
         from fulgur.engine.events import Finished, Token
@@ -139,6 +181,16 @@ class Embedded:
                         usage.decode_seconds,
                     )
         return [replies[index] for index in range(len(asks))]
+
+
+def shortened(above: str, below: str, fits: Callable[[str], bool]) -> tuple[str, str]:
+    """Text before and after a place, cut at its far ends until it fits."""
+    while (above or below) and not fits(above + below):
+        if len(below) > len(above) // 2:
+            below = below[: len(below) * 2 // 3] if len(below) > 20 else ""
+        else:
+            above = above[len(above) // 4 :] if len(above) > 20 else ""
+    return above, below
 
 
 def home() -> Path:

@@ -11,12 +11,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from fulgur.errors import FulgurError, UsageError
-from fulgur.text.edit_format import Piece, completion_pieces, edit_pieces, encode_pieces
+from fulgur.text.edit_format import encode_pieces
 from fulgur.tools.embedded import ASSETS, Ask, Embedded, model_folder
 from fulgur.train.edits import EditExample
 from fulgur.train.evaluate_baselines import Codemod, Copy, Lookup, Ngram
@@ -34,6 +34,7 @@ BARS: dict[str, tuple[float, bool]] = {  # for the 60M model: the bar, and wheth
 MAIN = ("ops.seen", "ops.heldout_phrasing", "ops.heldout_op", "stray", "false_edit", "parse", "fim.single", "fim.multi")
 MORE = ("unedited", "exact", "stray_examples", "next.location", "next.content")
 BATCH = 24
+FILLED = 96  # tokens a completion may have
 
 
 class Baseline(Protocol):
@@ -43,15 +44,12 @@ class Baseline(Protocol):
     def fill(self, hole: Hole, several: bool) -> str: ...
 
 
-def prompts(tasks: Tasks) -> list[tuple[Sequence[Piece], str | None]]:
-    """Every prompt in a fixed order, with the text its answer mostly repeats."""
-    asked: list[tuple[Sequence[Piece], str | None]] = []
+def prompts(model: Embedded, tasks: Tasks) -> list[Ask]:
+    """Every prompt in a fixed order."""
     examples = [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]
-    for e in examples:
-        asked.append((edit_pieces(e.path, e.above, e.region, e.below, e.instruction, e.recent), e.region))
-    for hole in [*tasks.single, *tasks.multi]:
-        asked.append((completion_pieces(hole.path, hole.prefix, hole.suffix), None))
-    return asked
+    asks = [model.edit(e.path, e.above, e.region, e.below, e.instruction, e.recent) for e in examples]
+    holes = [*tasks.single, *tasks.multi]
+    return [*asks, *(model.completion(hole.path, hole.prefix, hole.suffix, FILLED) for hole in holes)]
 
 
 def sorted_out(tasks: Tasks, written: list[str]) -> Answers:
@@ -66,19 +64,14 @@ def sorted_out(tasks: Tasks, written: list[str]) -> Answers:
     return Answers(edits, noops, following, take(len(tasks.single)), take(len(tasks.multi)))
 
 
-def room(model: Embedded, source: str | None) -> int:
-    return 96 if source is None else int(1.5 * model.count(source)) + 96
-
-
 def ask_model(model: Embedded, tasks: Tasks, say: Callable[[str], None]) -> tuple[Answers, dict[str, float]]:
     """Everything through the engine, many prompts at once."""
-    asked = prompts(tasks)
+    asked = prompts(model, tasks)
     written: list[str] = []
     tokens = accepted = 0
     began = time.perf_counter()
     for start in range(0, len(asked), BATCH):
-        part = [Ask(pieces, source, room(model, source)) for pieces, source in asked[start : start + BATCH]]
-        for reply in model.ask(part):
+        for reply in model.ask(asked[start : start + BATCH]):
             written.append(reply.text)
             tokens += reply.tokens
             accepted += reply.accepted
@@ -100,9 +93,9 @@ def ask_float(folder: Path, model: Embedded, tasks: Tasks, quantised: Answers, s
     drafts = [*(t for found in quantised.edits.values() for t in found), *quantised.noops, *quantised.next_edits]
     drafts += [*quantised.single, *quantised.multi]
     written: list[str] = []
-    for (pieces, source), draft in zip(prompts(tasks), drafts, strict=True):
+    for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
         guess = [*tokenizer.encode(draft), model.stops[0]]
-        tokens = reference.answer(encode_pieces(tokenizer, pieces), guess, room(model, source))
+        tokens = reference.answer(encode_pieces(tokenizer, ask.pieces), guess, ask.max_tokens)
         written.append(tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False))
         say(f"{folder.name} (float): {len(written)}/{len(drafts)} answers")
     return sorted_out(tasks, written)

@@ -17,6 +17,7 @@ from fulgur.train.edits import OPERATIONS, EditExample, generate_file
 
 SPLITS = ("seen", "heldout_phrasing", "heldout_op")
 PREFIX_CHARS, SUFFIX_CHARS = 2400, 800
+LONGEST_REGION = 2200  # characters; with its answer it fits the context even where tokens are short
 MOST_FILES = 700  # rare operations may stay short of their quota
 
 
@@ -115,6 +116,8 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
             if all(counts[name] >= quota for name in chosen):
                 break
             for example in generate_file(file.text, file.path, random.Random(f"{seed}{split}{file.path}"), split=split):
+                if len(example.region) > LONGEST_REGION:
+                    continue
                 if isinstance(example.answer, NoEdit):
                     noops.append(example)
                 elif example.op == "next_edit":

@@ -142,7 +142,7 @@ def build(
         edits = combine(change, changes, region, rng)
         if len(edits) > MOST_SITES:
             return None
-    written = write(op, change.variant, change.slots, rng, split, "func" if named else None)
+    written = write(op, change.variant, change.slots, rng, split, "func" if named else change.needs)
     if written is None:
         return None
     if change.call is not None:

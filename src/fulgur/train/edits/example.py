@@ -22,6 +22,7 @@ class Change:
     within: tuple[int, int] | None = None  # the region must stay inside this span
     unique: str | None = None  # an identifier or text that must occur exactly once in the region
     once: str | None = None  # a pattern that must match exactly once in the region, where the instruction names nothing
+    needs: str | None = None  # the instruction must mention this slot
     call: Call | None = None  # the answer is this call, the region stays as it is
     spoils: bool = False  # with a call: the edits are made inside the region, before the prompt is written
     noop: bool = True  # the finished region under the same instruction is a "nothing to do"

@@ -216,7 +216,7 @@ def use_in(src: Source, rng: random.Random) -> Iterator[Change]:
         if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.In, ast.NotIn)) or not src.one_line(node):
             continue
         group = node.comparators[0]
-        if not isinstance(group, (ast.Tuple, ast.List, ast.Set)) or not 2 <= len(group.elts) <= 3:
+        if not isinstance(group, ast.Tuple) or not 2 <= len(group.elts) <= 3:
             continue
         left = dotted(node.left)
         if left is None or not isinstance(src.parents.get(node), TEST_PARENTS):
@@ -303,7 +303,7 @@ def raise_from(src: Source, rng: random.Random) -> Iterator[Change]:
 
 def swapped_quotes(segment: str, old: str, new: str) -> str | None:
     """A one-line string literal with the other quotes, or None when its content forbids it."""
-    match = re.fullmatch(rf"([rbRB]?)({old})([^\\\n]*)({old})", segment)
+    match = re.fullmatch(rf"([a-zA-Z]{{0,2}})({old})([^\\\n]*)({old})", segment)
     if match is None or old in match[3] or new in match[3] or match[3].startswith(old):
         return None
     return f"{match[1]}{new}{match[3]}{new}"
@@ -312,8 +312,9 @@ def swapped_quotes(segment: str, old: str, new: str) -> str | None:
 @operation("forward", sites=True, limit=2, exact=True)
 def string_quotes(src: Source, rng: random.Random) -> Iterator[Change]:
     old, new, variant = rng.choice([("'", '"', "double"), ('"', "'", "single")])
-    for node in src.of(ast.Constant):
-        if isinstance(node.value, str) and src.one_line(node):
+    nodes = [node for node in src.of(ast.Constant) if isinstance(node.value, str)]
+    for node in [*nodes, *src.of(ast.JoinedStr)]:
+        if src.one_line(node):
             text = swapped_quotes(src.segment(node), old, new)
             if text is not None:
                 yield Change([Edit(*src.span(node), text)], variant=variant)

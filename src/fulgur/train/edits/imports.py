@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
 from fulgur.tools.refactor.source import Edit, Source
+from fulgur.train.edits import oracle
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.values import WORDS
 
@@ -35,7 +36,7 @@ def imported_line(text: str) -> str:
     return re.split(r"[ .]", text)[-1]
 
 
-@operation("inverse", limit=4)
+@operation("inverse", limit=4, check=oracle.imports_in_any_order)
 def add_import(src: Source, rng: random.Random) -> Iterator[Change]:
     used = {node.id: node for node in src.of(ast.Name) if isinstance(node.ctx, ast.Load)}
     for statement in shuffled(top_imports(src), rng):
@@ -116,6 +117,7 @@ def sort_imports(src: Source, rng: random.Random) -> Iterator[Change]:
             runs.append([])
         runs[-1].append(statement)
     groups = [run for run in runs if 3 <= len(run) <= 25]
+    groups = [g for g in groups if len({import_key(src, s) for s in g}) == len(g)]
     sorted_groups = [g for g in groups if [import_key(src, s) for s in g] == sorted(import_key(src, s) for s in g)]
     if sorted_groups and len(sorted_groups) == len([run for run in runs if len(run) > 1]):
         group = rng.choice(sorted_groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections import Counter
 
@@ -163,6 +164,26 @@ def _unquoted_returns(text: str) -> str:
         ):
             node.returns = ast.parse(node.returns.value, mode="eval").body
     return ast.dump(tree)
+
+
+def default_none(example: EditExample, produced: str) -> bool:
+    """`d.get(k, None)` and `d.get(k)` are the same."""
+
+    def shape(text: str) -> str:
+        return re.sub(r"\.get\(([^(),]+), None\)", r".get(\1)", text)
+
+    return same_code(shape(produced), shape(target(example)))
+
+
+def imports_in_any_order(example: EditExample, produced: str) -> bool:
+    """The same imports and the same rest; where in the block a new import goes is a matter of taste."""
+
+    def parts(text: str) -> tuple[list[str], list[str]]:
+        body = parse_region(text).body
+        imports = sorted(ast.dump(s) for s in body if isinstance(s, (ast.Import, ast.ImportFrom)))
+        return imports, [ast.dump(s) for s in body if not isinstance(s, (ast.Import, ast.ImportFrom))]
+
+    return parts(produced) == parts(target(example)) and comments(produced) == comments(target(example))
 
 
 def free_message(example: EditExample, produced: str) -> bool:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from fulgur.tools.refactor.source import FUNCTIONS, Edit, Source, dotted, names_in
+from fulgur.train.edits import oracle
 from fulgur.train.edits.example import Change, operation, shuffled
 
 OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -294,7 +295,7 @@ def expand_ternary(src: Source, rng: random.Random) -> Iterator[Change]:
     yield from ternaries(src, rng, False)
 
 
-@operation("behavioural")
+@operation("behavioural", check=oracle.default_none)
 def use_dict_get(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Assign), rng):
         call = node.value

@@ -84,7 +84,8 @@ def log_entry(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         text = f'{indent}{logger}.{level}("{function.name} called")\n'
         slots = {"func": function.name, "logger": logger, "level": level}
-        yield Change([Edit(at, at, text)], slots, within=src.whole_lines(function))
+        needs = None if logger == "logger" else "logger"
+        yield Change([Edit(at, at, text)], slots, within=src.whole_lines(function), needs=needs)
 
 
 @operation("templated")

@@ -46,9 +46,8 @@ def around(text: str, offset: int) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fulgur.text.edit_format import completion_pieces
+    from fulgur.tools.embedded import Embedded
     from fulgur.ui.commands.edit import Document
-    from fulgur.tools.embedded import Ask, Embedded
 
     match = re.fullmatch(r"(.+):(\d+):(\d+)", args.target)
     if match is None:
@@ -59,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
     offset = cursor(document.text, int(match[2]), int(match[3]), document.name)
     prefix, suffix = around(document.text, offset)
     model = Embedded.open(args.model)
-    while model.count(prefix + suffix) + args.max_tokens + 64 > model.context and len(prefix) > 200:
-        prefix, suffix = prefix[len(prefix) // 4 :], suffix[: len(suffix) * 3 // 4]
-    [reply] = model.ask([Ask(completion_pieces(document.name, prefix, suffix), None, args.max_tokens)])
+    [reply] = model.ask([model.completion(document.name, prefix, suffix, args.max_tokens)])
     sys.stdout.write(reply.text)
     if not reply.text.endswith("\n"):
         sys.stdout.write("\n")

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 from fulgur.errors import FulgurError, UsageError
 
 if TYPE_CHECKING:
-    from fulgur.text.edit_format import RecentEdit
+    from fulgur.tools.embedded import Reply
     from fulgur.tools.region import Region, Target
-    from fulgur.tools.embedded import Ask, Embedded, Reply
-
-ANSWER_ROOM = 1.5  # an answer may be this much longer than its region, and a little more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     document = Document.open(base, args.target)
     region = document.locate(args.instruction)
     model = Embedded.open(args.model)
-    [reply] = model.ask([edit_ask(model, document, region, args.instruction)])
+    ask = model.edit(document.name, region.above, region.text, region.below, args.instruction)
+    [reply] = model.ask([ask])
     changed = document.after(region, reply)
     show(document, changed, reply, args.write)
     return 0
@@ -77,8 +75,8 @@ class Document:
     def after(self, region: Region, reply: Reply) -> str:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
         from fulgur.text.edit_format import Call, Rewrite, parse_answer
-        from fulgur.tools.refactor import apply_call
         from fulgur.tools.embedded import ABILITIES, BIGGER
+        from fulgur.tools.refactor import apply_call
 
         answer = parse_answer(reply.text)
         if isinstance(answer, Call):
@@ -150,27 +148,6 @@ def parse_toml(text: str) -> str | None:
     return None
 
 
-def edit_ask(
-    model: Embedded, document: Document, region: Region, instruction: str | None, recent: tuple[RecentEdit, ...] = ()
-) -> Ask:
-    """The prompt for one region, within the model's context."""
-    from fulgur.text.edit_format import edit_pieces
-    from fulgur.tools.embedded import Ask
-
-    size = model.count(region.text)
-    room = int(size * ANSWER_ROOM) + 96
-    above, below = region.above, region.below
-    while model.count(above + below) + size + room + 160 > model.context:
-        if not above and not below:
-            raise FulgurError(
-                f"the region is too large for {model.folder.name} ({size} tokens)", hint="Name a smaller part."
-            )
-        above = above[above.find("\n", len(above) // 2) + 1 :] if "\n" in above[len(above) // 2 :] else ""
-        below = below[: below.rfind("\n", 0, len(below) // 2) + 1]
-    pieces = edit_pieces(document.name, above, region.text, below, instruction, recent)
-    return Ask(pieces, region.text, room)
-
-
 def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
     """The diff and the speeds; with `write`, the file too."""
     from fulgur.tools.diff import unified, wants_colour
@@ -181,9 +158,9 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
     if not write:
         print("Nothing was written; --write changes the file.", file=sys.stderr)
         return
+    from fulgur.tools.embedded import home
     from fulgur.tools.refactor.journal import EditJournal, with_text
     from fulgur.tools.textfile import TextFile
-    from fulgur.tools.embedded import home
 
     file = TextFile.decode(document.data, str(document.path))
     EditJournal(home() / "edits").write(document.path, document.data, with_text(file, changed, str(document.path)))
@@ -191,8 +168,8 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
 
 
 def undo(path: Path | None) -> int:
-    from fulgur.tools.refactor.journal import EditJournal
     from fulgur.tools.embedded import home
+    from fulgur.tools.refactor.journal import EditJournal
 
     entry = EditJournal(home() / "edits").undo(path)
     print(f"{entry.path} is as it was before the edit.")

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import Rewrite, parse_answer
-    from fulgur.ui.commands.edit import Document, broken, edit_ask, fitted, show
     from fulgur.tools.embedded import Embedded
+    from fulgur.ui.commands.edit import Document, broken, fitted, show
 
     document = Document.open(args.cd or Path(), args.target)
     recent, changed_lines = last_change(document)
@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         print("No other place looks like the last change.", file=sys.stderr)
         return 0
     model = Embedded.open(args.model)
-    replies = model.ask([edit_ask(model, document, region, None, tuple(recent)) for region in regions])
+    asks = [model.edit(document.name, r.above, r.text, r.below, None, tuple(recent)) for r in regions]
+    replies = model.ask(asks)
     text, made = document.text, 0
     for region, reply in sorted(zip(regions, replies, strict=True), key=lambda pair: -pair[0].start):
         answer = parse_answer(reply.text)
@@ -77,9 +78,9 @@ def last_change(document: Document) -> tuple[list[RecentEdit], set[int]]:
 
 def previous_text(document: Document) -> str:
     """The file before its last change: by `fulgur edit`, else as git has it."""
+    from fulgur.tools.embedded import home
     from fulgur.tools.refactor.journal import EditJournal, plain_text
     from fulgur.tools.textfile import TextFile
-    from fulgur.tools.embedded import home
 
     journal = EditJournal(home() / "edits")
     entry = journal.last(document.path)
