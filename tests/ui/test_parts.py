@@ -191,6 +191,19 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
     ]
 
 
+def test_a_rewrite_that_was_cut_off_stays_readable_and_an_applied_one_is_its_diff() -> None:
+    begun = events.ToolStarted(turn=1, call_id="e", name="rewrite", title="rewrite a.py:1-2")
+    done = events.ToolFinished(turn=1, call_id="e", name="rewrite", ok=True, output="def f():\n    ret", seconds=0.01)
+    cut, applied = Transcript(60), Transcript(60)
+    for event in (begun, done, events.Steered(turn=1, text="other")):
+        cut.on_event(event)
+    assert [row for row in plain(cut.take()) if row] == ["✓ rewrite a.py:1-2", "  │ def f():", "  │     ret", "› other"]
+    change = events.FileChanged(turn=1, path="a.py", kind="modified", diff="@@ -1 +1 @@\n-a\n+b\n", added=1, removed=1)
+    for event in (begun, done, change, events.TurnStopped(turn=1, text="")):
+        applied.on_event(event)
+    assert "def f" not in "".join(applied.take())
+
+
 def test_long_output_of_a_call_is_cut_in_the_middle() -> None:
     rows = plain(tool_rows("$ x", "shell", True, "\n".join(map(str, range(50))), 2.0, 80))
     assert rows == ["✓ $ x  2.0 s", *(f"  │ {t}" for t in ("0", "1", "… 44 more lines", "46", "47", "48", "49"))]

@@ -27,6 +27,7 @@ from fulgur.ui.tui.screen import Screen
 from fulgur.ui.tui.status import Meter
 from fulgur.ui.tui.surface import TERMINAL_GONE, Surface
 from fulgur.ui.tui.theme import paint
+from fulgur.ui.tui.transcript import REWRITE
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -60,6 +61,7 @@ class Tui(Surface):
         self.approvals = Approvals(self.draft)
         self._last_interrupt = -10.0
         self._one_command = asyncio.Lock()
+        self._hides_reasoning = settings.flag("hide_agent_reasoning")
         screen = Screen(key_bindings=key_bindings(self), style=style(), include_default_pygments_style=False)
         super().__init__(screen, settings.home / "crash.log")
         screen.layout = LiveArea(self).layout()
@@ -154,6 +156,10 @@ class Tui(Surface):
         match event:
             case events.TextDelta() | events.ReasoningDelta():
                 self.meter.delta(event.text)
+            case events.ToolOutput():
+                tool = self.transcript.tools.get(event.call_id)
+                if tool is not None and tool.name == REWRITE:
+                    self.meter.delta(event.text)
             case events.SessionStarted():
                 self.outbox.queued.clear()
                 replays, self.replays = self.replays, True
@@ -162,7 +168,7 @@ class Tui(Surface):
                     self.say(f"resumed {event.session_id}, {event.resumed_turns} turns")
             case events.TurnStarted():
                 self.running = True
-                self.meter.start_turn()
+                self.meter.start_turn(copies=event.way == "edit")
                 self.outbox.taken(event.text)
             case events.Steered():
                 self.outbox.taken(event.text)
@@ -178,7 +184,8 @@ class Tui(Surface):
             case events.ApprovalSettled():
                 self.approvals.settle(event.approval_id)
                 self._arm()
-        self.transcript.on_event(event)
+        if not (isinstance(event, events.ReasoningDelta) and self._hides_reasoning):
+            self.transcript.on_event(event)
         if isinstance(event, events.TURN_ENDS):
             self._turn_over(event)
         self.screen.request_frame()
@@ -190,7 +197,7 @@ class Tui(Surface):
         if self.outbox.pending and self.screen.loop is not None:
             self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
         if last is not None:
-            text = commands.describe_usage(self.meter.turn_tokens, seconds, self.meter.turn_rate)
+            text = self.meter.summary(seconds)
             self.transcript.add("usage", blocks.note(text, self.screen.width))
 
     def _give_back_pending(self) -> None:

@@ -8,7 +8,8 @@ from fulgur.ui.tui.theme import Span, paint, printable
 from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
 # Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
-QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit"})
+QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit", "rewrite"})
+_NOTHING = ("", "[no output]")
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
 
 
@@ -50,7 +51,9 @@ def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, widt
     rows = [paint([mark, ("", " "), ("", head), ("dim", took)])]
     if ok and name in QUIET_TOOLS:
         return rows
-    lines = [line.rstrip() for line in printable(output).strip("\n").split("\n")] if output.strip() else []
+    lines = (
+        [line.rstrip() for line in printable(output).strip("\n").split("\n")] if output.strip() not in _NOTHING else []
+    )
     for line in _preview(lines):
         rows.append(paint([("dim", "  │ " + line[: cut(line, max(width - 4, 10))])]))
     return rows

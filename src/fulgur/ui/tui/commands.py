@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
-from fulgur.ui.tui.blocks import count, duration, table
+from fulgur.ui.tui.blocks import table
 from fulgur.ui.tui.complete import Choice
 from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import paint
@@ -223,11 +223,3 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
         await COMMANDS[name].run(tui, agent, argument.strip())
     except FulgurError as error:
         tui.complain(error.message, error.hint or "")
-
-
-def describe_usage(tokens: int, seconds: float, rate: float | None) -> str:
-    """The one line at the end of a turn."""
-    parts = [f"{count(tokens)} tokens"] if tokens else []
-    if rate:
-        parts.append(f"{rate:,.0f} tok/s")
-    return " · ".join([*parts, duration(seconds)])

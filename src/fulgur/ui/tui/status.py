@@ -24,6 +24,7 @@ class Meter:
         self.answered = False  # `model` is the one named in a response
         self.context_used = self.context_limit = 0
         self.cost: float | None = None
+        self._unit = "tok/s"
         self.turn_tokens = 0
         self._turn_seconds = 0.0  # of writing, by the reported rates
         self.turn_started: float | None = None
@@ -31,8 +32,9 @@ class Meter:
         self._deltas = self._characters = 0
         self._asked = self._first = self._latest = 0.0
 
-    def start_turn(self) -> None:
-        """A prompt was sent."""
+    def start_turn(self, *, copies: bool = False) -> None:
+        """A prompt was sent. `copies`: the text being edited is the draft, so most tokens may be copied from it."""
+        self._unit = "tok/s with copied text" if copies else "tok/s"
         self.turn_started = time.monotonic()
         self.turn_tokens, self._turn_seconds = 0, 0.0
         self.last = None
@@ -71,10 +73,12 @@ class Meter:
         self.answered = False
         self.context_limit = context_limit or self.context_limit
 
-    @property
-    def turn_rate(self) -> float | None:
-        """Tokens a second over all answers of the turn."""
-        return self.turn_tokens / self._turn_seconds if self._turn_seconds else None
+    def summary(self, seconds: float) -> str:
+        """The one line at the end of a turn; its rate is over all answers of the turn."""
+        parts = [f"{count(self.turn_tokens)} tokens"] if self.turn_tokens else []
+        if self._turn_seconds:
+            parts.append(f"{self.turn_tokens / self._turn_seconds:,.0f} {self._unit}")
+        return " · ".join([*parts, duration(seconds)])
 
     def _model(self) -> Fragment:
         if not self.answered:
@@ -107,7 +111,7 @@ class Meter:
         """The line, as much of it as fits."""
         parts: list[Fragment] = [self._model()]
         if rate := self.rate():
-            parts.append(("class:accent", f"{'~' if rate[1] else ''}{rate[0]:,.0f} tok/s"))
+            parts.append(("class:accent", f"{'~' if rate[1] else ''}{rate[0]:,.0f} {self._unit}"))
         first = self.first_token()
         if first is not None:
             parts.append(("class:dim", f"first {duration(first)}"))

@@ -9,9 +9,10 @@ from fulgur.protocol import agent as events
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
-from fulgur.ui.tui.theme import paint
+from fulgur.ui.tui.theme import paint, printable
 from fulgur.ui.tui.wrap import cells
 
+REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
 _DIFF_ROWS = 60
 _OUTPUT_KEPT = 2000  # characters of a running call's output, for its live row
 
@@ -21,6 +22,7 @@ class RunningTool:
     """A call under way, shown in the live area."""
 
     title: str
+    name: str
     started: float = field(default_factory=time.monotonic)
     output: str = ""
 
@@ -42,6 +44,7 @@ class Transcript:
         self._kind = ""  # what the last rows were, to set different things apart by one empty row
         self._unfed: list[str] = []
         self._way = ""
+        self._unapplied = ""  # a rewrite that no diff has shown yet
 
     def take(self) -> list[str]:
         """The rows closed since the last call."""
@@ -103,10 +106,11 @@ class Transcript:
                     self._way = event.reason
                     self.add("way", blocks.note(event.reason, self.width))
             case events.Steered():
+                self._show_unapplied()
                 self.add("prompt", blocks.prompt_rows(event.text, self.width))
             case events.ToolStarted():
                 self.close()
-                self.tools[event.call_id] = RunningTool(event.title)
+                self.tools[event.call_id] = RunningTool(event.title, event.name)
             case events.ToolOutput():
                 if tool := self.tools.get(event.call_id):
                     tool.output = (tool.output + event.text)[-_OUTPUT_KEPT:]
@@ -115,7 +119,9 @@ class Transcript:
                 title = done.title if done else event.name
                 rows = blocks.tool_rows(title, event.name, event.ok, event.output, event.seconds, self.width)
                 self.add("tool", rows)
+                self._unapplied = event.output if event.name == REWRITE else ""
             case events.FileChanged():
+                self._unapplied = ""
                 header = file_header(event.path, event.kind, event.added, event.removed)
                 self.add("diff", [header, *diff_rows(event.diff, limit=_DIFF_ROWS)])
             case events.GuardReported():
@@ -136,9 +142,11 @@ class Transcript:
                 self._undone(event)
             case events.TurnStopped():
                 self._end()
+                self._show_unapplied()
                 self.add("end", blocks.note("stopped; what was said is kept", self.width, mark="■", meaning="warn"))
             case events.TurnFailed():
                 self._end()
+                self._show_unapplied()
                 self.add("problem", blocks.problem(event.message, event.hint, self.width))
             case events.TurnDone():
                 self._end()
@@ -146,6 +154,13 @@ class Transcript:
     def _end(self) -> None:
         self.close()
         self.tools.clear()
+
+    def _show_unapplied(self) -> None:
+        """What the model had written when its rewrite was cut off or refused stays readable."""
+        if self._unapplied.strip():
+            text = printable(self._unapplied).strip("\n")
+            self.add("tool", [paint([("dim", f"  │ {line}")]) for line in text.split("\n")])
+        self._unapplied = ""
 
     def _guard(self, event: events.GuardReported) -> None:
         if not event.problems:
