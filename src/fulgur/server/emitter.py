@@ -13,9 +13,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Sink(Protocol):
-    """Where events go: a socket, an SSE stream, a log. `send` never waits; `drain` waits when `full`."""
+    """Where events go: a socket, an SSE stream, a log. `drain` waits when `full`; the others never wait.
+
+    `send` is for tokens and writes at once; `later` may put events that are made together into one write.
+    """
 
     def send(self, kind: bytes, data: bytes) -> None: ...
+    def later(self, kind: bytes, data: bytes) -> None: ...
     def full(self) -> bool: ...
     async def drain(self) -> None: ...
 
@@ -24,6 +28,9 @@ class NullSink:
     """For answers that are read whole at the end."""
 
     def send(self, kind: bytes, data: bytes) -> None:
+        pass
+
+    def later(self, kind: bytes, data: bytes) -> None:
         pass
 
     def full(self) -> bool:
@@ -66,8 +73,11 @@ class Emitter:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Any event but a delta."""
-        data = _encode({"type": kind, "sequence_number": self.sequence, **fields, **self._lane})
-        self._send(kind.encode(), data)
+        name, data = kind.encode(), _encode({"type": kind, "sequence_number": self.sequence, **fields, **self._lane})
+        self.sequence += 1
+        self.sink.later(name, data)
+        if self.log is not None:
+            self.log.append(name, data)
 
     def response(self, kind: str, response: Response) -> None:
         self.emit(kind, response=response)
@@ -84,10 +94,7 @@ class Emitter:
     def delta(self, text: str) -> None:
         """One token. The hot path: nothing is built here but the bytes."""
         data = b'%b%d,"delta":%b%b' % (self._head, self.sequence, _encode(text), self._tail)
-        self._send(self._kind, data)
-
-    def _send(self, kind: bytes, data: bytes) -> None:
         self.sequence += 1
-        self.sink.send(kind, data)
+        self.sink.send(self._kind, data)
         if self.log is not None:
-            self.log.append(kind, data)
+            self.log.append(self._kind, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import time
 from collections import defaultdict
 
 from fulgur.backends.base import Usage
@@ -86,6 +87,9 @@ class Metrics:
                     edge = "+Inf" if bound == float("inf") else f"{bound:g}"
                     lines.append(f"{name}_bucket{_labels((*key, ('le', edge)))} {count}")
                 lines += [f"{name}_sum{_labels(key)} {histogram.total:g}", f"{name}_count{_labels(key)} {count}"]
+        name = "process_cpu_seconds_total"
+        lines += [f"# HELP {name} Processor time of the server's process.", f"# TYPE {name} counter"]
+        lines.append(f"{name} {time.process_time():.6f}")
         return "\n".join(lines) + "\n"
 
 

@@ -114,9 +114,9 @@ class Run:
         waits = fresh and pool is not None and pool.full()
         self.response.status = "queued" if waits else "in_progress"
         self.emitter.response("response.created", self.response)
-        if waits:
-            self.emitter.response("response.queued", self.response)
         if fresh and pool is not None:
+            if waits:
+                self.emitter.response("response.queued", self.response)
             await pool.enter()
         self.response.status = "in_progress"
         self.emitter.response("response.in_progress", self.response)

@@ -6,6 +6,7 @@ a coroutine per message, which is more than all else that is done for a token.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -35,18 +36,41 @@ class TransportSink:
 
 
 class SocketSink(TransportSink):
-    """Text frames, unmasked and uncompressed, as a server sends them."""
+    """Text frames, unmasked and uncompressed, as a server sends them.
+
+    A token leaves at once, with what was gathered before it; other events leave together when the event loop turns.
+    """
+
+    def __init__(self, request: web.Request) -> None:
+        super().__init__(request)
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[bytes] = []
 
     def send(self, kind: bytes, data: bytes) -> None:
-        if self.gone():
-            return
-        size = len(data)
-        if size < 126:
-            self._transport.write(b"\x81%c%b" % (size, data))
-        elif size < 65536:
-            self._transport.write(b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), data))
-        else:
-            self._transport.write(b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), data))
+        if self._gathered:
+            self._gathered.append(_frame(data))
+            self._flush()
+        elif not self.gone():
+            self._transport.write(_frame(data))
+
+    def later(self, kind: bytes, data: bytes) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(_frame(data))
+
+    def _flush(self) -> None:
+        frames, self._gathered = self._gathered, []
+        if frames and not self.gone():
+            self._transport.write(b"".join(frames))
+
+
+def _frame(data: bytes) -> bytes:
+    size = len(data)
+    if size < 126:
+        return b"\x81%c%b" % (size, data)
+    if size < 65536:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), data)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), data)
 
 
 class SseSink(TransportSink):
@@ -65,6 +89,10 @@ class SseSink(TransportSink):
             response.enable_chunked_encoding()
         await response.prepare(request)
         return cls(request, response)
+
+    def later(self, kind: bytes, data: bytes) -> None:
+        """An event is one write, always: there are parsers that need it so."""
+        self.send(kind, data)
 
     def send(self, kind: bytes, data: bytes) -> None:
         self.write(b"event: %b\ndata: %b\n\n" % (kind, data))

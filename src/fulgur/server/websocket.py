@@ -209,7 +209,7 @@ class Session:
     # --- back to the client ---
 
     def send(self, event: dict[str, Any]) -> None:
-        self.sink.send(b"", msgspec.json.encode(event))
+        self.sink.later(b"", msgspec.json.encode(event))
 
     def _error(self, error: ApiError, lane: str | None) -> None:
         frame: dict[str, Any] = {"type": "error", "status": error.status, "error": error.body()}
