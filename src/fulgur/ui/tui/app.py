@@ -92,8 +92,6 @@ class Tui(Surface):
         folder = str(self.settings.workspace).replace(str(self.settings.home.parent), "~", 1)
         self.transcript.add("banner", [paint([("user", "fulgur "), ("dim", f"{__version__}  {folder}")])])
         self.say("/help shows commands and keys, @ names a file")
-        for warning in self.settings.warnings:
-            self.complain(warning, "", warning=True)
         self.screen.flush_rows()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.on_loop_error)
