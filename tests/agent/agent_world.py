@@ -83,10 +83,11 @@ class Watch:
         self.agent = agent
         self.seen: list[AgentEvent] = []
         self._changed = asyncio.Condition()
+        self._events = agent.events()
         self._task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        async for event in self.agent.events():
+        async for event in self._events:
             async with self._changed:
                 self.seen.append(event)
                 self._changed.notify_all()

@@ -13,7 +13,7 @@ from fulgur.agent.history import Item, call_output
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOutput, ToolStarted
 from fulgur.tools.base import BadCall, Tool, ToolResult
-from fulgur.tools.files import FileDiff
+from fulgur.tools.files import Change, FileDiff, Files
 from fulgur.tools.shell import Shell, ShellArguments
 
 
@@ -36,6 +36,7 @@ class Calls:
         self,
         tools: list[Tool[Any]],
         shell: Shell,
+        files: Files,
         approvals: Approvals,
         emit: Callable[[AgentEvent], None],
         before_change: Callable[[], Awaitable[None]],
@@ -43,6 +44,7 @@ class Calls:
     ) -> None:
         self.tools = {tool.name: tool for tool in tools}
         self._shell = shell
+        self._files = files
         self._approvals = approvals
         self._emit = emit
         self._before_change = before_change
@@ -65,6 +67,25 @@ class Calls:
             beside = []
             await self._together(turn, [call], record)
         await self._together(turn, beside, record)
+
+    async def apply(self, turn: int, title: str, change: Change) -> bool:
+        """Make one change that the edit path worked out, asked about like any other; False when it was not allowed."""
+        question = self._approvals.about_change("", title)
+        if question is not None and not await self._asked(turn, question):
+            return False
+        await self._before_change()
+        for diff in await asyncio.to_thread(self._files.commit, [change]):
+            self._changed(turn, diff)
+        return True
+
+    def _changed(self, turn: int, diff: FileDiff) -> None:
+        self.changed[diff.path] = diff
+        self._note_change(diff)
+        self._emit(
+            FileChanged(
+                turn=turn, path=diff.path, kind=diff.kind, diff=diff.diff, added=diff.added, removed=diff.removed
+            )
+        )
 
     async def _together(self, turn: int, calls: list[_Call], record: Callable[[list[Item]], None]) -> None:
         async def one(call: _Call) -> None:
@@ -109,18 +130,7 @@ class Calls:
         except OSError as error:
             result = ToolResult(False, f"{name}: {error}")
         for diff in result.diffs:
-            self.changed[diff.path] = diff
-            self._note_change(diff)
-            self._emit(
-                FileChanged(
-                    turn=turn,
-                    path=diff.path,
-                    kind=diff.kind,
-                    diff=diff.diff,
-                    added=diff.added,
-                    removed=diff.removed,
-                )
-            )
+            self._changed(turn, diff)
         self._emit(
             ToolFinished(
                 turn=turn,

@@ -38,6 +38,7 @@ class SessionState:
         self._open_text = ""
         self._unsaved = ""
         self._saved_at = 0.0
+        self._changed_files: list[str] = []
         self.interrupted = False
 
     @classmethod
@@ -90,6 +91,10 @@ class SessionState:
         """A file changed by a tool, for the transcript."""
         self._write({"type": "change", "path": diff.path, "kind": diff.kind, "diff": diff.diff})
 
+    def recent_files(self) -> list[str]:
+        """Files changed in this session, the latest first."""
+        return self._changed_files[::-1]
+
     def snapshot(self, when: str, manifest: str) -> None:
         """A snapshot of the workspace `before` or `after` the turn's changes."""
         self._write({"type": "snapshot", "when": when, "manifest": manifest})
@@ -138,6 +143,9 @@ class SessionState:
             case "partial":
                 self._open_text += record["text"]
             case "change":
+                if record["path"] in self._changed_files:
+                    self._changed_files.remove(record["path"])
+                self._changed_files.append(record["path"])
                 self._show("diff", record["diff"])
             case "snapshot":
                 setattr(self.turn, record["when"], record["manifest"])

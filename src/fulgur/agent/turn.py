@@ -10,6 +10,7 @@ from fulgur.agent.approvals import Approvals
 from fulgur.agent.calls import Calls, StopTurn
 from fulgur.agent.changes import Changes
 from fulgur.agent.context import TurnContext
+from fulgur.agent.edit_path import EditPath
 from fulgur.agent.guards import Guards
 from fulgur.agent.history import STOPPED_OUTPUT, call_output, item_text
 from fulgur.agent.loop import ToolLoop
@@ -38,9 +39,15 @@ class Turn:
         self._way, self._reason = way, reason
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._calls = Calls(tools, bench.shell, approvals, context.emit, self._before_change, context.state.changed)
+        self._calls = Calls(
+            tools, bench.shell, bench.files, approvals, context.emit, self._before_change, context.state.changed
+        )
         self._guards = Guards(context, bench)
-        self._loop = ToolLoop(context, self._calls, self._check, format)
+        self._loop: ToolLoop | EditPath
+        if way == "edit":
+            self._loop = EditPath(context, bench.files, self._calls, self._check, context.state.recent_files())
+        else:
+            self._loop = ToolLoop(context, self._calls, self._check, format)
 
     async def run(self, text: str) -> bool:
         """Work the prompt to its end; True when it was stopped."""

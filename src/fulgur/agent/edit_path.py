@@ -1,0 +1,227 @@
+"""The edit path, for a model made for edits: locate the region, rewrite it, check it, show the diff, apply it.
+
+The region itself is the draft of its rewrite, and the instruction comes last in the prompt: a steer only changes the
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fulgur.agent.calls import Calls
+from fulgur.agent.context import TurnContext
+from fulgur.agent.guard_syntax import syntax_problems
+from fulgur.agent.history import message
+from fulgur.agent.locate import Place, find_place
+from fulgur.client.stream import ResponseStream
+from fulgur.errors import FulgurError
+from fulgur.protocol import events as ev
+from fulgur.protocol.agent import (
+    GuardReported,
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    UsageReported,
+)
+from fulgur.protocol.errors import ApiError
+from fulgur.text.edit_format import SPECIAL_TOKENS, Call, NoEdit, edit_prompt, parse_answer
+from fulgur.tools.files import Change, Files
+from fulgur.tools.refactor import apply_call
+from fulgur.tools.refactor.journal import plain_text, with_text
+from fulgur.tools.region import Region, locate
+from fulgur.tools.textfile import TextFile
+
+_CHARACTERS_PER_TOKEN = 2.5
+
+
+class EditPath:
+    """One turn by one rewrite; the same face as the tool loop."""
+
+    def __init__(
+        self, context: TurnContext, files: Files, calls: Calls, check: Callable[[], Awaitable[str]], recent: list[str]
+    ) -> None:
+        self._context = context
+        self._files = files
+        self._calls = calls
+        self._check = check
+        self._recent = recent
+        self._stream: ResponseStream | None = None
+        self._steers: list[str] = []
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Work the prompt; FulgurError when there is no place or no usable answer."""
+        instruction = self._context.state.turn.text
+        problem = ""
+        while True:
+            place = await asyncio.to_thread(self._locate, instruction)
+            outcome = await self._attempt(place, problem)
+            if self._stopped:
+                return
+            if self._steers:
+                instruction, problem = self._take_steers(), ""
+                continue
+            if outcome and problem:
+                hint = "Name a smaller part, or use another model."
+                raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
+            if not outcome:
+                break
+            problem = outcome  # told to the model once
+        problems = await self._check() if self._calls.changed else ""
+        if problems:
+            self._say(f"\n{problems.partition(chr(10))[2]}")
+
+    async def steer(self, text: str) -> None:
+        """Cut the rewrite and start another with the new instruction."""
+        self._steers.append(text)
+        if self._stream is not None:
+            await self._stream.cancel()
+
+    async def stop(self) -> bool:
+        """End the rewrite; nothing is applied."""
+        self._stopped = True
+        if self._stream is None:
+            return False
+        await self._stream.cancel()
+        return True
+
+    @property
+    def unsaid(self) -> list[str]:
+        """Steers that were not taken up."""
+        return self._steers
+
+    async def summarise(self) -> None:
+        """Nothing is carried from edit to edit, so there is nothing to compact."""
+        raise FulgurError("nothing to compact: every edit starts from the file alone")
+
+    def _locate(self, instruction: str) -> Place:
+        settings = self._context.settings
+        return find_place(instruction, settings.workspace, settings.home, self._recent)
+
+    async def _attempt(self, place: Place, problem: str) -> str:
+        """Rewrite and apply; what is wrong with the answer, or nothing."""
+        path = self._files.writable(str(place.target.path))
+        before = self._files.read(path)
+        name = self._files.show(path)
+        file = TextFile.decode(before, name)
+        text = plain_text(file)
+        region = locate(text, place.target, place.instruction)
+        title = f"rewrite {name}:{region.first_line}-{region.last_line} ({place.how})"
+        instruction = f"{place.instruction} ({problem})" if problem else place.instruction
+        answer = await self._rewrite(title, name, region, instruction)
+        if self._stopped or self._steers:
+            return ""
+        changed = _changed_text(text, region, answer)
+        if isinstance(changed, str) and (found := syntax_problems(name, changed)) and not syntax_problems(name, text):
+            self._context.emit(
+                GuardReported(turn=self._context.turn, check="parses", problems=tuple(found), fed_back=not problem)
+            )
+            return f"it does not parse ({found[0]})"
+        if changed is None:
+            self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond the model.")
+            return ""
+        change = Change(path, before, with_text(file, changed, name))
+        if await self._calls.apply(self._context.turn, title, change):
+            self._say(f"Edited {name}:{region.first_line}.")
+        else:
+            self._say("The change was not allowed.")
+        return ""
+
+    async def _rewrite(self, title: str, name: str, region: Region, instruction: str) -> str:
+        """The model's answer, shown as it is written."""
+        context = self._context
+        if spelled := next(
+            (t for t in SPECIAL_TOKENS if t in region.above + region.text + region.below + instruction), None
+        ):
+            raise FulgurError(f"{name} spells {spelled}, which means something to the model", hint="Use another model.")
+        prompt = edit_prompt(name, region.above, region.text, region.below, instruction)
+        body: dict[str, Any] = {
+            "model": context.link.info.name,
+            "input": [{"type": "raw_prompt", "text": prompt, "draft": region.text}],
+            "max_output_tokens": int(len(region.text) / _CHARACTERS_PER_TOKEN * 1.5) + 96,
+            "temperature": 0,
+            "store": False,
+        }
+        call_id = f"edit-{context.turn}-{int(time.monotonic() * 1000)}"
+        context.emit(ToolStarted(turn=context.turn, call_id=call_id, name="rewrite", title=title))
+        began, first, said = time.perf_counter(), 0.0, ""
+        try:
+            self._stream = await context.link.connection.create(body)
+            if self._stopped or self._steers:
+                await self._stream.cancel()
+            async for event in self._stream:
+                if isinstance(event, ev.OutputTextDelta):
+                    first = first or time.perf_counter()
+                    said += event.delta
+                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=event.delta))
+                elif isinstance(event, ev.TERMINAL):
+                    self._report(event, began, first)
+        finally:
+            self._stream = None
+            seconds = round(time.perf_counter() - began, 3)
+            context.emit(
+                ToolFinished(
+                    turn=context.turn, call_id=call_id, name="rewrite", ok=bool(said), output=said, seconds=seconds
+                )
+            )
+            if (self._stopped or self._steers) and said:
+                context.state.add_items([message("assistant", said)])
+        return said
+
+    def _report(self, event: ev.ResponseEvent, began: float, first: float) -> None:
+        context, response = self._context, event.response
+        usage, now = response.usage, time.perf_counter()
+        context.progress.answering_model = response.model
+        if usage is not None:
+            seconds = now - first if first else 0.0
+            rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
+            context.progress.context_used = usage.input_tokens + usage.output_tokens
+            context.emit(
+                UsageReported(
+                    turn=context.turn,
+                    model=response.model,
+                    input_tokens=usage.input_tokens,
+                    cached_tokens=usage.input_tokens_details.cached_tokens,
+                    output_tokens=usage.output_tokens,
+                    tokens_per_second=round(rate, 1),
+                    ttft_seconds=round((first or now) - began, 4),
+                    context_used=context.progress.context_used,
+                    context_limit=context.link.info.context,
+                )
+            )
+        reason = (response.incomplete_details or {}).get("reason")
+        if response.status == "failed":
+            error = response.error or {}
+            raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
+        if reason == "max_output_tokens":
+            raise FulgurError("the rewrite was cut off; nothing was changed", hint="Name a smaller part.")
+
+    def _take_steers(self) -> str:
+        text = self._steers[-1]
+        for steer in self._steers:
+            self._context.state.add_items([message("user", steer)], kind="steer")
+            self._context.emit(Steered(turn=self._context.turn, text=steer))
+        self._steers = []
+        return text
+
+    def _say(self, text: str) -> None:
+        self._context.emit(TextDelta(turn=self._context.turn, text=text))
+        self._context.state.add_items([message("assistant", text)])
+
+
+def _changed_text(text: str, region: Region, said: str) -> str | None:
+    """The file after the answer; None when the answer is that nothing changes."""
+    answer = parse_answer(said)
+    if isinstance(answer, Call):
+        after = apply_call(text, answer, (region.start, region.end))
+        return None if after == text else after
+    if isinstance(answer, NoEdit) or not answer.text.strip():
+        return None
+    ending = region.text[len(region.text.rstrip("\n")) :]
+    rewritten = answer.text.rstrip("\n") + ending
+    return None if rewritten == region.text else text[: region.start] + rewritten + text[region.end :]

@@ -1,0 +1,40 @@
+"""`fulgur ask QUESTION`: which file owns X? With file:line, at once, without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from fulgur.errors import FulgurError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of ask."""
+    parser.add_argument("question", nargs="+", help="a name, or a question such as: which file owns the KV cache?")
+    parser.add_argument("-n", metavar="N", type=int, default=10, help="how many places (default 10)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the folder to look in")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when a place was found, 1 when none was."""
+    from fulgur.config.settings import fulgur_home
+    from fulgur.tools.ask import answer
+    from fulgur.tools.symbols import SymbolIndex
+
+    workspace = (args.cd or Path.cwd()).resolve()
+    index = SymbolIndex(workspace, fulgur_home())
+    index.refresh()
+    question = " ".join(args.question)
+    places = answer(question, index, args.n)
+    if not places:
+        raise FulgurError(f"nothing in {workspace} fits {question!r}", hint="Try the name of a function or a class.")
+    wide = max(len(f"{place.path}:{place.line}") for place in places)
+    for place in places:
+        if args.json:
+            fields = {"path": place.path, "line": place.line, "kind": place.kind, "what": place.what}
+            print(json.dumps(fields))
+        else:
+            print(f"{f'{place.path}:{place.line}':<{wide}}  {place.kind:<8}  {place.what}")
+    return 0

@@ -1,0 +1,149 @@
+"""The edit path with a model that only rewrites regions."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_world import agent_on, go, say, serving
+
+from fulgur.agent.locate import find_place
+from fulgur.backends.base import Capabilities
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import (
+    FileChanged,
+    GuardReported,
+    Steered,
+    ToolOutput,
+    ToolStarted,
+    TurnDone,
+    TurnFailed,
+    TurnStarted,
+    TurnStopped,
+    UsageReported,
+)
+
+EDITS = Capabilities(context=2048, chat=False, tools=False, edit=True)
+OLD = "def load(path):\n    return open(path).read()\n"
+SOURCE = f"import os\n\n\n{OLD}\n\ndef save(path, text):\n    open(path, 'w').write(text)\n"
+NEW = "def load(path: str) -> str:\n    return open(path).read()\n"
+
+
+@pytest.fixture
+def project(workspace: Path) -> Path:
+    (workspace / "pkg").mkdir()
+    (workspace / "pkg/store.py").write_text(SOURCE)
+    (workspace / "pkg/other.py").write_text("def save_all(items):\n    return items\n")
+    return workspace
+
+
+def edits(project: Path, replies: list[dict[str, Any]], prompt: str, *overrides: str) -> list[Any]:
+    async def main() -> list[Any]:
+        async with serving(replies, capabilities=EDITS) as server, agent_on(server, project, *overrides) as watch:
+            await watch.turn(prompt)
+            return watch.seen
+
+    return go(main())
+
+
+def test_a_region_is_rewritten(project: Path) -> None:
+    events = edits(project, [say(NEW)], "add type hints to load")
+    started = next(e for e in events if isinstance(e, TurnStarted))
+    assert (started.way, started.reason) == ("edit", "edit path: m rewrites one region and calls no tools")
+    tool = next(e for e in events if isinstance(e, ToolStarted))
+    assert tool.title == "rewrite pkg/store.py:4-5 (load is defined in pkg/store.py:4)"
+    assert "".join(e.text for e in events if isinstance(e, ToolOutput)) == NEW
+    assert (project / "pkg/store.py").read_text() == SOURCE.replace(OLD, NEW)
+    assert next(e for e in events if isinstance(e, FileChanged)).added == 1
+    assert next(e for e in events if isinstance(e, UsageReported)).model == "m"
+    assert isinstance(events[-1], TurnDone) and events[-1].text == "Edited pkg/store.py:4."
+
+
+def test_line_endings_stay(project: Path) -> None:
+    (project / "pkg/store.py").write_bytes(SOURCE.replace("\n", "\r\n").encode())
+    edits(project, [say(NEW)], "@pkg/store.py:load add type hints")
+    assert (project / "pkg/store.py").read_bytes().count(b"\r\n") == SOURCE.count("\n")
+    assert b"path: str" in (project / "pkg/store.py").read_bytes()
+
+
+def test_no_edit_and_refactoring_call(project: Path) -> None:
+    events = edits(project, [say("<|noedit|>")], "add type hints to load")
+    assert events[-1].text.startswith("No edit")
+    assert (project / "pkg/store.py").read_text() == SOURCE
+    edits(project, [say("<|call|>rename load read_all")], "rename load to read_all")
+    assert "def read_all(path):" in (project / "pkg/store.py").read_text()
+
+
+def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None:
+    events = edits(project, [say("def load(path: str -> str:\n", times=1), say(NEW)], "add type hints to load")
+    assert next(e for e in events if isinstance(e, GuardReported)).fed_back
+    assert isinstance(events[-1], TurnDone)
+    events = edits(project, [say("def load(:\n")], "add a docstring to load")
+    assert isinstance(events[-1], TurnFailed) and "does not parse" in events[-1].message
+    assert "path: str" in (project / "pkg/store.py").read_text()
+
+
+def test_names_that_do_not_exist_are_shown(project: Path) -> None:
+    events = edits(project, [say("def load(path):\n    return os.read_all(path)\n")], "shorten load")
+    problems = [p for e in events if isinstance(e, GuardReported) for p in e.problems]
+    assert any("os has no attribute read_all" in problem for problem in problems)
+
+
+def test_steer_and_stop(project: Path) -> None:
+    async def main() -> None:
+        slow = [{"steps": [{"tokens": 4000}], "times": 1}, say(NEW, times=1), {"steps": [{"tokens": 4000}]}]
+        async with serving(slow, capabilities=EDITS, rate=300) as server, agent_on(server, project) as watch:
+            watch.agent.submit("rewrite load")
+            await watch.until(ToolOutput)
+            await asyncio.sleep(0.05)
+            watch.agent.submit("add type hints to load")
+            await watch.until(TurnDone)
+            assert watch.of(Steered)[0].text == "add type hints to load"
+            assert "path: str" in (project / "pkg/store.py").read_text()
+            kinds = [entry.kind for entry in watch.agent.transcript()]
+            assert kinds == ["user", "assistant", "steer", "diff", "assistant"]
+            await watch.agent.wait()
+            before = (project / "pkg/store.py").read_text()
+            since = len(watch.seen)
+            watch.agent.submit("rewrite save")
+            await watch.until(ToolOutput, since)
+            watch.agent.stop()
+            await watch.until(TurnStopped)
+            assert (project / "pkg/store.py").read_text() == before
+            await watch.agent.wait()
+            await watch.agent.undo()
+            assert (project / "pkg/store.py").read_text() == SOURCE
+
+    go(main())
+
+
+def test_a_file_that_spells_a_control_token_is_left_alone(project: Path) -> None:
+    (project / "pkg/store.py").write_text(SOURCE.replace("import os", "X = '<|end|>'"))
+    events = edits(project, [say(NEW)], "add type hints to load")
+    assert isinstance(events[-1], TurnFailed) and "spells <|end|>" in events[-1].message
+
+
+@pytest.mark.parametrize(
+    ("prompt", "file", "symbol"),
+    [
+        ("@pkg/store.py:save make it safe", "pkg/store.py", "save"),
+        ("tidy pkg/other.py", "pkg/other.py", None),
+        ("in pkg/store.py:load use with", "pkg/store.py", "load"),
+        ("add a docstring to `save_all`", "pkg/other.py", "save_all"),
+        ("make save() atomic", "pkg/store.py", "save"),
+    ],
+)
+def test_places(project: Path, home: Path, prompt: str, file: str, symbol: str | None) -> None:
+    place = find_place(prompt, project, home)
+    assert (place.target.path, place.target.symbol) == (project / file, symbol)
+
+
+def test_places_that_are_not_clear(project: Path, home: Path) -> None:
+    with pytest.raises(FulgurError, match="which file"):
+        find_place("make it nicer", project, home)
+    (project / "third.py").write_text("def load():\n    pass\n")
+    with pytest.raises(FulgurError, match=r"load is defined in 2 places: third\.py:1, pkg/store\.py:4"):
+        find_place("tidy load", project, home)
+    with pytest.raises(FulgurError, match="there is no file nope"):
+        find_place("@nope.py tidy", project, home)
+    assert find_place("make it nicer", project, home, ["pkg/other.py"]).target.path == project / "pkg/other.py"

@@ -1,0 +1,166 @@
+"""`fulgur exec` as scripts use it: output, events, schema, stdin, resume and exit codes."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_world import call, say, serving
+
+from fulgur.protocol import agent as events
+from fulgur.ui.cli import main
+
+REPLIES = [
+    call("shell", {"command": "echo hi > made.txt"}, match="make", times=1),
+    say("Made it.", match="make"),
+    say('{"answer": 42}', match="schema"),
+    {"match": "fail", "steps": [{"text": "I try"}, {"fail": "the engine died"}]},
+    {"match": "long", "steps": [{"tokens": 100000}]},
+    say("Piped: fine.", match="from stdin"),
+    say("Again."),
+]
+
+
+@pytest.fixture
+def base_url(home: Path) -> Iterator[str]:
+    """A server in a thread of its own, since `exec` runs its own event loop."""
+    ready: list[str] = []
+    stop = asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with serving(REPLIES, rate=2000) as running:
+            ready.append(running.base_url)
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    while not ready:
+        time.sleep(0.005)
+    (home / "config.toml").write_text(
+        f'model_provider = "t"\n[model_providers.t]\nbase_url = "{ready[0]}"\n[features]\nguards = false\n'
+    )
+    yield ready[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(autouse=True)
+def no_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+
+
+def run(workspace: Path, *words: str) -> int:
+    return main(["exec", "-C", str(workspace), *words])
+
+
+def test_answer_on_stdout_the_rest_on_stderr(
+    base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(workspace, "make a file") == 0
+    out, err = capsys.readouterr()
+    assert out == "Made it.\n"
+    assert "tool loop: m calls tools" in err and "$ echo hi > made.txt" in err
+    assert (workspace / "made.txt").read_text() == "hi\n"
+
+
+def test_json_events(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(workspace, "--json", "make a file") == 0
+    out, err = capsys.readouterr()
+    seen = [events.decode(line.encode()) for line in out.splitlines()]
+    kinds = [json.loads(line)["type"] for line in out.splitlines()]
+    assert kinds[0] == "session.started" and kinds[1] == "turn.started" and kinds[-1] == "turn.done"
+    assert isinstance(seen[-1], events.TurnDone) and seen[-1].text == "Made it."
+    assert err == ""
+
+
+def test_schema_and_output_file(base_url: str, workspace: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}')
+    out = tmp_path / "out.json"
+    assert run(workspace, "--output-schema", str(schema), "-o", str(out), "with a schema") == 0
+    assert json.loads(out.read_text()) == {"answer": 42}
+    schema.write_text("{")
+    assert run(workspace, "--output-schema", str(schema), "x") == 2
+
+
+def test_failure_is_exit_code_one(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(workspace, "fail please") == 1
+    out, err = capsys.readouterr()
+    assert out == "I try\n" and "fulgur: " in err
+
+
+def test_stdin(
+    base_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("this comes from stdin\n"))
+    assert run(workspace, "-") == 0
+    assert capsys.readouterr().out == "Piped: fine.\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from stdin"))
+    assert run(workspace, "explain") == 0
+    assert capsys.readouterr().out == "Piped: fine.\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert run(workspace) == 2
+
+
+def test_resume_fork_and_list(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(workspace, "one") == 0
+    assert run(workspace, "--resume", "last", "two") == 0
+    capsys.readouterr()
+    assert run(workspace, "--list") == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 1 and "2 turns" in listed[0] and listed[0].endswith("one")
+    session = listed[0].split()[0]
+    assert run(workspace, "--fork", session, "three") == 0
+    capsys.readouterr()
+    run(workspace, "--list")
+    assert sorted(line.split()[3] for line in capsys.readouterr().out.splitlines()) == ["2", "3"]
+    assert run(workspace, "--resume", "nope", "x") == 2
+
+
+def test_wrong_use(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(workspace, "-m", "nosuch", "hi") == 1
+    assert "has no model named 'nosuch' (-m)" in capsys.readouterr().err
+    assert run(workspace, "-c", "sandbx_mode=x", "hi") == 2
+    assert run(workspace, "-s", "nowhere", "hi") == 2
+
+
+def start(workspace: Path, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "fulgur", "exec", "-C", str(workspace), *words]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_interrupt_is_130_and_keeps_what_was_said(base_url: str, workspace: Path) -> None:
+    process = start(workspace, "long story")
+    assert process.stdout is not None
+    process.stdout.read(50)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 130
+    process.communicate()
+    done = start(workspace, "--resume", "last", "--json", "hello")
+    out, err = done.communicate(timeout=15)
+    assert done.returncode == 0, err
+    assert json.loads(out.splitlines()[0])["resumed_turns"] == 1
+
+
+def test_it_starts_the_local_server_by_itself(home: Path, workspace: Path) -> None:
+    script = home / "script.toml"
+    script.write_text('[[reply]]\nsteps = [{text = "From my own server."}]\n')
+    (home / "server.toml").write_text(f'[models.own]\nbackend = "scripted"\npath = "{script}"\n')
+    process = start(workspace, "-m", "own", "hi")
+    out, err = process.communicate(timeout=40)
+    record: dict[str, Any] = json.loads((home / "server.json").read_text())
+    os.kill(record["pid"], signal.SIGTERM)
+    assert (process.returncode, out) == (0, "From my own server.\n"), err

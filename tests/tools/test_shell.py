@@ -1,0 +1,172 @@
+"""The shell tool, in every sandbox there is and without one."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fulgur.errors import FulgurError
+from fulgur.sandbox import bubblewrap, landlock
+from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.choose import Unconfined
+from fulgur.sandbox.policy import Policy
+from fulgur.tools.environment import command_environment
+from fulgur.tools.output import BoundedOutput, plain
+from fulgur.tools.shell import JobArguments, Shell, ShellArguments
+
+BACKENDS = {
+    "none": (Unconfined, True),
+    "bubblewrap": (bubblewrap.Bubblewrap, bubblewrap.probe().usable),
+    "landlock": (landlock.Landlock, landlock.probe().usable),
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    make, usable = BACKENDS[request.param]
+    if not usable:
+        pytest.skip("not on this machine")
+    return make()
+
+
+def using(sandbox: Sandbox, workspace: Path, work: Any) -> None:
+    mode = "danger-full-access" if isinstance(sandbox, Unconfined) else "workspace-write"
+
+    async def main() -> None:
+        policy = Policy.make(mode, workspace, workspace.parent / "home")  # type: ignore[arg-type]
+        shell = Shell(sandbox, policy, command_environment("all", [], {"EXTRA": "1"}))
+        coroutine: Coroutine[Any, Any, None] = work(shell)
+        try:
+            await asyncio.wait_for(coroutine, 20)
+        finally:
+            shell.close()
+            sandbox.close()
+
+    asyncio.run(main())
+
+
+async def output(shell: Shell, command: str, **more: Any) -> str:
+    return (await shell.run(ShellArguments(command=command, **more), lambda text: None)).output
+
+
+def test_state_stays_between_commands(sandbox: Sandbox, workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+
+    async def work(shell: Shell) -> None:
+        assert await output(shell, "cd sub; X=5; f() { echo f$1; }") == "[no output]"
+        assert await output(shell, "pwd; echo $X $EXTRA; f 1") == f"{workspace}/sub\n5 1\nf1"
+        assert await output(shell, "test -t 1 && echo terminal") == "terminal"
+
+    using(sandbox, workspace, work)
+
+
+def test_ends_are_told(sandbox: Sandbox, workspace: Path) -> None:
+    async def work(shell: Shell) -> None:
+        assert await output(shell, "false") == "[exit code 1]"
+        assert "[exit code 7]\n[the shell ended with it" in await output(shell, "exit 7")
+        assert await output(shell, "echo 'open") != ""
+        assert await output(shell, "echo still here") == "still here"
+        assert "stopped after 0.3 s" in await output(shell, "echo a; sleep 30", timeout=0.3)
+        assert await output(shell, "echo $((40+2))") == "42"
+
+    using(sandbox, workspace, work)
+
+
+def test_background_jobs(sandbox: Sandbox, workspace: Path) -> None:
+    async def work(shell: Shell) -> None:
+        begun = await output(shell, "echo ready; read line; echo got $line; sleep 30", background=True)
+        assert "ready" in begun and "[job1 runs]" in begun
+        look = await shell.job(JobArguments(job="job1", input="hello\n", wait=0.3), lambda text: None)
+        assert "got hello" in look.output
+        ended = await shell.job(JobArguments(job="job1", kill=True, wait=5), lambda text: None)
+        assert "job1 ended" in ended.output
+        with pytest.raises(FulgurError, match="no job named job1"):
+            await shell.job(JobArguments(job="job1"), lambda text: None)
+        done = await output(shell, "exit 4", background=True)
+        assert "[job2 ended: exit code 4]" in done
+
+    using(sandbox, workspace, work)
+
+
+def test_nothing_is_left_running(sandbox: Sandbox, workspace: Path) -> None:
+    marker = f"{os.getpid()}.5151"
+
+    async def work(shell: Shell) -> None:
+        await output(shell, f"sleep {marker} & disown; (setsid sleep {marker} &) ; echo x")
+        await output(shell, f"sleep {marker}", background=True)
+
+    using(sandbox, workspace, work)
+    left = [
+        pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid) == b"sleep\0" + marker.encode() + b"\0"
+    ]
+    for pid in left:
+        os.kill(int(pid), 9)
+    if isinstance(sandbox, Unconfined):
+        return  # nothing can hold a process that left its session; the sandboxes do
+    assert left == []
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_live_output_and_long_commands(sandbox: Sandbox, workspace: Path) -> None:
+    async def work(shell: Shell) -> None:
+        seen: list[str] = []
+        await shell.run(ShellArguments(command="echo one; sleep 0.1; echo two"), seen.append)
+        assert "".join(seen) == "one\ntwo\n" and len(seen) >= 2
+        assert await output(shell, f"echo {'x' * 150_000} | wc -c") == "150001"
+        flood = await output(shell, "seq 1 200000")
+        assert len(flood) < 30_000 and flood.startswith("1\n2\n") and flood.endswith("199999\n200000")
+        assert "characters left out" in flood
+
+    using(sandbox, workspace, work)
+
+
+def test_landlock_takes_in_new_top_level_files(workspace: Path) -> None:
+    if not landlock.probe().usable:
+        pytest.skip("no Landlock")
+
+    async def work(shell: Shell) -> None:
+        assert "ermission denied" in await output(shell, "echo x > new.txt")
+        (workspace / "new.txt").write_text("")  # as a tool of ours makes it
+        assert await output(shell, "echo x > new.txt && cat new.txt") == "x"
+
+    using(landlock.Landlock(), workspace, work)
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("10%\r50%\r100%\n", "100%\n"),
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("\x1b]0;title\x07x", "x"),
+        ("tab\there", "tab\there"),
+    ],
+)
+def test_plain(raw: str, clean: str) -> None:
+    assert plain(raw) == clean
+
+
+def test_bounded_output_never_cuts_a_character() -> None:
+    bounded = BoundedOutput(100)
+    data = ("ä" * 500).encode()
+    shown = "".join(bounded.feed(data[i : i + 3]) for i in range(0, len(data), 3))
+    assert shown == "ä" * 500
+    assert bounded.text() == f"{'ä' * 50}\n[… 400 characters left out …]\n{'ä' * 50}"
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    monkeypatch.setenv("OTHER", "1")
+    assert "MY_TOKEN" not in command_environment("all", ["*_token"], {})
+    assert command_environment("all", [], {})["OTHER"] == "1"
+    core = command_environment("core", [], {"A": "b"})
+    assert "OTHER" not in core and core["A"] == "b" and core["PAGER"] == "cat" and "PATH" in core
