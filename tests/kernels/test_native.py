@@ -95,23 +95,6 @@ def test_a_copied_block_serves_a_fork() -> None:
     assert np.array_equal(tail, expected[80:])
 
 
-def test_decode_greedy_is_the_same_as_single_steps() -> None:
-    weights = weights_of("fulgur")
-    runtime = native.Runtime(weights, kv_blocks=8)
-    zero, nothing, go = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(1, np.int32)
-    token, single = 5, []
-    for position in range(40):
-        token = int(runtime.step(np.array([token], np.int32), np.array([position], np.int32), zero, TABLE, zero)[0])
-        single.append(token)
-    out = np.zeros(40, np.int32)
-    assert runtime.decode_greedy(5, 0, TABLE[1], nothing, go, out) == 40
-    assert out.tolist() == single
-    stop = np.array([single[7]], np.int32)
-    length = single.index(single[7]) + 1
-    assert runtime.decode_greedy(5, 0, TABLE[1], stop, go, out) == length
-    assert runtime.decode_greedy(5, 0, TABLE[1], nothing, np.ones(1, np.int32), out) == 0
-
-
 def test_wrong_input_is_refused_and_nothing_breaks() -> None:
     weights = weights_of("fulgur")
     runtime = native.Runtime(weights, kv_blocks=8)

@@ -156,18 +156,6 @@ class NativeRuntime {
     runtime.step(in, argmax.data(), logits ? logits->data() : nullptr, logits ? logits->shape(1) : 0);
   }
 
-  int decode(int token, int position, const Ints& table, const Ints& stop, const IntsOut& cancel, const IntsOut& out) {
-    Runtime& runtime = alive();
-    const int count = static_cast<int>(out.size()), last = position + count - 1;
-    if (count < 1 || token < 0 || token >= dims_.vocab || position < 0 || last >= dims_.context || last / kBlockTokens >= static_cast<int>(table.size()))
-      throw std::out_of_range("decode: the token, the position or the block table does not fit");
-    for (int b = 0; b <= last / kBlockTokens; b++)
-      if (table.data()[b] < 0 || table.data()[b] >= kv_blocks_) throw std::out_of_range("decode: KV block " + std::to_string(table.data()[b]) + " does not exist");
-    nb::gil_scoped_release release;
-    return runtime.decode(token, position, table.data(), count, stop.data(), static_cast<int>(stop.size()),
-                          reinterpret_cast<const std::atomic<int32_t>*>(cancel.data()), out.data());
-  }
-
   void copy_block(int source, int target) {
     if (std::min(source, target) < 0 || std::max(source, target) >= kv_blocks_) throw std::out_of_range("no such KV block");
     alive().copy_block(source, target);
@@ -293,7 +281,6 @@ NB_MODULE(_native, m) {
       .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const std::optional<Halves>&, const Floats&, const Floats&, int, int, const std::string&>(),
            nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("embed").none(), nb::arg("cos"), nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"), nb::arg("isa"))
       .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"), nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
-      .def("decode", &NativeRuntime::decode, nb::arg("token"), nb::arg("position"), nb::arg("table"), nb::arg("stop"), nb::arg("cancel"), nb::arg("out"))
       .def("copy_block", &NativeRuntime::copy_block)
       .def("close", &NativeRuntime::close)
       .def_prop_ro("isa", &NativeRuntime::isa)

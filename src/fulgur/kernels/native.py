@@ -77,14 +77,6 @@ class Runtime:
         self._native.step(tokens, positions, sequences, tables, logit_rows, self._argmax, logits)
         return self._argmax[: len(logit_rows)]
 
-    def decode_greedy(self, token: int, position: int, table: Int, stop: Int, cancel: Int, out: Int) -> int:
-        """Up to len(out) greedy steps of one sequence without coming back to Python in between.
-
-        `token` stands at `position`; `out` receives what follows it. Ends after a token of `stop`, or before the next
-        step once cancel[0] is not 0. Returns how many tokens were written.
-        """
-        return int(self._native.decode(token, position, table, stop, cancel, out))
-
     def copy_block(self, source: int, target: int) -> None:
         """Copy one KV block (a sequence that forks in the middle of a block)."""
         self._native.copy_block(source, target)

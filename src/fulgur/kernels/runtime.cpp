@@ -251,25 +251,15 @@ float* Runtime::gather(const float* from, size_t width, float* to, const StepInp
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {
+  team_.set_alone(pace_.alone(team_.threads()));
+  const auto start = Pace::Clock::now();
   team_.run([&](int thread) { body(in, logits, ld, thread); });
+  if (in.rows == 1) pace_.observe(team_.size() == 1, Pace::Clock::now() - start);
   for (int i = 0; i < in.wanted; i++) {
     Best& best = workers_[0].best[i];
-    for (size_t t = 1; t < workers_.size(); t++) merge(best, workers_[t].best[i]);
+    for (int t = 1; t < team_.size(); t++) merge(best, workers_[t].best[i]);
     out[i] = argmax(best);
   }
-}
-
-int Runtime::decode(int32_t token, int position, const int32_t* table, int count, const int32_t* stop, int stops,
-                    const std::atomic<int32_t>* cancel, int32_t* out) {
-  const int32_t zero = 0;
-  for (int i = 0; i < count; i++) {
-    if (cancel && cancel->load(std::memory_order_relaxed)) return i;
-    const int32_t at = position + i;
-    step({1, &token, &at, &zero, table, 0, 1, &zero}, &token, nullptr, 0);
-    out[i] = token;
-    if (std::find(stop, stop + stops, token) != stop + stops) return i + 1;
-  }
-  return count;
 }
 
 void Runtime::copy_block(int source, int target) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "pace.h"
 #include "team.h"
 
 namespace fulgur {
@@ -59,14 +60,10 @@ class Runtime {
 
   // Writes the argmax of each wanted row to out and, where logits is given, logits[wanted][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
-  // Greedy decode of one sequence without returning in between: up to `count` steps from `token` at `position`.
-  // Ends early on a token of `stop` (which is written too) or when *cancel turns non-zero. Returns tokens written.
-  int decode(int32_t token, int position, const int32_t* table, int count, const int32_t* stop, int stops,
-             const std::atomic<int32_t>* cancel, int32_t* out);
   void copy_block(int source, int target);
 
   const Ops& ops() const { return *ops_; }
-  int threads() const { return team_.size(); }
+  int threads() const { return team_.threads(); }
   const KvCache& cache() const { return cache_; }
   size_t kv_bytes() const { return kv_.bytes(); }
   size_t work_bytes() const { return work_->bytes(); }
@@ -94,6 +91,7 @@ class Runtime {
   Model model_;
   const Ops* ops_;
   Team team_;
+  Pace pace_;
   KvCache cache_;
   Arena kv_;
   std::unique_ptr<Arena> work_;

@@ -21,12 +21,15 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int size() const { return size_; }
+  // The threads that take part in the next run: all, or the caller alone (the others sleep on).
+  int size() const { return alone_ ? 1 : size_; }
+  int threads() const { return size_; }
+  void set_alone(bool alone) { alone_ = alone; }
 
   // Runs job(thread) on every thread; the caller is thread 0. Returns when all are done.
   template <class Job>
   void run(Job&& job) {
-    if (size_ == 1) return job(0);
+    if (size() == 1) return job(0);
     context_ = &job;
     job_ = [](void* context, int thread) { (*static_cast<std::remove_reference_t<Job>*>(context))(thread); };
     advance(epoch_);
@@ -36,7 +39,7 @@ class Team {
 
   // Every thread raises its own flag and waits for the others': with few threads cheaper than one shared counter.
   void barrier(int thread) {
-    if (size_ == 1) return;
+    if (size() == 1) return;
     const uint32_t now = advance(flags_[thread]);
     for (int other = 0; other < size_; other++)
       if (other != thread) await(flags_[other], now);
@@ -83,6 +86,7 @@ class Team {
   }
 
   const int size_;
+  bool alone_ = false;
   void (*job_)(void*, int) = nullptr;
   void* context_ = nullptr;
   Flag epoch_;
