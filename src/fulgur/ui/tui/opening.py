@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 from typing import TYPE_CHECKING
 
@@ -17,5 +18,7 @@ async def open_agent(settings: Settings, session: str | None) -> Agent:
     """The agent of a new or a stored session."""
     module = await asyncio.to_thread(importlib.import_module, "fulgur.agent.agent")
     agent: Agent = await module.Agent.open(settings, session=session)
-    asyncio.get_running_loop().run_in_executor(None, highlight.warm)
+    await asyncio.to_thread(highlight.warm)
+    # What was imported lives as long as the program; a full collection that walked it would hold a key up.
+    gc.freeze()
     return agent
