@@ -224,5 +224,7 @@ def block_end(lines: list[str], first: int) -> int:
             margin = len(lines[first]) - len(lines[first].lstrip())
             follower = lines[index + 1]
             if follower.strip() and len(follower) - len(follower.lstrip()) <= margin:
+                while not lines[index].strip():
+                    index -= 1
                 return index
     return first

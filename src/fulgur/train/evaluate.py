@@ -19,7 +19,8 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.text.edit_format import encode_pieces
 from fulgur.tools.embedded import ASSETS, Ask, Embedded, model_folder
 from fulgur.train.edits import EditExample
-from fulgur.train.evaluate_baselines import Codemod, Copy, Lookup, Ngram
+from fulgur.train.evaluate_baselines import Copy, Lookup, Ngram
+from fulgur.train.evaluate_codemod import Codemod
 from fulgur.train.evaluate_score import Answers, Scores, Share, score
 from fulgur.train.evaluate_tasks import Hole, Tasks, make_tasks, read_files
 

@@ -1,20 +1,17 @@
-"""What simpler methods answer: copying, prompt lookup, n-grams, and regular expressions with the refactoring engine."""
+"""What simpler methods answer: copying, prompt lookup and n-grams."""
 
 from __future__ import annotations
 
-import ast
 import re
 import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from fulgur.text.edit_format import CALL, END, NOEDIT
+from fulgur.text.edit_format import END
 from fulgur.train.edits import EditExample
 from fulgur.train.evaluate_tasks import Hole
 
-NO = NOEDIT + END
 LIBRARY = (
     "argparse",
     "ast",
@@ -125,124 +122,3 @@ def library(order: int) -> dict[tuple[str, ...], Counter[str]]:
             for key, found in counts(words(path.read_text(encoding="utf-8")), order).items():
                 table[key].update(found)
     return table
-
-
-class Codemod:
-    """Regular expressions read the instruction; text rules and refactoring calls do it. Completion is not its work."""
-
-    name = "codemod"
-
-    def edit(self, example: EditExample) -> str:
-        instruction = re.sub(r"[`'\"](\S+?)[`'\"]", r"\1", example.instruction or "").strip(" .?!")
-        for pattern, rule in RULES:
-            match = re.search(pattern, instruction, re.IGNORECASE)
-            if match:
-                try:
-                    return rule(example.region, match)
-                except (SyntaxError, ValueError, IndexError):
-                    return NO
-        return NO
-
-    def fill(self, hole: Hole, several: bool) -> str:
-        return ""
-
-
-Rule = Callable[[str, re.Match[str]], str]
-
-
-def call(*parts: str) -> str:
-    return f"{CALL}{' '.join(parts)}{END}"
-
-
-def rewrite(region: str, changed: str) -> str:
-    return NO if changed == region else changed + END
-
-
-def parsed(region: str) -> ast.Module:
-    return ast.parse(f"if 1:\n{region}" if region[:1] == " " else region)
-
-
-def functions(region: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [n for n in ast.walk(parsed(region)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
-
-
-def rename(region: str, match: re.Match[str]) -> str:
-    old, new = match[1], match[2]
-    for function in functions(region):
-        if old in {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}:
-            return call("rename_parameter", function.name, old, new)
-    stored = {n.id for n in ast.walk(parsed(region)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if old in stored and functions(region):
-        return rewrite(region, re.sub(rf"(?<![\w.]){re.escape(old)}\b(?!\s*=[^=].*[,)])", new, region))
-    return call("rename", old, new) if re.search(rf"\b{re.escape(old)}\b", region) else NO
-
-
-def substitute(pattern: str, replacement: str) -> Rule:
-    """A rule that replaces a pattern in the region; {1} and {2} in both stand for the instruction's groups."""
-
-    def rule(region: str, match: re.Match[str]) -> str:
-        groups = [re.escape(group or "") for group in match.groups()]
-        plain = [(group or "").replace("\\", "\\\\") for group in match.groups()]
-        wanted, result = pattern, replacement
-        for number, (escaped, raw) in enumerate(zip(groups, plain, strict=True), 1):
-            wanted, result = wanted.replace(f"{{{number}}}", escaped), result.replace(f"{{{number}}}", raw)
-        return rewrite(region, re.sub(wanted, result, region, flags=re.MULTILINE))
-
-    return rule
-
-
-def drop_docstring(region: str, match: re.Match[str]) -> str:
-    return rewrite(region, re.sub(r"(?ms)(:\n)[ ]*[rR]?\"\"\".*?\"\"\"\n+", r"\1", region, count=1))
-
-
-def sort_imports(region: str, match: re.Match[str]) -> str:
-    lines = region.split("\n")
-    imports = [i for i, line in enumerate(lines) if re.match(r"(import|from) ", line)]
-    if len(imports) < 2:
-        return call("sort_imports")
-    first, last = imports[0], imports[-1] + 1
-    ordered = sorted(lines[first:last], key=lambda line: (line.startswith("from"), line.split()[1:2]))
-    return rewrite(region, "\n".join([*lines[:first], *ordered, *lines[last:]]))
-
-
-def add_import(region: str, match: re.Match[str]) -> str:
-    line = f"from {match[2]} import {match[1]}" if match.lastindex == 2 else f"import {match[1]}"
-    return call("add_import", *line.split())
-
-
-def remove_import(region: str, match: re.Match[str]) -> str:
-    changed = re.sub(rf"(?m)^(import|from \S+ import) {re.escape(match[1])}\n", "", region)
-    return changed + END if changed != region else call("remove_import", match[1])
-
-
-RULES: list[tuple[str, Rule]] = [
-    (r"rename (?:the )?(?:\w+ )??(\w+) (?:to|->|=>|as|into) (\w+)", rename),
-    (r"(?:use|compare).*\bis\b.*None|== None|None.*\bis\b", substitute(r"([\w\])])\s*==\s*None\b", r"\1 is None")),
-    (r"super", substitute(r"super\(\w+, \w+\)", "super()")),
-    (r"\.?keys\(\)", substitute(r"\.keys\(\)", "")),
-    (r"(?:remove|delete|drop|strip).*docstring", drop_docstring),
-    (r"(?:remove|delete|drop|strip).*print", substitute(r"^[ ]*print\(.*\)\n", "")),
-    (r"(?:remove|delete|drop|strip).*comments?", substitute(r"^[ ]*#.*\n|[ ]+#[^\"'\n]*$", "")),
-    (r"unused imports", lambda region, match: call("remove_unused_imports")),
-    (r"sort.*imports|isort|order.*imports", sort_imports),
-    (r"import (\w+) from ([\w.]+)", add_import),
-    (r"(?:remove|delete|drop).*import(?: of)? (\w+)", remove_import),
-    (r"^(?:add )?(?:the )?import (\w+)$", add_import),
-    (r"async", substitute(r"^([ ]*)def ", r"\1async def ")),
-    (r"await (?:the call to )?([\w.]+)", substitute(r"(?<!await ){1}\(", r"await {1}(")),
-    (r"return (\S+) instead of (\S+)", substitute(r"return {2}$", "return {1}")),
-    (r"raise (\w+) (?:instead of|rather than) (\w+)", substitute(r"raise {2}\b", "raise {1}")),
-    (r"default (?:value )?of (\w+) to (\S+)", substitute(r"(\b{1}(?:: [^=,]+)?\s*=\s*)[^,)]+", r"\g<1>{2}")),
-    (r"(?:set|change) ([\w.]+) to (\S+)$", substitute(r"^(\s*{1}(?:: [^=]+)? = ).*$", r"\g<1>{2}")),
-    (r"(?:catch|except) (?:only )?([\w.]+)", substitute(r"except(?: Exception)?:", "except {1}:")),
-    (r"double quotes", substitute(r"'([^'\"\\\n]*)'", r'"\1"')),
-    (r"single quotes", substitute(r'"([^\'"\\\n]*)"', r"'\1'")),
-    (r"truthiness|len\(\)", substitute(r"len\(([\w.]+)\) == 0", r"not \1")),
-    (r"\+=|augmented", substitute(r"^(\s*)([\w.]+) = \2 ([-+*/]) ", r"\1\2 \3= ")),
-    (r"remove.*type (?:hints|annotations)", substitute(r"\) -> [^:]+:", "):")),
-    (r"return type (?:should be |as |is )?(\S+)$|-> (\S+)$", substitute(r"\):$", ") -> {1}{2}:")),
-    (r"(?:add|put).*@(\S+)|decorate .* with (\S+)", substitute(r"^([ ]*)(def |async def )", r"\1@{1}{2}\n\1\2")),
-    (r"remove (?:the )?parameter (\w+) from (\w+)", lambda region, match: call("remove_parameter", match[2], match[1])),
-    (r"keyword arg\w* .*calling (\w+)", lambda region, match: call("use_keywords", match[1])),
-    (r"extract (\S+) (?:into|to) a constant (\w+)", lambda region, match: call("extract_constant", match[1], match[2])),
-]

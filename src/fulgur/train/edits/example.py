@@ -78,6 +78,7 @@ OPERATIONS: dict[str, Operation] = {}
 RATES: dict[str, float] = {
     "rename_symbol": 0.4,
     "wrap_try": 0.5,
+    "remove_parameter": 0.5,
     "wrap_body_try": 0.35,
     "remove_prints": 0.35,
     "extract_constant": 0.4,
