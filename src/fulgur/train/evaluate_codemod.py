@@ -1,4 +1,4 @@
-"""The strongest simple method for edits: regular expressions read the instruction, rules and refactoring calls do it."""
+"""The strongest simple method for edits: regular expressions read the instruction, rules and calls carry it out."""
 
 from __future__ import annotations
 
