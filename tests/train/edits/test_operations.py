@@ -98,6 +98,10 @@ def test_training_never_sees_what_is_held_out() -> None:
                 assert example.heldout_phrasing or example.op == "next_edit"
 
 
+def test_a_new_parameter_is_never_refused() -> None:
+    assert all(isinstance(example.answer, Call) for example in examples_of("add_parameter_callers"))
+
+
 def test_local_names_are_rewritten_and_visible_ones_called() -> None:
     assert all(not isinstance(example.answer, Call) for example in examples_of("rename_local"))
     for name in ("rename_symbol", "rename_parameter", "remove_parameter", "add_parameter_callers", "use_keywords"):

@@ -205,7 +205,8 @@ def add_parameter_callers(src: Source, rng: random.Random) -> Iterator[Change]:
         passed = values.literal_for(name, rng)
         slots = {"func": function.name, "param": name, "value": passed}
         call = Call("add_parameter", (function.name, name, passed))
-        yield Change([], slots, call=call, cover=src.whole_lines(function), within=src.whole_lines(function))
+        whole = src.whole_lines(function)
+        yield Change([], slots, call=call, cover=whole, within=whole, noop=False)
 
 
 @operation("call")
