@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from terminal import CTRL_C, CTRL_D, CTRL_J, ENTER, ESC, TAB, UP, Terminal
 
 from fulgur.bench.scripted_server import ScriptedServer
@@ -155,25 +155,41 @@ def test_rows_fit_an_80_by_24_terminal_and_a_narrow_one(fulgur: Callable[..., Te
         assert terminal.lines[-1].strip() or terminal.lines[-2].strip()  # the status line is on screen
 
 
-def test_the_draft_survives_a_crash_of_the_server(
-    fulgur: Callable[..., Terminal], home: Path, tmp_path: Path, server: ScriptedServer
-) -> None:
+@pytest.fixture
+def mortal(home: Path, tmp_path: Path, server: ScriptedServer) -> Iterator[ScriptedServer]:
+    """A server of its own, to be killed."""
     own = tmp_path / "own"
     own.mkdir()
-    with ScriptedServer(own, (server.home / "script.toml").read_text()) as mortal:
+    with ScriptedServer(own, (server.home / "script.toml").read_text()) as running:
         (home / "config.toml").write_text((own / "config.toml").read_text())
-        terminal = fulgur()
-        terminal.wait("›")
-        terminal.send("tell a long story", ENTER)
-        terminal.wait("w0020")
-        terminal.send("what I was about to say")
-        terminal.wait("› what I was about to say")
-        mortal.kill()
-        time.sleep(0.5)
-        assert input_row(terminal) == "› what I was about to say"
-        assert "w0020" in terminal.everything
-        terminal.send(" more")
-        terminal.wait("› what I was about to say more")
+        yield running
+
+
+def test_a_server_that_comes_back_goes_on_in_mid_answer(mortal: ScriptedServer, screen: Terminal) -> None:
+    screen.send("tell a short story", ENTER)
+    screen.wait("w0020")
+    screen.send("my draft")
+    mortal.kill()
+    mortal.start()
+    screen.wait("220 tokens")
+    # A model goes on from what it had said; the scripted one plays its whole reply again after it.
+    said = words(screen.everything)
+    assert said == [*range(len(said) - 220), *range(220)] and len(said) > 240
+    assert "✗" not in screen.everything and input_row(screen) == "› my draft"
+
+
+def test_the_draft_survives_a_server_that_stays_away(mortal: ScriptedServer, screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0020")
+    screen.send("what I was about to say")
+    mortal.kill()
+    screen.wait("✗ No server answers", 30)
+    said = words(screen.everything)
+    assert said == list(range(len(said)))
+    assert input_row(screen) == "› what I was about to say"
+    mortal.start()
+    screen.send(ENTER)
+    screen.wait("You said: what I was about to say")
 
 
 def test_a_wrong_config_is_said_before_the_screen_opens(fulgur: Callable[..., Terminal]) -> None:

@@ -266,6 +266,7 @@ class Agent:
     async def _work(self, text: str) -> None:
         """This turn, and those that were queued meanwhile."""
         while True:
+            await self._reconnect()
             self._turn = self._new_turn()
             stopped = await self._turn.run(text)
             for unsaid in self._turn.unsaid:
@@ -274,6 +275,14 @@ class Agent:
             if stopped or not self.state.queued:
                 return
             text = self.state.take_queued()
+
+    async def _reconnect(self) -> None:
+        """Look for a server that was lost, or start it, again; if it is not there, the turn fails and says why."""
+        if self._link.connection.closed:
+            with contextlib.suppress(FulgurError):
+                lost, self._link = self._link, await ModelLink.open(self.settings)
+                self._progress.forget_server()
+                await lost.connection.close()
 
     def _new_turn(self) -> Turn:
         number = len(self.state.turns) + 1

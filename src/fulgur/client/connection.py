@@ -58,6 +58,7 @@ class Connection:
         self._latest: dict[str | None, str] = {}
         self._prefills: dict[str, asyncio.Future[ev.Prefilled]] = {}
         self._closed = False
+        self._lost: FulgurError | None = None  # why it could not be mended
         self._live = asyncio.Event()
 
     @classmethod
@@ -96,6 +97,11 @@ class Connection:
         listed: list[dict[str, Any]] = data.get("data", [])
         return listed
 
+    @property
+    def closed(self) -> bool:
+        """Closed, or lost for good: another one must be opened."""
+        return self._closed
+
     async def close(self) -> None:
         self._closed = True
         if self._socket is not None:
@@ -112,7 +118,7 @@ class Connection:
     async def send(self, frame: dict[str, Any]) -> None:
         await self._live.wait()
         if self._closed or self._socket is None:
-            raise FulgurError("The connection is closed.")
+            raise self._lost or FulgurError("The connection is closed.")
         with contextlib.suppress(ConnectionError):  # a drop is seen, and mended, by the reader
             await self._socket.send_str(msgspec.json.encode(frame).decode())
 
@@ -190,7 +196,7 @@ class Connection:
                 try:
                     await self._recover()
                 except FulgurError as error:
-                    self._closed = True
+                    self._closed, self._lost = True, error
                     self._fail_all(error)
                     self._live.set()  # let waiting senders see that it is closed
 

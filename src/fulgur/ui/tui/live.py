@@ -143,6 +143,8 @@ class LiveArea:
             return [("class:warn", shorten(f"  {tui.notice}", tui.screen.width - 1))]
         if tui.opening:
             return [("class:accent", f"{self._spin()} "), ("class:dim", "starting: what you type is kept")]
+        if tui.outbox.pending and not tui.running:
+            return [("class:accent", f"{self._spin()} "), ("class:dim", "waiting for the server")]
         if not tui.running or tui.approvals.current is not None:
             return []
         took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
