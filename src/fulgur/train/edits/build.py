@@ -308,7 +308,10 @@ def unable(src: Source, rng: random.Random, split: str, others: int) -> list[Edi
             region = random_region(src, rng)
         except Unusable:
             continue
-        written = instruction("unable", {}, rng, heldout=split == "heldout_phrasing")
+        text = src.text[slice(*region)]
+        named = re.search(r"def (\w+)", text)
+        slots = {"func": named[1]} if named else {}
+        written = instruction("unable", slots, rng, heldout=split == "heldout_phrasing")
         if written is not None:
-            examples.append(finish(src, "unable", region, src.text[slice(*region)], NoEdit(), written, split, rng))
+            examples.append(finish(src, "unable", region, text, NoEdit(), written, split, rng))
     return examples
