@@ -173,6 +173,8 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
         events.TextDelta(turn=1, text="Right."),
         events.ToolStarted(turn=1, call_id="a", name="shell", title="$ ls"),
         events.ToolFinished(turn=1, call_id="a", name="shell", ok=False, output="no such file", seconds=0.01),
+        events.GuardReported(turn=1, check="parses"),
+        events.GuardReported(turn=1, check="names exist"),
         events.TextDelta(turn=1, text="Hm"),
         events.TurnStopped(turn=1, text="…"),
     ):
@@ -186,6 +188,7 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
         "Right.",
         "✗ $ ls",
         "  │ no such file",
+        "✓ checked: parses, names exist",
         "Hm",
         "■ stopped; what was said is kept",
     ]

@@ -63,6 +63,17 @@ def test_no_takes_a_reason_that_the_model_reads(fulgur: Start, project: Path) ->
     assert not (project / "made.txt").exists()
 
 
+def test_a_draft_put_aside_for_a_question_is_kept_when_the_program_ends(fulgur: Start, home: Path) -> None:
+    terminal = fulgur(*ASK)
+    terminal.wait("›")
+    terminal.send("run a command", ENTER, "half a thought")
+    terminal.wait("your draft comes back after the answer")
+    assert "› half a thought" not in terminal.text
+    terminal.program.kill(15)
+    assert terminal.exit_code() == 128 + 15
+    assert "+half a thought" in (home / "history").read_text()
+
+
 def test_a_sentence_is_a_no_and_escape_stops(fulgur: Start, project: Path) -> None:
     terminal = open_question(fulgur)
     terminal.send("say something else", ENTER)

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur import __version__
@@ -76,6 +77,7 @@ class Tui(Surface):
         except (EOFError, OSError):
             code = TERMINAL_GONE
         finally:
+            self.approvals.clear()  # a draft that was put aside for a question comes back
             self.draft.save()
         self.transcript.close()
         if self.agent is not None:
@@ -89,7 +91,7 @@ class Tui(Surface):
         return code
 
     def _start(self) -> None:
-        folder = str(self.settings.workspace).replace(str(self.settings.home.parent), "~", 1)
+        folder = str(self.settings.workspace).replace(str(Path.home()), "~", 1)
         self.transcript.add("banner", [paint([("user", "fulgur "), ("dim", f"{__version__}  {folder}")])])
         self.say("/help shows commands and keys, @ names a file")
         self.screen.flush_rows()
@@ -185,22 +187,21 @@ class Tui(Surface):
         if not (isinstance(event, events.ReasoningDelta) and self._hides_reasoning):
             self.transcript.on_event(event)
         if isinstance(event, events.TURN_ENDS):
-            self._turn_over(event)
+            self._turn_over()
         self.screen.request_frame()
 
-    def _turn_over(self, event: events.AgentEvent) -> None:
+    def _turn_over(self) -> None:
         self.running = False
         self.approvals.clear()
         seconds, last = self.meter.end_turn(), self.meter.last
         if self.outbox.pending and self.screen.loop is not None:
             self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
         if last is not None:
-            text = self.meter.summary(seconds)
-            self.transcript.add("usage", blocks.note(text, self.screen.width))
+            self.transcript.add("usage", blocks.note(self.meter.summary(seconds), self.screen.width))
 
     def _give_back_pending(self) -> None:
         """What was sent and not taken up goes back into the draft, so that nothing typed is lost."""
-        if self.running or self.opening:
+        if self.opening or (self.agent is not None and self.agent.running):
             return
         if texts := self.outbox.take_back():
             self.draft.put_back("\n".join(texts))

@@ -44,6 +44,7 @@ class Transcript:
         self._kind = ""  # what the last rows were, to set different things apart by one empty row
         self._unfed: list[str] = []
         self._way = ""
+        self._passed: list[str] = []  # checks that passed, for one row together
         self._unapplied = ""  # a rewrite that no diff has shown yet
 
     def take(self) -> list[str]:
@@ -81,6 +82,7 @@ class Transcript:
 
     def _open(self, kind: str) -> None:
         self.close()
+        self._show_passed()
         if self._kind and (kind != self._kind or kind in ("prompt", "diff", "text")):
             self._rows.append("")
         self._kind = kind
@@ -153,6 +155,7 @@ class Transcript:
 
     def _end(self) -> None:
         self.close()
+        self._show_passed()
         self.tools.clear()
 
     def _show_unapplied(self) -> None:
@@ -164,10 +167,15 @@ class Transcript:
 
     def _guard(self, event: events.GuardReported) -> None:
         if not event.problems:
-            self.add("guard", [paint([("good", "✓ "), ("dim", f"checked: {event.check}")])])
+            self._passed.append(event.check)
             return
         told = ", the model was told" if event.fed_back else ""
         self.add("guard", blocks.problem(f"{event.check}{told}", "\n".join(event.problems), self.width, warning=True))
+
+    def _show_passed(self) -> None:
+        if self._passed:
+            checks, self._passed = ", ".join(self._passed), []
+            self.add("guard", [paint([("good", "✓ "), ("dim", f"checked: {checks}")])])
 
     def _settled(self, event: events.ApprovalSettled) -> None:
         if event.by == "policy" and event.decision in ("once", "always"):
