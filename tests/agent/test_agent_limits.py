@@ -118,3 +118,22 @@ def test_a_server_that_is_gone_fails_the_turn(workspace: Path, monkeypatch: pyte
                 assert [t.ended for t in watch.agent.state.turns] == ["done", "failed"]
 
     go(main())
+
+
+def test_steering_where_the_server_cannot(workspace: Path) -> None:
+    """Another maker's server has no steering: the answer is cut, kept, and the new direction asked for."""
+    replies = [{"match": "^long", "steps": [{"tokens": 5000}]}, say("In the new direction.", match="shorter")]
+
+    async def main() -> None:
+        async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
+            watch.agent._link.connection.is_fulgur = False
+            watch.agent.submit("long story")
+            await watch.until(TextDelta)
+            await asyncio.sleep(0.05)
+            watch.agent.steer("shorter please")
+            assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "In the new direction."
+            said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
+            assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
+            assert said[1][1] + said[3][1] == watch.text
+
+    go(main())

@@ -1,6 +1,7 @@
 """The edit path with a model that only rewrites regions."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from agent_world import agent_on, go, say, serving
 from fulgur.agent.locate import find_place
 from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError
+from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.agent import (
     FileChanged,
     GuardReported,
@@ -22,6 +24,9 @@ from fulgur.protocol.agent import (
     TurnStopped,
     UsageReported,
 )
+from fulgur.server import app
+from fulgur.server.config import Model, ServerConfig
+from fulgur.tools.embedded import ASSETS
 
 EDITS = Capabilities(context=2048, chat=False, tools=False, edit=True)
 OLD = "def load(path):\n    return open(path).read()\n"
@@ -147,3 +152,25 @@ def test_places_that_are_not_clear(project: Path, home: Path) -> None:
     with pytest.raises(FulgurError, match="there is no file nope"):
         find_place("@nope.py tidy", project, home)
     assert find_place("make it nicer", project, home, ["pkg/other.py"]).target.path == project / "pkg/other.py"
+
+
+def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, tmp_path: Path) -> None:
+    """The embedded model's family with random weights, through the real server and engine."""
+    config = tiny_config("fulgur", vocab_size=8192, max_context=1024)
+    write_hf_folder(tmp_path / "model", config, random_model(config, 1))
+    shutil.copy(ASSETS / "tokenizer.json", tmp_path / "model")
+
+    async def main() -> None:
+        served = ServerConfig()
+        served.server.port, served.server.store = 0, ":memory:"
+        served.models["random"] = Model(backend="local", path=str(tmp_path / "model"), runtime="reference")
+        running = await app.start(served)
+        async with agent_on(running, project) as watch:
+            assert {"edit", "fim"} <= set(watch.agent.status().abilities)
+            end = await watch.turn("add type hints to load")
+            assert isinstance(end, TurnFailed) and "the rewrite was" in end.message
+            assert watch.of(UsageReported)[0].model == "random"
+            assert (project / "pkg/store.py").read_text() == SOURCE
+        await running.close()
+
+    go(main(), 60)

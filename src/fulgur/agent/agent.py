@@ -15,9 +15,10 @@ from fulgur.agent.changes import Changes
 from fulgur.agent.context import Progress, TurnContext
 from fulgur.agent.mcp import McpTools
 from fulgur.agent.models import ModelLink
+from fulgur.agent.opening import opening_events
 from fulgur.agent.prompt import find_rules, instructions
 from fulgur.agent.router import route
-from fulgur.agent.session import SessionLog
+from fulgur.agent.session import SessionLog, stored_log
 from fulgur.agent.state import SessionState
 from fulgur.agent.status import status_of
 from fulgur.agent.turn import Turn
@@ -62,7 +63,7 @@ class Agent:
 
         `interactive` False: nobody answers approvals, so they are denied. `format`: a `text.format` for the answers.
         """
-        log = _open_log(settings, session, fork)
+        log = stored_log(settings.home, settings.workspace, session, fork)
         link = await ModelLink.open(settings)
         if log is None:
             log = SessionLog.create(settings.home, settings.workspace, link.info.name)
@@ -87,10 +88,12 @@ class Agent:
 
     def steer(self, text: str) -> None:
         """Redirect the running answer at the next token; what was said stays. Without a running turn: `submit`."""
-        if self._turn is None or not self.running:
+        if not self.running:
             self._begin(text)
+        elif self._turn is None:
+            self.queue(text)  # between two turns, or while a lost server is looked for
         else:
-            self._aside(self._turn.steer(text))
+            self._turn.steer(text)
 
     def queue(self, text: str) -> None:
         """Keep `text` for a turn of its own after this one (at once when idle)."""
@@ -223,20 +226,10 @@ class Agent:
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
 
     def _announce(self) -> None:
-        info, state = self._link.info, self.state
-        turns = len(state.turns)
-        log = state.log
-        self._emit(events.SessionStarted(session_id=log.id, path=str(log.path), model=info.name, resumed_turns=turns))
-        for warning in self._warnings:
-            self._emit(Warned(message=warning))
-        if self.bench.refusal is not None:
-            self._emit(Warned(message=self.bench.refusal.message, hint=self.bench.refusal.hint or ""))
-        if self._recovered:
-            self._emit(Warned(message=f"a patch was cut off and was taken back: {', '.join(self._recovered)}"))
-        if state.interrupted:
-            self._emit(Warned(message="the last turn was cut off; what had been said is kept"))
-        for place, text in enumerate(state.queued, 1):
-            self._emit(events.Queued(text=text, position=place))
+        for event in opening_events(
+            self.state, self._link.info.name, self._warnings, self.bench.refusal, self._recovered
+        ):
+            self._emit(event)
 
     def _leave(self) -> None:
         self.bench.close()
@@ -266,12 +259,13 @@ class Agent:
     async def _work(self, text: str) -> None:
         """This turn, and those that were queued meanwhile."""
         while True:
+            self._turn = None
             await self._reconnect()
-            self._turn = self._new_turn()
-            stopped = await self._turn.run(text)
-            for unsaid in self._turn.unsaid:
-                self.state.queue(unsaid)
-                self._emit(events.Queued(text=unsaid, position=len(self.state.queued)))
+            self._turn = turn = self._new_turn()
+            stopped = await turn.run(text)
+            self._turn = None
+            for unsaid in turn.unsaid:
+                self.queue(unsaid)
             if stopped or not self.state.queued:
                 return
             text = self.state.take_queued()
@@ -304,12 +298,3 @@ class Agent:
 
     def _emit(self, event: AgentEvent) -> None:
         self._broadcast.send(event)
-
-
-def _open_log(settings: Settings, name: str | None, fork: str | None) -> SessionLog | None:
-    """The log of a stored session, looked for before anything is started."""
-    if fork is not None:
-        return session.fork_session(settings.home, session.find_session(settings.home, fork, settings.workspace))
-    if name is not None:
-        return SessionLog(session.find_session(settings.home, name, settings.workspace))
-    return None

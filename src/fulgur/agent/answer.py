@@ -34,6 +34,7 @@ class Answer:
         self._open_text = ""
         self._steers: list[str] = []
         self._waiting_steers: list[str] = []
+        self._sending: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._started = 0.0
         self._first = 0.0
@@ -54,23 +55,23 @@ class Answer:
         try:
             self._stream = await self._link.connection.create(body)
             for text in self._waiting_steers[:]:
-                await self._send_steer(text)
+                await self._send_steer(self._stream, text)
             if self._stopped:
                 await self._stream.cancel()
             async for event in self._stream:
                 calls = self._take(event, calls)
-        except (FulgurError, asyncio.CancelledError):
-            self._keep_open_text()
-            raise
         finally:
+            self._keep_open_text()  # of a stream that broke off without an end
             self._stream = None
         return calls
 
-    async def steer(self, text: str) -> None:
-        """Redirect the running answer at the next token."""
+    def steer(self, text: str) -> None:
+        """Redirect the running answer at the next token; from here on the text is applied or in `late_steers`."""
         self._waiting_steers.append(text)
         if self._stream is not None:
-            await self._send_steer(text)
+            task = asyncio.get_running_loop().create_task(self._send_steer(self._stream, text))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
     async def stop(self) -> None:
         """End it now and keep what was said."""
@@ -83,12 +84,21 @@ class Answer:
             # A server that does not answer a cancel must not keep the person waiting.
             asyncio.get_running_loop().call_later(_STOP_SECONDS, stream.end)
 
-    async def _send_steer(self, text: str) -> None:
-        assert self._stream is not None
-        with contextlib.suppress(FulgurError):  # it ended meanwhile: then the text is said next
-            await self._stream.steer(text)
-            self._waiting_steers.remove(text)
-            self._steers.append(text)
+    async def _send_steer(self, stream: ResponseStream, text: str) -> None:
+        if not self._link.connection.is_fulgur:
+            # Steering is our own: elsewhere the answer is cut and asked for anew, with what was said before it.
+            await stream.cancel()
+            return
+        if text not in self._waiting_steers:
+            return
+        self._waiting_steers.remove(text)
+        self._steers.append(text)
+        try:
+            await stream.steer(text)
+        except FulgurError:  # it ended meanwhile: then the text is said next
+            if text in self._steers:
+                self._steers.remove(text)
+                self._waiting_steers.append(text)
 
     def _take(self, event: ev.Event, calls: list[Item]) -> list[Item]:
         match event:

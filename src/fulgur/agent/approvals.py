@@ -64,6 +64,12 @@ class Approvals:
             return Question(call_id, title, "approval_policy is untrusted", ("apply_patch",))
         return None
 
+    def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
+        """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
+        if self._settings.approval_policy == "untrusted" and ("mcp", name) not in self.remembered:
+            return Question(call_id, title, "approval_policy is untrusted", ("mcp", name))
+        return None
+
     def about_failure(self, call_id: str, command: str, output: str) -> Question | None:
         """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""
         if self._settings.approval_policy != "on-failure" or self._policy.mode == "danger-full-access":

@@ -149,10 +149,13 @@ class Calls:
         """Ask if it must be asked, then run."""
         if isinstance(arguments, ShellArguments):
             return await self._command(turn, call_id, arguments, report)
-        changes = tool.name in ("apply_patch", "edit")
-        question = self._approvals.about_change(call_id, title) if changes else None
+        question = None
+        if tool.schema is not None:
+            question = self._approvals.about_tool(call_id, tool.name, title)
+        elif tool.name in ("apply_patch", "edit"):
+            question = self._approvals.about_change(call_id, title)
         if question is not None and not await self._asked(turn, question):
-            return ToolResult(False, "The person did not allow this change.")
+            return ToolResult(False, "The person did not allow this.")
         if tool.mutates:
             await self._before_change()
         return await tool.run(arguments, report)

@@ -53,6 +53,7 @@ class EditPath:
         self._stream: ResponseStream | None = None
         self._steers: list[str] = []
         self._stopped = False
+        self._cutting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Work the prompt; FulgurError when there is no place or no usable answer."""
@@ -76,11 +77,11 @@ class EditPath:
         if problems:
             self._say(f"\n{problems.partition(chr(10))[2]}")
 
-    async def steer(self, text: str) -> None:
+    def steer(self, text: str) -> None:
         """Cut the rewrite and start another with the new instruction."""
         self._steers.append(text)
         if self._stream is not None:
-            await self._stream.cancel()
+            self._cutting = asyncio.get_running_loop().create_task(self._stream.cancel())
 
     async def stop(self) -> bool:
         """End the rewrite; nothing is applied."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from fulgur.agent import compaction
 from fulgur.agent.answer import Answer
 from fulgur.agent.calls import Calls
 from fulgur.agent.context import TurnContext
-from fulgur.agent.history import Item, estimate_tokens, message
+from fulgur.agent.history import Item, estimate_tokens, item_text, message
 from fulgur.agent.request import request_body
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Compacted, Steered, Warned
@@ -42,6 +43,7 @@ class ToolLoop:
         self._answer: Answer | None = None
         self._steers: list[str] = []
         self._stopped = False
+        self._formatting = False
 
     async def run(self) -> None:
         """Work until the model is done; FulgurError when it cannot go on."""
@@ -62,14 +64,16 @@ class ToolLoop:
             problems = await self._check() if self._calls.changed and not checked else ""
             checked = True
             if not problems:
+                if self._format is not None:
+                    await self._in_form()
                 return
             self._context.state.add_items([message("user", problems)])
         raise FulgurError(f"stopped after {MOST_STEPS} steps", hint="Say `go on` to let it continue.")
 
-    async def steer(self, text: str) -> None:
+    def steer(self, text: str) -> None:
         """At the next token while the model writes; before its next answer while tools run."""
         if self._answer is not None:
-            await self._answer.steer(text)
+            self._answer.steer(text)
         else:
             self._steers.append(text)
 
@@ -108,6 +112,24 @@ class ToolLoop:
         progress.context_used, progress.covered = self._size(), len(state.history.visible())
         context.emit(Compacted(before_tokens=before, after_tokens=progress.context_used))
 
+    async def _in_form(self) -> None:
+        """The result once more in the wanted form: a grammar and tool calls exclude each other, so this comes last."""
+        self._formatting = True
+        ask = "Give the result as JSON that follows the schema, and nothing else."
+        for attempt in (ask, f"That was not valid JSON. {ask}"):
+            self._context.state.add_items([message("user", attempt)])
+            await self._step()
+            if self._stopped or self._is_json():
+                return
+        raise FulgurError("the model's answer is not valid JSON")
+
+    def _is_json(self) -> bool:
+        try:
+            json.loads(item_text(self._context.state.history.visible()[-1]))
+        except ValueError:
+            return False
+        return True
+
     async def _step(self) -> list[Item]:
         """One answer; compacts first when it would not fit, and once more when the server says it did not."""
         if self._would_be() > self._limit():
@@ -132,9 +154,16 @@ class ToolLoop:
         context, progress = self._context, self._context.progress
         history = context.state.history
         items = history.visible()
-        body = request_body(context, items, tools=list(self._calls.tools.values()), format=self._format)
-        if progress.response_id is not None and context.link.connection.is_fulgur:
-            body |= {"previous_response_id": progress.response_id, "input": items[progress.covered :]}
+        tools = [] if self._formatting else list(self._calls.tools.values())
+        chained = progress.response_id is not None and context.link.connection.is_fulgur
+        body = request_body(
+            context,
+            items[progress.covered :] if chained else items,
+            tools=tools,
+            format=self._format if self._formatting else None,
+        )
+        if chained:
+            body["previous_response_id"] = progress.response_id
         progress.response_id = None
         self._answer = answer = Answer(context)
         try:

@@ -17,7 +17,8 @@ def request_body(
     body: dict[str, Any] = {
         "model": context.link.info.name,
         "instructions": context.instructions,
-        "input": items,
+        # Reasoning is only understood by the server that wrote it, which still holds it.
+        "input": [item for item in items if item.get("type") != "reasoning"],
         "store": False,
     }
     if tools and "tools" in abilities:

@@ -104,14 +104,33 @@ def read_records(path: Path) -> Iterator[Record]:
             yield record
 
 
+class _Cached(msgspec.Struct, array_like=True):
+    stamp: tuple[int, int]
+    summary: SessionSummary
+
+
 def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]:
-    """Stored sessions (of one workspace), the latest first."""
-    found = []
-    for path in (home / "sessions").glob("*.jsonl"):
-        with contextlib.suppress(OSError, FulgurError, StopIteration):
-            summary = _summary(path)
-            if workspace is None or summary.workspace == str(workspace):
-                found.append(summary)
+    """Stored sessions (of one workspace), the latest first. An index saves reading files that did not change."""
+    folder = home / "sessions"
+    index = folder / "index.msgpack"
+    known: dict[str, _Cached] = {}
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        known = msgspec.msgpack.decode(index.read_bytes(), type=dict[str, _Cached])
+    fresh: dict[str, _Cached] = {}
+    for path in folder.glob("*.jsonl"):
+        with contextlib.suppress(OSError, FulgurError, StopIteration, KeyError):
+            info = path.stat()
+            stamp = (info.st_size, info.st_mtime_ns)
+            old = known.get(path.stem)
+            fresh[path.stem] = old if old is not None and old.stamp == stamp else _Cached(stamp, _summary(path))
+    if fresh != known:
+        with contextlib.suppress(OSError):
+            temporary = index.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_bytes(msgspec.msgpack.encode(fresh))
+            os.replace(temporary, index)
+    found = [
+        cached.summary for cached in fresh.values() if workspace is None or cached.summary.workspace == str(workspace)
+    ]
     return sorted(found, key=lambda summary: (summary.updated, summary.session_id), reverse=True)
 
 
@@ -169,3 +188,10 @@ def fork_session(home: Path, source: Path) -> SessionLog:
         fields = {key: value for key, value in record.items() if key not in ("type", "time")}
         log.append(record["type"], **fields)
     return log
+
+
+def stored_log(home: Path, workspace: Path, name: str | None, fork: str | None) -> SessionLog | None:
+    """The log of a session to resume (`name`) or of a new copy (`fork`); None for neither."""
+    if fork is not None:
+        return fork_session(home, find_session(home, fork, workspace))
+    return SessionLog(find_session(home, name, workspace)) if name is not None else None

@@ -78,9 +78,9 @@ class Turn:
             context.emit(TurnFailed(turn=context.turn, message=problem.message, hint=problem.hint or "", text=said))
         return how == "stopped"
 
-    async def steer(self, text: str) -> None:
-        """Redirect it."""
-        await self._loop.steer(text)
+    def steer(self, text: str) -> None:
+        """Redirect it; what no answer takes up any more is in `unsaid`."""
+        self._loop.steer(text)
 
     async def stop(self) -> None:
         """End it and keep what was said."""

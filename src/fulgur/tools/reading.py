@@ -137,8 +137,13 @@ async def search_text(pattern: str, start: Path, root: Path, glob: str | None, l
     program = shutil.which("rg")
     if program is None:
         return await asyncio.to_thread(lambda: list(_search_plain(pattern, start, root, glob, limit)))
-    command = [program, "--no-config", "--line-number", "--no-heading", "--null", "--color=never", "--sort=path"]
-    command += [*(["--glob", glob] if glob else []), f"--max-columns={_LONGEST_LINE}", "-e", pattern, "--", str(start)]
+    # The same files as `ignore.walk`: hidden ones too, rules also outside of a repository, the skipped folders never.
+    command = [program, "--no-config", "--hidden", "--no-require-git", "--no-ignore-global", "--sort=path", "--null"]
+    command += ["--line-number", "--no-heading", "--with-filename", "--color=never", f"--max-columns={_LONGEST_LINE}"]
+    command += ["--max-columns-preview", *(["--glob", glob] if glob else [])]
+    for name in sorted(SKIPPED):
+        command += ["--glob", f"!**/{name}/**"]
+    command += ["-e", pattern, "--", str(start)]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -45,6 +45,7 @@ class _Job:
     shell: ShellProcess
     task: asyncio.Task[CommandResult]
     output: BoundedOutput
+    unconfined: bool
 
 
 class Shell:
@@ -88,6 +89,9 @@ class Shell:
             have = ", ".join(self._jobs) or "none"
             raise FulgurError(f"no job named {args.job}", hint=f"There are: {have}")
         if args.input:
+            if job.unconfined:
+                # What was allowed is the command, not whatever is typed into it later.
+                raise FulgurError("nothing can be typed into a command that runs outside the sandbox")
             job.shell.type(args.input)
         if args.kill:
             job.task.cancel()
@@ -154,7 +158,7 @@ class Shell:
         name = f"job{self._count}"
         output = BoundedOutput()
         task = asyncio.create_task(shell.run(args.command, _LONGEST * 24, lambda text: _keep(output, text)))
-        self._jobs[name] = _Job(shell, task, output)
+        self._jobs[name] = _Job(shell, task, output, unconfined)
         return await self.job(JobArguments(job=name, wait=0.5), lambda text: None)
 
 

@@ -17,8 +17,8 @@ import msgspec
 from fulgur.tools.blobs import BlobStore
 from fulgur.tools.ignore import SKIPPED, IgnoreRules
 
-LARGEST_FILE = 16 << 20
-LARGEST_TOTAL = 1 << 30
+LARGEST_FILE = 8 << 20
+LARGEST_TOTAL = 256 << 20
 MOST_FILES = 50_000
 
 
