@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError
-
 
 MAX_LAYERS = 1024  # far beyond any model: a damaged number must not make a list of millions of tensors
 
@@ -28,6 +27,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(qkv_bias=True, qk_norm=False),
     "qwen3": Family(qkv_bias=False, qk_norm=True),
     "fulgur": Family(qkv_bias=False, qk_norm=True),
+    "qwen3_moe": Family(qkv_bias=False, qk_norm=True),
 }
 
 
@@ -68,6 +68,11 @@ class ModelConfig:
     qk_norm: bool
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
+    # A mixture of experts (n_experts > 0): d_ffn is not used, every layer routes each token to a few experts.
+    n_experts: int = 0
+    experts_per_token: int = 0
+    d_expert: int = 0
+    norm_topk: bool = False
 
     def __post_init__(self) -> None:
         for field in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "max_context"):
@@ -81,6 +86,10 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise FulgurError(f"model config: head_dim {self.head_dim} is odd, rotary positions need pairs")
+        if self.n_experts and not (0 < self.experts_per_token <= self.n_experts and self.d_expert > 0):
+            raise FulgurError(
+                f"model config: {self.experts_per_token} of {self.n_experts} experts of width {self.d_expert}"
+            )
 
     @property
     def q_rows(self) -> int:
@@ -95,7 +104,8 @@ class ModelConfig:
         """Parameters in the matrices and vectors; a tied head counts once."""
         d, bias = self.d_model, self.qkv_bias * (self.q_rows + 2 * self.kv_rows)
         vectors = 2 * d + bias + self.qk_norm * 2 * self.head_dim
-        layer = d * (2 * self.q_rows + 2 * self.kv_rows + 3 * self.d_ffn) + vectors
+        ffn = self.n_experts * (3 * self.d_expert + 1) if self.n_experts else 3 * self.d_ffn
+        layer = d * (2 * self.q_rows + 2 * self.kv_rows + ffn) + vectors
         return self.n_layers * layer + self.vocab_size * d * (1 if self.tied else 2) + d
 
     @classmethod
@@ -137,6 +147,9 @@ class ModelConfig:
             "eos_token_id": list(self.eos_ids),
             "bos_token_id": self.bos_id,
         }
+        if self.n_experts:
+            raw |= {"num_experts": self.n_experts, "num_experts_per_tok": self.experts_per_token}
+            raw |= {"moe_intermediate_size": self.d_expert, "norm_topk_prob": self.norm_topk}
         if self.rope_scaling is not None:
             raw["rope_scaling"] = _scaling_to_json(self.rope_scaling)
         return raw
@@ -204,14 +217,32 @@ def config_from_json(raw: Mapping[str, Any], path: Path) -> ModelConfig:
         qk_norm=FAMILIES[family].qk_norm,
         eos_ids=_ids(raw.get("eos_token_id")),
         bos_id=raw.get("bos_token_id"),
+        **_experts(raw, path, need),
     )
+
+
+def _experts(raw: Mapping[str, Any], path: Path, need: Callable[[str], int]) -> dict[str, Any]:
+    """The fields of a mixture of experts; only models whose every layer is one."""
+    if raw.get("model_type") != "qwen3_moe":
+        return {}
+    if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
+        raise FulgurError(f"{path}: dense layers among layers of experts are not supported")
+    return {
+        "n_experts": need("num_experts" if "num_experts" in raw else "num_local_experts"),
+        "experts_per_token": need("num_experts_per_tok"),
+        "d_expert": need("moe_intermediate_size"),
+        "norm_topk": bool(raw.get("norm_topk_prob", False)),
+    }
 
 
 def _refuse_unsupported(raw: Mapping[str, Any], path: Path) -> None:
     """A key that would change the mathematics is refused, never ignored."""
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
         raise FulgurError(f"{path}: hidden_act {raw['hidden_act']!r} is not supported, only silu")
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config"):
+    # fp8 weights with block scales are read by the GPU loader; the CPU loader refuses their tensors by type.
+    if (raw.get("quantization_config") or {"quant_method": "fp8"}).get("quant_method") != "fp8":
+        raise FulgurError(f"{path}: quantization_config {raw['quantization_config']!r} is not supported, only fp8")
+    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
         if raw.get(key):
             raise FulgurError(f"{path}: {key} = {raw[key]!r} is not supported")
     rope = raw.get("rope_parameters") or {}

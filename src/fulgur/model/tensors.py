@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig
 from fulgur.model.pack import TILE
 
@@ -39,7 +40,8 @@ class TensorSource(Protocol):
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor a checkpoint of this shape must hold."""
-    d, ffn, q, kv = config.d_model, config.d_ffn, config.q_rows, config.kv_rows
+    d, q, kv = config.d_model, config.q_rows, config.kv_rows
+    ffn = config.d_expert if config.n_experts else config.d_ffn
     shapes: dict[str, tuple[int, ...]] = {EMBED: (config.vocab_size, d)}
     for i in range(config.n_layers):
         layer = f"model.layers.{i}."
@@ -53,9 +55,12 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             shapes[layer + "self_attn.k_norm.weight"] = (config.head_dim,)
         shapes[layer + "self_attn.o_proj.weight"] = (d, q)
         shapes[layer + "post_attention_layernorm.weight"] = (d,)
-        shapes[layer + "mlp.gate_proj.weight"] = (ffn, d)
-        shapes[layer + "mlp.up_proj.weight"] = (ffn, d)
-        shapes[layer + "mlp.down_proj.weight"] = (d, ffn)
+        if config.n_experts:
+            shapes[layer + "mlp.gate.weight"] = (config.n_experts, d)
+        for mlp in _mlps(config, layer):
+            shapes[mlp + "gate_proj.weight"] = (ffn, d)
+            shapes[mlp + "up_proj.weight"] = (ffn, d)
+            shapes[mlp + "down_proj.weight"] = (d, ffn)
     shapes[FINAL_NORM] = (d,)
     if not config.tied:
         shapes[HEAD] = (config.vocab_size, d)
@@ -74,6 +79,10 @@ class MatrixPlan:
 
 def matrix_plans(config: ModelConfig) -> dict[str, MatrixPlan]:
     """How each kernel matrix is put together, in the order of use."""
+    if config.n_experts:
+        raise FulgurError(
+            f"{config.family}: a mixture of experts runs on a GPU only", hint="Open it with the runtime `cuda`."
+        )
     plans: dict[str, MatrixPlan] = {}
     for i in range(config.n_layers):
         attention, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
@@ -102,6 +111,11 @@ def vector_plans(config: ModelConfig) -> dict[str, tuple[str, ...]]:
             plans[f"layers.{i}.qkv_bias"] = tuple(f"{layer}self_attn.{s}_proj.bias" for s in "qkv")
     plans["final_norm"] = (FINAL_NORM,)
     return plans
+
+
+def _mlps(config: ModelConfig, layer: str) -> list[str]:
+    """The prefix of every feed-forward network of a layer: one, or one an expert."""
+    return [f"{layer}mlp.experts.{e}." for e in range(config.n_experts)] or [layer + "mlp."]
 
 
 def _qkv_rows(config: ModelConfig) -> tuple[int, int, int]:
