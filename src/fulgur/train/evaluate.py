@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     results: dict[str, Scores] = {}
     extra: list[dict[str, Any]] = []
     for label, folder in models:
-        model = Embedded.open(str(folder))
+        model = Embedded.open(str(folder), kv_tokens=BATCH * 1536)
         answers, speeds = ask_model(model, tasks, say)
         results[label] = score(tasks, answers)
         extra += [

@@ -133,12 +133,20 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
     for file in ordered:
         if len(tasks.single) >= holes and len(tasks.multi) >= holes // 2:
             break
+        if is_data(file.text):
+            continue
         for _ in range(2):
             if len(tasks.single) < holes and (hole := single_line(file, rng)):
                 tasks.single.append(hole)
         if len(tasks.multi) < holes // 2 and (hole := several_lines(file, rng)):
             tasks.multi.append(hole)
     return tasks
+
+
+def is_data(source: str) -> bool:
+    """Tables of numbers and strings: completing them says nothing about code."""
+    lines = [line for line in source.split("\n") if line.strip()]
+    return sum(bool(re.match(r"\s*[-\"'\d(\[{]", line)) for line in lines) > 0.4 * len(lines)
 
 
 def in_turn(files: Iterable[File], rng: random.Random) -> list[File]:
