@@ -71,7 +71,8 @@ class Snapshots:
         rules = IgnoreRules(self.root)
         total = 0
         self.uncovered = []
-        waiting = [self.root]
+        waiting = [str(self.root)]
+        cut = len(str(self.root)) + 1  # plain strings: this runs over every file before and after a turn
         while waiting:
             folder = waiting.pop()
             try:
@@ -79,13 +80,12 @@ class Snapshots:
             except OSError:
                 continue
             for item in entries:
-                path = Path(item.path)
-                name = path.relative_to(self.root).as_posix()
+                name = item.path[cut:]
                 if item.is_dir(follow_symlinks=False):
-                    if item.name in SKIPPED or rules.ignored(path, folder=True):
+                    if item.name in SKIPPED or rules.ignored(Path(item.path), folder=True):
                         continue
                     manifest[name] = Entry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
-                    waiting.append(path)
+                    waiting.append(item.path)
                     continue
                 if len(manifest) >= MOST_FILES:
                     self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
