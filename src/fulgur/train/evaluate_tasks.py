@@ -113,9 +113,13 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
         counts: Counter[str] = Counter()
         found: list[EditExample] = []
         for file in ordered[:MOST_FILES]:
-            if all(counts[name] >= quota for name in chosen):
+            missing = {name for name in chosen if counts[name] < quota}
+            if not missing:
                 break
-            for example in generate_file(file.text, file.path, random.Random(f"{seed}{split}{file.path}"), split=split):
+            # Once most operations are full, only the rare ones are looked for: that is much faster.
+            only = missing if len(missing) < len(chosen) // 2 else None
+            rng = random.Random(f"{seed}{split}{file.path}")
+            for example in generate_file(file.text, file.path, rng, split=split, only=only):
                 if len(example.region) > LONGEST_REGION:
                     continue
                 if isinstance(example.answer, NoEdit):

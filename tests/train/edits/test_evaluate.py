@@ -91,7 +91,7 @@ def test_baselines_do_what_they_say() -> None:
     assert Ngram().fill(hole, False) == "load(path)"
     assert Copy().fill(hole, False) == "beta = 1"
     for op in ("modern_super", "remove_docstring", "rename_parameter", "sort_imports"):
-        made = [e for seed in range(8) for e in generate_file(FILES[0].text, "a.py", random.Random(seed), only=op)]
+        made = [e for seed in range(8) for e in generate_file(FILES[0].text, "a.py", random.Random(seed), only={op})]
         assert any(check(example, Codemod().edit(example)) for example in made), op
 
 

@@ -24,7 +24,7 @@ def examples_of(name: str) -> tuple[EditExample, ...]:
     found: list[EditExample] = []
     for path, text in SAMPLES.items():
         for seed in range(12):
-            found += generate_file(text, path, random.Random(f"{name}{seed}"), split=split, only=name)
+            found += generate_file(text, path, random.Random(f"{name}{seed}"), split=split, only={name})
     return tuple(found)
 
 

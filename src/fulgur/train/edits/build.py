@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, NoEdit, Rewrite
 from fulgur.tools.refactor.source import Edit, Source, Unusable, apply_edits, parse_region
@@ -38,12 +38,12 @@ def generate_file(
     *,
     split: str = "train",
     most: int = 40,
-    only: str | None = None,
+    only: Collection[str] | None = None,
 ) -> list[EditExample]:
     """Examples from one file; [] for a file that cannot be used. Never raises on odd input.
 
     split: "train" and "seen" use the trained operations and phrasings, "heldout_phrasing" the phrasings kept back,
-    "heldout_op" the operations kept back (with all their phrasings).
+    "heldout_op" the operations kept back (with all their phrasings). `only` narrows to some operations.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {SPLITS}")
@@ -54,7 +54,7 @@ def generate_file(
     except (Unusable, RecursionError):
         return []
     examples: list[EditExample] = []
-    names = [n for n, op in OPERATIONS.items() if op.heldout == (split == "heldout_op") and (only is None or n == only)]
+    names = [n for n, op in OPERATIONS.items() if op.heldout == (split == "heldout_op") and (only is None or n in only)]
     rng.shuffle(names)
     for name in names:
         if len(examples) >= most:
