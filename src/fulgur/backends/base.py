@@ -128,6 +128,7 @@ class Usage:
     reasoning_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
+    seconds: float = 0.0  # from the tokens given to the engine to its last one, where the backend knows it
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
 from fulgur.text import parts
+from fulgur.text.edit_format import CALL, NOEDIT
 from fulgur.text.split import Splitter, marker_tokens, opens_reasoning, splitter_for
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class LocalGeneration(Generation):
         self._usage = Usage()
         self._logprobs: list[dict[str, Any]] | None = [] if asked.sampling.top_logprobs is not None else None
         self._calls = 0
+        self._submitted = 0.0
         self._custom: list[str] | None = None  # JSON arguments of a custom call, until its input is known
         self._tools = {tool["name"]: tool for tool in (asked.tools if isinstance(asked, Turn) else [])}
 
@@ -143,13 +146,19 @@ class LocalGeneration(Generation):
     def _submit(self, tokens: list[int], grammar: GrammarSpec | None, stops: tuple[int, ...]) -> None:
         backend = self._backend
         tokenizer = backend.prompts.tokenizer
-        prediction = self._turn.prediction if self._turn is not None else None
+        last = self._turn.conversation.last() if self._turn is not None else None
+        raw = last if last is not None and last.get("type") == "raw_prompt" else {}
+        prediction = self._turn.prediction if self._turn is not None and not raw else raw.get("draft")
+        visible = set(marker_tokens(backend.prompts.format, tokenizer))
+        if raw:  # the edit format's answers are told apart by these
+            visible |= {token for mark in (NOEDIT, CALL) if (token := tokenizer.token_id(mark)) is not None}
         request = GenerateRequest(
             tokens,
             sampling_params(self._asked.sampling, backend, len(tokens), grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
-            visible_tokens=tuple(sorted(marker_tokens(backend.prompts.format, tokenizer))),
+            visible_tokens=tuple(sorted(visible)),
         )
+        self._submitted = time.perf_counter()
         self._engine = backend.engine.generate(request)
         if self._cancelled:
             self._engine.cancel()
@@ -232,6 +241,7 @@ class LocalGeneration(Generation):
         usage = self._usage
         usage.output_tokens = self._written
         usage.draft_tokens, usage.accepted_tokens = event.usage.draft_tokens, event.usage.accepted_tokens
+        usage.seconds = time.perf_counter() - self._submitted
         self._remember(event)
         reason = event.reason if event.reason in ("length", "cancelled") else "stop"
         yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage)

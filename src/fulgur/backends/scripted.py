@@ -300,21 +300,33 @@ def opening(step: Step) -> tuple[CallStart | None, type[TextDelta] | type[Reason
 
 
 def last_user_text(conversation: Conversation) -> str:
+    """Found once for each part of a conversation."""
     part: Conversation | None = conversation
+    text = ""
     while part is not None:
-        for item in reversed(part.items):
-            if item_type(item) == "message" and item.get("role") == "user":
-                return text_of(item)
+        found = part.memo.get("scripted.user")
+        if found is None:
+            messages = [item for item in part.items if item_type(item) == "message" and item.get("role") == "user"]
+            found = text_of(messages[-1]) if messages else None
+        if found is not None:
+            text = found
+            break
         part = part.parent
-    return ""
+    conversation.memo["scripted.user"] = text
+    return text
 
 
 def count_conversation(conversation: Conversation) -> int:
-    """About four characters a token; each part is counted once."""
-    total = 0
-    for part in conversation.chain():
-        if "scripted.own" not in part.memo:
-            part.memo["scripted.own"] = sum(len(str(item)) // 4 + 1 for item in part.items)
-        total += part.memo["scripted.own"]
+    """About four characters a token; each part of a conversation is counted once."""
+    if "scripted.tokens" in conversation.memo:
+        return int(conversation.memo["scripted.tokens"])
+    fresh: list[Conversation] = []
+    part: Conversation | None = conversation
+    while part is not None and "scripted.tokens" not in part.memo:
+        fresh.append(part)
+        part = part.parent
+    total = int(part.memo["scripted.tokens"]) if part is not None else 0
+    for part in reversed(fresh):
+        total += sum(len(str(item)) // 4 + 1 for item in part.items)
         part.memo["scripted.tokens"] = total
     return total

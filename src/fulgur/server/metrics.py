@@ -20,6 +20,7 @@ HELP = {
     "fulgur_output_tokens_total": ("counter", "Output tokens, by model."),
     "fulgur_draft_tokens_total": ("counter", "Tokens proposed by drafters, by model."),
     "fulgur_accepted_tokens_total": ("counter", "Drafted tokens that were right, by model."),
+    "fulgur_engine_seconds_total": ("counter", "From tokens given to the local engine to its last token, by model."),
     "fulgur_cost_total": ("counter", "Cost from the price table, by model."),
     "fulgur_steers_total": ("counter", "Steers, by outcome."),
     "fulgur_http_requests_total": ("counter", "HTTP requests, by path and status."),
@@ -68,6 +69,7 @@ class Metrics:
         self.add("fulgur_output_tokens_total", usage.output_tokens, model=model)
         self.add("fulgur_draft_tokens_total", usage.draft_tokens, model=model)
         self.add("fulgur_accepted_tokens_total", usage.accepted_tokens, model=model)
+        self.add("fulgur_engine_seconds_total", usage.seconds, model=model)
         if cost is not None:
             self.add("fulgur_cost_total", cost, model=model)
 
@@ -79,7 +81,7 @@ class Metrics:
         lines: list[str] = []
         for name, (kind, help_text) in HELP.items():
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{_labels(key)} {value:g}" for key, value in sorted(self._values[name].items())]
+            lines += [f"{name}{_labels(key)} {value:.12g}" for key, value in sorted(self._values[name].items())]
             for key, histogram in sorted(self._histograms[name].items()):
                 count = 0
                 for bound, n in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
