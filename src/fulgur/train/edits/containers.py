@@ -134,7 +134,7 @@ def add_dict_entry(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([edit], slots, inverse=True, unique=f"{name} =", cover=src.span(node))
 
 
-@operation("inverse")
+@operation("inverse", limit=8)
 def add_enum_member(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.ClassDef), rng):
         bases = [(dotted(base) or "").split(".")[-1] for base in node.bases]
@@ -153,7 +153,7 @@ def add_enum_member(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(*src.whole_lines(last), "")], slots, inverse=True, cover=head)
 
 
-@operation("inverse")
+@operation("inverse", limit=8)
 def add_dataclass_field(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.ClassDef), rng):
         decorators = [dotted(d.func if isinstance(d, ast.Call) else d) or "" for d in node.decorator_list]

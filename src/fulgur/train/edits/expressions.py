@@ -167,7 +167,7 @@ def optional_union(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([Edit(*src.span(node), f"Optional[{src.segment(node.left)}]")], inverse=True)
 
 
-@operation("forward", sites=True, absent=r"\blen\([^()]*\)\s*(==|>|!=|>=|<)\s*[01]\b")
+@operation("forward", sites=True, absent=r"\blen\([^()]*\)\s*(==|>|!=|>=|<)\s*[01]\b", limit=8)
 def use_truthiness(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in src.of(ast.Compare):
         left = node.left
@@ -198,7 +198,7 @@ def modern_super(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([Edit(start, end, f"super({owner.name}, {function.args.args[0].arg})")], inverse=True)
 
 
-@operation("forward", sites=True, absent=r"\.keys\(\)")
+@operation("forward", sites=True, absent=r"\.keys\(\)", limit=8)
 def drop_keys(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in src.of(ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "keys" or node.args or not src.one_line(node):
@@ -257,7 +257,7 @@ def use_literal(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([Edit(*src.span(node), "list()" if isinstance(node, ast.List) else "dict()")], inverse=True)
 
 
-@operation("inverse", sites=True, absent=r"[<>]=? ([\w.]+) and \1 [<>]")
+@operation("inverse", sites=True, absent=r"[<>]=? ([\w.]+) and \1 [<>]", limit=8)
 def chain_comparison(src: Source, rng: random.Random) -> Iterator[Change]:
     ordering = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
     for node in src.of(ast.Compare):
@@ -281,7 +281,7 @@ def yield_from(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(*src.span(statement), text)], inverse=True)
 
 
-@operation("inverse", sites=True)
+@operation("inverse", sites=True, limit=8)
 def raise_from(src: Source, rng: random.Random) -> Iterator[Change]:
     for handler in src.of(ast.ExceptHandler):
         if handler.name is None:

@@ -328,7 +328,7 @@ def make_async(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(at, at, "async ")], usual(src, function), within=src.whole_lines(function))
 
 
-@operation("inverse")
+@operation("inverse", limit=8)
 def add_await(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Await), rng):
         if not isinstance(node.value, ast.Call) or not re.match(r"await +\S", src.segment(node)):

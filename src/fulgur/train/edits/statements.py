@@ -158,7 +158,7 @@ def loops(src: Source, rng: random.Random, inverse: bool) -> Iterator[Change]:
             yield Change([Edit(*src.span(statement), text)], slots, inverse=inverse, once=once)
 
 
-@operation("behavioural")
+@operation("behavioural", limit=8)
 def use_comprehension(src: Source, rng: random.Random) -> Iterator[Change]:
     yield from loops(src, rng, True)
 
@@ -168,7 +168,7 @@ def comprehension_to_loop(src: Source, rng: random.Random) -> Iterator[Change]:
     yield from loops(src, rng, False)
 
 
-@operation("behavioural")
+@operation("behavioural", limit=8)
 def use_enumerate(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.For), rng):
         call, target = node.iter, node.target
@@ -191,7 +191,7 @@ def use_enumerate(src: Source, rng: random.Random) -> Iterator[Change]:
         )
 
 
-@operation("behavioural")
+@operation("behavioural", limit=8)
 def use_items(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.For), rng):
         call, target = node.iter, node.target
@@ -211,7 +211,7 @@ def use_items(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([head, fetch], {"name": mapping, "key": key.id, "item": value.id}, inverse=True)
 
 
-@operation("behavioural")
+@operation("behavioural", limit=8)
 def use_any_all(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Return), rng):
         call = node.value
@@ -235,7 +235,7 @@ def use_any_all(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(*src.span(node), text)], {"word": word or "any"}, inverse=True, once=r"\bfor\b")
 
 
-@operation("behavioural")
+@operation("behavioural", limit=8)
 def use_with(src: Source, rng: random.Random) -> Iterator[Change]:
     leaving = (ast.Return, ast.Yield, ast.YieldFrom, ast.Continue, ast.Break)
     for node in shuffled(src.of(ast.With), rng):
@@ -295,7 +295,7 @@ def expand_ternary(src: Source, rng: random.Random) -> Iterator[Change]:
     yield from ternaries(src, rng, False)
 
 
-@operation("behavioural", check=oracle.default_none)
+@operation("behavioural", check=oracle.default_none, limit=8)
 def use_dict_get(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Assign), rng):
         call = node.value
