@@ -1,8 +1,8 @@
 """The embedded model's own token format: completion, edit and next-edit prompts, and how its answers are read.
 
 A prompt is a list of pieces: special tokens and plain text, kept apart so that text which happens to spell a special
-token can never become one. The file's text comes first and the instruction last: the KV cache of the file is reused while
-the instruction is typed or changed. Pure Python; nothing here needs a tokenizer loaded.
+token can never become one. The file's text comes first and the instruction last: the KV cache of the file is reused
+while the instruction is typed or changed. Pure Python; nothing here needs a tokenizer loaded.
 """
 
 from __future__ import annotations
