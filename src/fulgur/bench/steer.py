@@ -36,9 +36,7 @@ from fulgur.text.tokenizer import Tokenizer
 
 WISH = "Change {}: not that way, keep the old signature and add a keyword argument."  # new each time
 AFTER = 24  # tokens of the answer before the steer
-SAMPLED = {
-    "temperature": 1.0
-}  # greedy, random weights repeat one word, and the drafter would make every step a long one
+TEMPERATURE = 1.0  # greedy, random weights repeat one word, and the drafter would make every step a long one
 HISTORY = 4  # items of about 1,000 tokens
 
 
