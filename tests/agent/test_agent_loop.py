@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from agent_world import agent_on, call, go, say, serving
 
 from fulgur.agent.history import item_text
+from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
+    Compacted,
     FileChanged,
     Queued,
     Steered,
@@ -19,6 +22,7 @@ from fulgur.protocol.agent import (
     TurnStarted,
     TurnStopped,
     UsageReported,
+    Warned,
 )
 
 
@@ -243,5 +247,53 @@ def test_a_failing_model_fails_the_turn_and_keeps_the_text(workspace: Path) -> N
             assert (await watch.turn("again")).text == "fine"
             roles = [i["role"] for i in watch.agent.state.history.everything()]
             assert roles == ["user", "assistant", "user", "assistant"]
+
+    go(main())
+
+
+def test_steer_in_the_middle_of_a_call(workspace: Path) -> None:
+    """The call that was being written is never made; the new direction is taken."""
+    words = "echo " + "x " * 400
+    replies = [{**call("shell", {"command": words}), "match": "^start"}, say("Turned.", match="turn")]
+
+    async def main() -> None:
+        async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
+            watch.agent.submit("start")
+            await watch.until(TurnStarted)
+            await asyncio.sleep(0.4)
+            watch.agent.steer("turn left")
+            assert (await watch.until(TurnDone)).text == "Turned."
+            assert watch.of(ToolStarted) == []
+            kinds = [i["type"] for i in watch.agent.state.history.everything()]
+            assert kinds == ["message"] * 3
+
+    go(main())
+
+
+def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> None:
+    async def main() -> None:
+        replies = [{"match": "^Summarise", "steps": [{"tokens": 60}]}, say("ok")]
+        async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
+            await watch.turn("one")
+            compacting = asyncio.create_task(watch.agent.compact())
+            await asyncio.sleep(0.05)
+            watch.agent.submit("two")
+            await compacting
+            await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 2)
+            assert [type(e) for e in watch.seen if isinstance(e, Queued | Compacted)] == [Queued, Compacted]
+            await watch.agent.wait()
+            watch.agent.submit("three")
+            with pytest.raises(FulgurError, match="while a turn runs"):
+                await watch.agent.undo()
+
+    go(main())
+
+
+def test_a_cut_answer_is_said_to_be_cut(workspace: Path) -> None:
+    async def main() -> None:
+        async with serving([{"steps": [{"tokens": 500}]}]) as server:
+            async with agent_on(server, workspace, "model_max_output_tokens=20") as watch:
+                await watch.turn("go")
+                assert any("cut at the most output tokens" in w.message for w in watch.of(Warned))
 
     go(main())

@@ -31,6 +31,9 @@ def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:
                 ]
             async with agent_on(server, workspace, "project_doc_max_bytes=4") as watch:
                 assert "Mine" in watch.agent._instructions and "Project." not in watch.agent._instructions
+                (home / "AGENTS.md").write_text("New.")
+                await watch.turn("hi")
+                assert "New." in watch.agent._instructions
 
     go(main())
 

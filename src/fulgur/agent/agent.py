@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fulgur.agent import session
 from fulgur.agent.approvals import Approvals
@@ -29,6 +28,8 @@ from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
 from fulgur.protocol.agent import AgentEvent, Decision, SessionSummary, Status, TranscriptEntry, Warned
 
+T = TypeVar("T")
+
 
 class Agent:
     """One session on one workspace.
@@ -42,9 +43,9 @@ class Agent:
         self._link = link
         self._interactive = interactive
         self._broadcast = Broadcast()
+        self._emit = self._broadcast.send
         self._turn: Turn | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._side: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[Any] | None = None
         self._mcp = McpTools()
         self._format: dict[str, Any] | None = None
         self._load(log)
@@ -81,10 +82,7 @@ class Agent:
 
     def submit(self, text: str) -> None:
         """Start a turn; while one runs this is `steer`."""
-        if self.running:
-            self.steer(text)
-        else:
-            self._begin(text)
+        self.steer(text)
 
     def steer(self, text: str) -> None:
         """Redirect the running answer at the next token; what was said stays. Without a running turn: `submit`."""
@@ -109,7 +107,7 @@ class Agent:
         Queued prompts stay queued until the next submit.
         """
         if self._turn is not None and self.running:
-            self._aside(self._turn.stop())
+            self._turn.stop()
 
     def approve(self, approval_id: str, decision: Decision) -> None:
         """Answer an `approval.asked`."""
@@ -117,24 +115,23 @@ class Agent:
 
     async def undo(self) -> None:
         """Put the files back to what they were before the last turn that changed any (`Undone`)."""
-        self._must_be_idle("undo")
-        turn, restored = await self.changes.undo()
+        turn, restored = await self._alone("undo", self.changes.undo())
         for failure in restored.failed:
             self._emit(Warned(message=f"not put back: {failure}"))
         self._emit(events.Undone(turn=turn, paths=tuple(restored.paths), kept=tuple(restored.kept)))
 
     async def compact(self) -> None:
         """Replace old items by a summary now (`Compacted`)."""
-        self._must_be_idle("compact")
-        await self._new_turn().compact()
+        await self._alone("compact", self._new_turn().compact())
 
     async def set_model(self, model: str, *, provider: str | None = None) -> None:
         """Answer with another model from the next turn on; warns about keys without effect on it."""
-        await self._change(self.settings.with_changes(model=model, provider=provider))
+        settings = self.settings.with_changes(model=model, provider=provider)
+        await self._alone("change the model", self._change(settings))
 
     async def set_profile(self, name: str) -> None:
         """Apply the profile's settings from the next turn on."""
-        await self._change(self.settings.with_changes(profile=name))
+        await self._alone("change the profile", self._change(self.settings.with_changes(profile=name)))
 
     def set_fast(self, on: bool) -> None:
         """Ask for the fast service tier (`service_tier = "fast"`), or not."""
@@ -147,19 +144,13 @@ class Agent:
     async def resume(self, name: str) -> None:
         """Leave this session and go on with a stored one (id, prefix of an id, or "last"); `SessionStarted` follows."""
         self._must_be_idle("resume")
-        path = session.find_session(self.settings.home, name, self.settings.workspace)
-        self._leave()
-        self._load(SessionLog(path))
-        self._announce()
+        self._switch(SessionLog(session.find_session(self.settings.home, name, self.settings.workspace)))
 
     async def fork(self) -> str:
         """Go on in a copy of this session from here; the id of the copy."""
         self._must_be_idle("fork")
-        log = session.fork_session(self.settings.home, self.state.log.path)
-        self._leave()
-        self._load(log)
-        self._announce()
-        return log.id
+        self._switch(session.fork_session(self.settings.home, self.state.log.path))
+        return self.state.log.id
 
     def sessions(self) -> list[SessionSummary]:
         """Stored sessions of this workspace, newest first."""
@@ -192,22 +183,19 @@ class Agent:
     async def wait(self) -> None:
         """Until no turn runs and nothing is queued."""
         while self._task is not None and not self._task.done():
-            await asyncio.shield(self._task)
+            await asyncio.wait([self._task])
 
     async def close(self) -> None:
         """Stop the turn, end the shell, close the connection; the session stays on disk."""
         self.stop()
         if self._task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        for task in list(self._side):
-            task.cancel()
+            if self._turn is None:
+                self._task.cancel()
+            await asyncio.wait([self._task])
         self._leave()
         await self._mcp.close()
         await self._link.connection.close()
         self._broadcast.close()
-
-    # --- inside ---
 
     def _load(self, log: SessionLog) -> None:
         self.state = SessionState.load(log)
@@ -231,12 +219,16 @@ class Agent:
         ):
             self._emit(event)
 
+    def _switch(self, log: SessionLog) -> None:
+        self._leave()
+        self._load(log)
+        self._announce()
+
     def _leave(self) -> None:
         self.bench.close()
         self.state.log.close()
 
     async def _change(self, settings: Settings) -> None:
-        self._must_be_idle("change this")
         if settings.provider != self.settings.provider:
             link = await ModelLink.open(settings)
             await self._link.connection.close()
@@ -253,14 +245,31 @@ class Agent:
         for warning in self._warnings:
             self._emit(Warned(message=warning))
 
+    async def _alone(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do what must not run beside a turn; prompts that come meanwhile are queued and start after it."""
+        try:
+            self._must_be_idle(what)
+        except FulgurError:
+            work.close()
+            raise
+        task = self._task = asyncio.get_running_loop().create_task(work)
+        try:
+            return await task
+        finally:
+            if self._task is task and task.done() and self.state.queued:
+                self._begin(self.state.take_queued())
+
     def _begin(self, text: str) -> None:
         self._task = asyncio.get_running_loop().create_task(self._work(text))
 
     async def _work(self, text: str) -> None:
         """This turn, and those that were queued meanwhile."""
         while True:
-            self._turn = None
-            await self._reconnect()
+            if self._link.connection.closed:
+                self.state.queue(text)  # looking for the server takes a while, and nothing typed may be lost
+                self._link = await self._link.reopened(self.settings)
+                self._progress.forget_server()
+                text = self.state.take_queued()
             self._turn = turn = self._new_turn()
             stopped = await turn.run(text)
             self._turn = None
@@ -270,16 +279,11 @@ class Agent:
                 return
             text = self.state.take_queued()
 
-    async def _reconnect(self) -> None:
-        """Look for a server that was lost, or start it, again; if it is not there, the turn fails and says why."""
-        if self._link.connection.closed:
-            with contextlib.suppress(FulgurError):
-                lost, self._link = self._link, await ModelLink.open(self.settings)
-                self._progress.forget_server()
-                await lost.connection.close()
-
     def _new_turn(self) -> Turn:
         number = len(self.state.turns) + 1
+        if find_rules(self.settings) != self._rules:
+            self._settle()
+            self._emit(Warned(message="the rules (AGENTS.md) changed and were read again"))
         context = TurnContext(
             number, self.settings, self._link, self.state, self._progress, self._instructions, self._emit
         )
@@ -287,14 +291,6 @@ class Agent:
         tools = [*self.bench.tools, *self._mcp.tools]
         return Turn(context, self.bench, self.changes, self._approvals, tools, way, reason, self._format)
 
-    def _aside(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._side.add(task)
-        task.add_done_callback(self._side.discard)
-
     def _must_be_idle(self, what: str) -> None:
         if self.running:
             raise FulgurError(f"cannot {what} while a turn runs", hint="Esc stops it.")
-
-    def _emit(self, event: AgentEvent) -> None:
-        self._broadcast.send(event)

@@ -15,7 +15,7 @@ from fulgur.agent.history import Item, item_text, message
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
-from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, UsageReported
+from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, UsageReported, Warned
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.response import Response
 
@@ -149,6 +149,8 @@ class Answer:
             error = response.error or {}
             raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
         reason = (response.incomplete_details or {}).get("reason")
+        if reason == "max_output_tokens":
+            self._emit(Warned(message="the answer was cut at the most output tokens", hint="model_max_output_tokens"))
         if reason == "content_filter":
             raise FulgurError("the answer was cut by the server's content filter")
         return [item for item in items if item.get("type") == "function_call"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Mapping
 
 from fulgur.agent.context import TurnContext
@@ -75,7 +76,7 @@ class Guards:
         tests = await asyncio.to_thread(touching_tests, workspace, changed)
         if not tests:
             return None
-        command = f"cd {workspace} && {pytest_command(workspace, tests)}"
+        command = f"cd {shlex.quote(str(workspace))} && {pytest_command(workspace, tests)}"
         try:
             result = await self._bench.shell.aside(ShellArguments(command=command, timeout=MOST_SECONDS))
         except FulgurError:

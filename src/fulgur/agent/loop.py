@@ -100,7 +100,11 @@ class ToolLoop:
         summary = ""
         try:
             stream = await context.link.connection.create(request_body(context, question, tools=[]))
-            summary = (await stream.final()).output_text
+            try:
+                summary = (await stream.final()).output_text
+            except asyncio.CancelledError:
+                await stream.cancel()
+                raise
         except FulgurError as error:
             context.emit(
                 Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")

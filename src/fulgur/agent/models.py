@@ -70,6 +70,15 @@ class ModelLink:
             await connection.close()
             raise
 
+    async def reopened(self, settings: Settings) -> ModelLink:
+        """After the connection was lost for good: another, to the same server or a new one; itself when none answers."""
+        try:
+            link = await ModelLink.open(settings)
+        except FulgurError:
+            return self  # the next request fails and says why
+        await self.connection.close()
+        return link
+
     async def choose(self, settings: Settings) -> None:
         """Another model on the same connection."""
         entries = await self.connection.models()

@@ -38,6 +38,7 @@ class Turn:
         self._changes = changes
         self._way, self._reason = way, reason
         self._task: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         self._stopping = False
         self._calls = Calls(
             tools, bench.shell, bench.files, approvals, context.emit, self._before_change, context.state.changed
@@ -82,9 +83,12 @@ class Turn:
         """Redirect it; what no answer takes up any more is in `unsaid`."""
         self._loop.steer(text)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """End it and keep what was said."""
         self._stopping = True
+        self._stop_task = asyncio.get_running_loop().create_task(self._stop())
+
+    async def _stop(self) -> None:
         if not await self._loop.stop() and self._task is not None:
             self._task.cancel()
 
