@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from fulgur.ui.tui.wrap import cells
 
 FRAME_SECONDS = 1 / 30
 KEPT_ROWS = 1000  # for Ctrl-L
+_NOTICE_SECONDS = 0.4  # a terminal may tell of its new size this late (tmux waits for a quarter of a second)
 
 
 class FrameOutput(Vt100_Output):
@@ -90,6 +92,7 @@ class Screen(Application[int]):
         self._frame_due = False
         self._last_frame = 0.0
         self._drawn_width = 0
+        self._last_drawn = 0.0
         # xterm cuts rows when it gets narrower; the others fold them.
         self._folds = "XTERM_VERSION" not in os.environ or "TMUX" in os.environ
 
@@ -155,13 +158,19 @@ class Screen(Application[int]):
         with self.frames.frame():
             self._follow_size()
             super()._redraw(render_as_done)
+        self._last_drawn = time.monotonic()
 
     def _follow_size(self) -> None:
         """After a change of the width: erase the live area where the terminal has moved it to."""
         width = self.width
         if self._drawn_width not in (0, width):
-            self.frames.cursor_up(self._rows_folded())
+            folded = self._rows_folded()
+            self.frames.cursor_up(folded)
             self.renderer.erase(leave_alternate_screen=False)
+            if folded and time.monotonic() - self._last_drawn < _NOTICE_SECONDS:
+                # It may have been drawn when the terminal was narrow already: then nothing was folded, and rows above
+                # the live area were erased. A row shown twice is better than one lost.
+                self.frames.write_raw("".join(f"{row}\r\n" for row in list(self._kept)[-folded:]))
         self._drawn_width = width
 
     def _rows_folded(self) -> int:
