@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, say, serving
 
-from fulgur.agent.history import item_text
+from fulgur.agent.history import call_output, item_text, message
 from fulgur.agent.session import SessionLog, find_session, summaries
 from fulgur.agent.state import SessionState
 from fulgur.errors import FulgurError, UsageError
@@ -176,3 +176,37 @@ def test_undo_saves_what_the_person_changed_since(workspace: Path) -> None:
             assert [p.read_text() for p in blobs.iterdir() if p.name.startswith(name[2:])] == ["mine\n"]
 
     go(main())
+
+
+def test_a_file_cut_anywhere_loads_with_every_whole_turn(workspace: Path, home: Path) -> None:
+    log = SessionLog.create(home, workspace, "m")
+    state = SessionState(log)
+    ends: list[tuple[int, int]] = []
+    for number in range(1, 4):
+        state.begin_turn(f"prompt {number} ü")
+        state.partial("Sa")
+        state.log.append("partial", text="id")
+        state.add_items(
+            [
+                message("assistant", f"Said {number}"),
+                {"type": "function_call", "call_id": f"c{number}", "name": "read", "arguments": "{}"},
+            ]
+        )
+        state.add_items([call_output(f"c{number}", "out")])
+        state.end_turn("done")
+        ends.append((log.path.stat().st_size, number))
+    log.close()
+    whole = log.path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for size in range(first, len(whole) + 1):
+        copy = home / "sessions" / "cut.jsonl"
+        copy.write_bytes(whole[:size])
+        loaded = SessionState.load(SessionLog(copy))
+        done = sum(turn.ended == "done" for turn in loaded.turns)
+        assert done == sum(end <= size for end, _ in ends), size
+        assert loaded.history.open_calls() == []
+        assert all(turn.ended for turn in loaded.turns)
+        loaded.log.close()
+        again = SessionState.load(SessionLog(copy))
+        assert again.history.everything() == loaded.history.everything()
+        again.log.close()

@@ -1,5 +1,6 @@
 """Cases are folders: `input/` with `patch.txt` becomes `expected/`; where there is an `error.txt`, nothing changes."""
 
+import difflib
 import os
 import shutil
 from pathlib import Path
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulgur.errors import FulgurError
+from fulgur.sandbox.policy import Policy
 from fulgur.tools.apply_patch import plan_patch
+from fulgur.tools.blobs import BlobStore
 from fulgur.tools.files import Files
+from fulgur.tools.patch_parse import PatchError, parse_patch
 from fulgur.tools.textfile import TextFile
 
 CASES = sorted(path.name for path in (Path(__file__).parent / "patches").iterdir() if path.is_dir())
@@ -146,3 +150,51 @@ def test_any_text_is_written_back_as_it_was(data: bytes) -> None:
     assert file.encode("x") == data
     file.replace(0, 0, [])
     assert file.encode("x") == data
+
+
+def patch_between(old: list[str], new: list[str]) -> str:
+    """A patch with three lines of context, as a careful model would write it."""
+    body = ["*** Begin Patch", "*** Update File: f"]
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
+        body.append("@@")
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                body += [f" {line}" for line in old[i1:i2]]
+                continue
+            body += [f"-{line}" for line in old[i1:i2]]
+            body += [f"+{line}" for line in new[j1:j2]]
+    return "\n".join([*body, "*** End Patch"])
+
+
+@given(st.data())
+def test_any_edit_of_a_file_can_be_patched(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Lines are unique, so there is one right place for every hunk; endings and the last newline stay."""
+    count = data.draw(st.integers(1, 30))
+    old = [f"{'    ' * data.draw(st.integers(0, 2))}line {n}" for n in range(count)]
+    new: list[str] = []
+    for line in old:
+        action = data.draw(st.sampled_from("kkkkdri"))
+        new += {"k": [line], "d": [], "r": [f"{line}!"], "i": [line, f"{line}+"]}[action]
+    newline = data.draw(st.sampled_from(["\n", "\r\n"]))
+    ending = data.draw(st.sampled_from(["", newline]))
+    if old == new or not new:
+        return
+    folder = tmp_path_factory.mktemp("patched")
+    policy = Policy.make("workspace-write", folder, folder.parent / "home")
+    files = Files(policy, BlobStore(folder.parent / "home/blobs"), folder.parent / "home/journal")
+    (folder / "f").write_bytes((newline.join(old) + ending).encode())
+    files.commit(plan_patch(patch_between(old, new), files).changes)
+    assert (folder / "f").read_bytes() == (newline.join(new) + ending).encode()
+
+
+@given(st.text(alphabet="*+- @\nabE", max_size=120))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    for patch in (
+        text,
+        f"*** Begin Patch\n{text}\n*** End Patch",
+        f"*** Begin Patch\n*** Update File: a\n{text}\n*** End Patch",
+    ):
+        try:
+            parse_patch(patch)
+        except PatchError as error:
+            assert error.message

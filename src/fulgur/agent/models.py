@@ -71,7 +71,7 @@ class ModelLink:
             raise
 
     async def reopened(self, settings: Settings) -> ModelLink:
-        """After the connection was lost for good: another, to the same server or a new one; itself when none answers."""
+        """After the connection was lost for good: another, to the same server or a new one; itself if none answers."""
         try:
             link = await ModelLink.open(settings)
         except FulgurError:
