@@ -112,6 +112,7 @@ class Connection:
                 await self._reader
         await self._session.close()
         self._fail_all(FulgurError("The connection was closed."))
+        self._live.set()  # who waits to send sees that it is closed
 
     # --- what streams and recovery call ---
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fulgur.client.stream import ResponseStream
 
 
+_ENDS = (ev.OutputTextDone, ev.ContentPartDone, ev.OutputItemDone, ev.FunctionCallArgumentsDone)
+
+
 async def resume(connection: Connection, stream: ResponseStream) -> None:
     """Put one interrupted stream back on its way; nothing is delivered twice."""
     if not stream.response_id:
@@ -29,6 +32,7 @@ async def resume(connection: Connection, stream: ResponseStream) -> None:
 
 async def _replay(connection: Connection, stream: ResponseStream) -> bool:
     """Deliver the stored events that were missed; True when the stored response ended by itself."""
+    held: list[ev.Event] = []  # the end of an item, until it is known that the item was not cut
     path = f"/responses/{stream.response_id}?stream=true&starting_after={stream.last_sequence}"
     try:
         async with connection.get(path) as answer:
@@ -38,12 +42,24 @@ async def _replay(connection: Connection, stream: ResponseStream) -> bool:
                 if not line.startswith(b"data: {"):
                     continue
                 event = ev.decode_event(line[6:])
-                if isinstance(event, ev.ResponseIncomplete) and was_cut(event):
+                cut = isinstance(event, ev.ResponseIncomplete) and was_cut(event)
+                if isinstance(event, _ENDS):
+                    held.append(event)
+                    continue
+                if not (cut and held and _is_partial(held[-1])):
+                    for end in held:
+                        connection.deliver(stream, end)
+                held.clear()
+                if cut:
                     return False
                 connection.deliver(stream, event)
     except (aiohttp.ClientError, OSError):
         return False
     return stream.done
+
+
+def _is_partial(event: ev.Event) -> bool:
+    return isinstance(event, ev.OutputItemDone) and event.item.get("status") == "incomplete"
 
 
 def was_cut(event: ev.ResponseIncomplete) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,9 @@ from fulgur.backends.base import (
     CallDelta,
     CallEnd,
     CallStart,
+    Chunk,
     Finish,
+    Generation,
     ReasoningDelta,
     TextDelta,
     Turn,
@@ -129,7 +132,8 @@ async def _collect(backend: Backend, turn: Turn) -> Answer:
 async def _stream(
     server: Server, request: web.Request, body: ChatRequest, entry: Entry, backend: Backend, turn: Turn
 ) -> tuple[Usage, web.StreamResponse]:
-    generation = backend.generate(turn)  # an input that is too long is refused before the stream begins
+    generation = backend.generate(turn)
+    chunks = await begun(generation)
     sink = await SseSink.open(request)
     frame = _frame("chat.completion.chunk", body.model, [])
     head, tail = _encode(frame)[:-3], b',"logprobs":null,"finish_reason":null}]}'  # up to `"choices":`
@@ -141,7 +145,7 @@ async def _stream(
 
     delta({"role": "assistant", "content": ""})
     try:
-        async for chunk in generation:
+        async for chunk in chunks:
             if isinstance(chunk, TextDelta) and chunk.logprobs is None:
                 sink.data(b'%b[{"index":0,"delta":{"content":%b}%b' % (head, _encode(chunk.text), tail))
             elif isinstance(chunk, TextDelta):
@@ -170,6 +174,19 @@ async def _stream(
     finally:
         generation.cancel()
     return usage, await sink.close()
+
+
+async def begun(generation: Generation) -> AsyncIterator[Chunk]:
+    """The chunks, once the first is there: what is refused (an input too long) is refused before a stream begins."""
+    chunks = generation.__aiter__()
+    first = await anext(chunks)
+
+    async def from_first() -> AsyncIterator[Chunk]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return from_first()
 
 
 def stream_error(server: Server, error: Exception) -> ApiError:

@@ -13,7 +13,7 @@ from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import new_id
 from fulgur.protocol.request import CompletionRequest
 from fulgur.server.answers import json_answer, read_object, server_of
-from fulgur.server.chat import stream_error, usage_object
+from fulgur.server.chat import begun, stream_error, usage_object
 from fulgur.server.chat_input import stops
 from fulgur.server.parse import at_least, convert, in_range
 from fulgur.server.prices import cost
@@ -108,11 +108,12 @@ async def _whole(body: CompletionRequest, entry: Entry, generation: Generation) 
 async def _stream(
     server: Server, request: web.Request, body: CompletionRequest, entry: Entry, generation: Generation
 ) -> tuple[Usage, web.StreamResponse]:
+    chunks = await begun(generation)
     sink = await SseSink.open(request)
     frame = _frame(body.model)
     usage = Usage()
     try:
-        async for chunk in generation:
+        async for chunk in chunks:
             if isinstance(chunk, TextDelta):
                 sink.data(_encode({**frame, "choices": [_choice(chunk.text, None)]}))
                 if sink.full():
