@@ -39,6 +39,9 @@ steps = [{text = "The call is over."}]
 match = "run a command"
 steps = [{call = "shell", arguments = {command = "touch made.txt"}}]
 [[reply]]
+match = "break out"
+steps = [{call = "shell", arguments = {command = "touch /usr/fulgur-was-here"}}]
+[[reply]]
 match = "change the file"
 [[reply.steps]]
 call = "apply_patch"
@@ -52,9 +55,16 @@ arguments = {patch = """*** Begin Patch
 '''
 
 
+CONFIG = """
+[profiles.careful]
+model = "scripted-2"
+approval_policy = "untrusted"
+"""
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedServer]:
-    with ScriptedServer(tmp_path_factory.mktemp("server"), SCRIPT) as running:
+    with ScriptedServer(tmp_path_factory.mktemp("server"), SCRIPT, config=CONFIG) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,30 @@ def test_commands_say_what_they_did(screen: Terminal) -> None:
     screen.wait("there is no /frok")
     screen.send("/fork", ENTER)
     screen.wait("a copy from here")
+
+
+def test_another_model_answers_and_the_status_line_names_it(screen: Terminal) -> None:
+    screen.send("/model scripted-2", ENTER)
+    screen.wait("the next turn is for scripted-2")
+    screen.send("who are you", ENTER)
+    screen.wait("You said: who are you")
+    screen.wait(lambda: "  scripted-2 · " in screen.text and "tok/s" in screen.text)
+    screen.send("/model nobody", ENTER)
+    screen.wait("✗ ")
+    screen.wait("scripted, scripted-2")  # what there is
+
+
+def test_a_profile_changes_what_is_asked(screen: Terminal) -> None:
+    screen.send("/profile careful", ENTER)
+    screen.wait("profile careful: the next turn is for scripted-2")
+    screen.wait(lambda: "workspace-write, untrusted" in screen.text)
+    screen.send("run a command", ENTER)
+    asked(screen)
+
+
+def test_the_sandbox_refuses_and_the_screen_says_so(screen: Terminal) -> None:
+    screen.send("break out", ENTER)
+    screen.wait("✗ $ touch /usr/fulgur-was-here")
+    screen.wait(lambda: re.search("Read-only file system|Permission denied", screen.everything))
+    screen.wait("The call is over.")
+    assert not Path("/usr/fulgur-was-here").exists()

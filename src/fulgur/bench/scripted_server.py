@@ -14,7 +14,7 @@ from types import TracebackType
 
 from fulgur.errors import FulgurError
 
-MODEL = "scripted"
+MODEL, OTHER_MODEL = "scripted", "scripted-2"  # both play the same script
 
 
 class ScriptedServer:
@@ -26,11 +26,9 @@ class ScriptedServer:
         self.environment = {"FULGUR_HOME": str(home)}
         self._process: subprocess.Popen[bytes] | None = None
         (home / "script.toml").write_text(script, encoding="utf-8")
-        (home / "server.toml").write_text(
-            f'[server]\nport = {self.port}\n[models.{MODEL}]\nbackend = "scripted"\npath = "{home / "script.toml"}"\n'
-            "price = {input = 1.0, output = 2.0}\n",
-            encoding="utf-8",
-        )
+        model = f'backend = "scripted"\npath = "{home / "script.toml"}"\nprice = {{input = 1, output = 2}}\n'
+        models = "".join(f"[models.{name}]\n{model}" for name in (MODEL, OTHER_MODEL))
+        (home / "server.toml").write_text(f"[server]\nport = {self.port}\n{models}", encoding="utf-8")
         (home / "config.toml").write_text(
             f'model = "{MODEL}"\nmodel_provider = "scripted"\n{config}\n'
             f'[model_providers.scripted]\nname = "scripted"\nbase_url = "http://127.0.0.1:{self.port}/v1"\n',

@@ -29,6 +29,7 @@ from fulgur.ui.tui.status import Meter
 from fulgur.ui.tui.surface import TERMINAL_GONE, Surface
 from fulgur.ui.tui.theme import paint
 from fulgur.ui.tui.transcript import REWRITE
+from fulgur.ui.tui.wrap import shorten
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -92,7 +93,8 @@ class Tui(Surface):
 
     def _start(self) -> None:
         folder = str(self.settings.workspace).replace(str(Path.home()), "~", 1)
-        self.transcript.add("banner", [paint([("user", "fulgur "), ("dim", f"{__version__}  {folder}")])])
+        banner = shorten(f"{__version__}  {folder}", self.screen.width - 7)
+        self.transcript.add("banner", [paint([("user", "fulgur "), ("dim", banner)])])
         self.say("/help shows commands and keys, @ names a file")
         self.screen.flush_rows()
         loop = asyncio.get_running_loop()
@@ -125,14 +127,12 @@ class Tui(Surface):
     async def _open(self) -> None:
         try:
             agent = await open_agent(self.settings, self._session)
-        except FulgurError as error:
-            self.opening = False
-            self.complain(error.message, error.hint or "")
-            self._give_back_pending()
-            return
         except Exception as error:
             self.opening = False
-            self.crashed(error)
+            if isinstance(error, FulgurError):
+                self.complain(error.message, error.hint or "")
+            else:
+                self.crashed(error)
             self._give_back_pending()
             return
         self.opening = False
