@@ -155,15 +155,19 @@ def test_type_ahead_and_warm_up_fill_the_cache(folder: Path) -> None:
 
 
 def test_a_partial_message_is_continued(folder: Path) -> None:
-    """Greedy decoding: the rest of an answer is the same whether it was cut or not."""
+    """Not answered: the prompt ends inside it, and what comes is only the rest."""
 
     async def main() -> None:
-        async with connected(folder) as (connection, _):
-            whole = await ask(connection, input="tell me", max_output_tokens=20)
-            part = await ask(connection, input="tell me", max_output_tokens=8)
-            open_message = {**part.output[0], "status": "in_progress"}
-            rest = await ask(connection, input=[user_message("tell me"), open_message], max_output_tokens=12)
-            assert part.output_text + rest.output_text == whole.output_text
+        async with connected(folder) as (connection, backend):
+            content = [{"type": "output_text", "text": "Once upon a"}]
+            message = {"type": "message", "role": "assistant", "status": "in_progress", "content": content}
+            items = [user_message("tell me"), message]
+            rest = await ask(connection, input=items, max_output_tokens=12)
+            assert rest.output_text and not rest.output_text.startswith("Once")
+            prompt = backend.prompts.of(Turn(Conversation(items)))
+            assert prompt.text.endswith("<|im_start|>assistant\nOnce upon a")
+            done = backend.prompts.of(Turn(Conversation([items[0], {**message, "status": "completed"}])))
+            assert done.text.endswith("Once upon a<|im_end|>\n<|im_start|>assistant\n")
 
     go(main())
 

@@ -6,13 +6,11 @@ import json
 import os
 import queue
 import subprocess
+import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
-
-from fulgur.ui.commands.connect import write_profile
 
 
 class Codex:
@@ -23,9 +21,10 @@ class Codex:
         self.home = folder / "home"
         self.work = folder / "work"
         self.work.mkdir(parents=True)
-        with urllib.request.urlopen(f"{base_url}/models") as answer:
-            models = json.load(answer)["models"]
-        profile, _ = write_profile(self.home, base_url, models, model, None)
+        command = [sys.executable, "-m", "fulgur", "connect", "codex", "--url", base_url, "-m", model]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0 and "codex -p fulgur" in done.stdout, done.stderr
+        profile = self.home / "fulgur.config.toml"
         if not websocket:
             profile.write_text(profile.read_text().replace("supports_websockets = true", "supports_websockets = false"))
         # The app-server has no -p: it reads the profile as its main config.

@@ -72,6 +72,8 @@ class LocalGeneration(Generation):
     def steer(self, items: list[Item]) -> bool:
         if self._ended or self._cancelled or self._engine is None or self._constraint is not None:
             return False
+        if raw_prompt(self._turn):
+            raise ApiError(400, "steering_not_supported", "A raw prompt cannot be steered; cancel it and send another.")
         steer = self._backend.prompts.steer(items)
         self._steers.append((items, steer))
         self._engine.steer(steer.tokens)
@@ -125,9 +127,8 @@ class LocalGeneration(Generation):
             self._prompt = backend.raw_prompt(self._asked)
             stops = backend.stop_tokens()
         else:
-            last = self._turn.conversation.last()
             self._prompt = await backend.prompt(self._turn, thinking=self._constraint is None)
-            if last is not None and last.get("type") == "raw_prompt":
+            if raw_prompt(self._turn):
                 stops = backend.stop_tokens()
             elif self._constraint is None or self._constraint.call is None:
                 self._splitter = self._new_splitter(self._prompt.text)
@@ -146,8 +147,7 @@ class LocalGeneration(Generation):
     def _submit(self, tokens: list[int], grammar: GrammarSpec | None, stops: tuple[int, ...]) -> None:
         backend = self._backend
         tokenizer = backend.prompts.tokenizer
-        last = self._turn.conversation.last() if self._turn is not None else None
-        raw = last if last is not None and last.get("type") == "raw_prompt" else {}
+        raw = raw_prompt(self._turn)
         prediction = self._turn.prediction if self._turn is not None and not raw else raw.get("draft")
         visible = set(marker_tokens(backend.prompts.format, tokenizer))
         if raw:  # the edit format's answers are told apart by these
@@ -276,6 +276,12 @@ class LocalGeneration(Generation):
                 self._usage.output_tokens = self._written
                 reason = event.reason if event.reason in ("length", "cancelled") else "tool_calls"
                 yield Finish(reason, self._usage)
+
+
+def raw_prompt(turn: Turn | None) -> Item:
+    """The last item, if it is a prompt in the model's own format, else an empty one."""
+    last = turn.conversation.last() if turn is not None else None
+    return last if last is not None and last.get("type") == "raw_prompt" else {}
 
 
 def sampling_params(

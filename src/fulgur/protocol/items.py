@@ -82,6 +82,16 @@ class InputAdditionalTools(msgspec.Struct):
     role: Role | None = None
 
 
+class InputRawPrompt(msgspec.Struct):
+    """Ours: a prompt in the model's own format (special tokens spelled out), for models that edit and do not chat.
+
+    `draft` is the text the answer will mostly repeat: the edit drafter follows it.
+    """
+
+    text: str
+    draft: str | None = None
+
+
 INPUT_TYPES: dict[str, type[msgspec.Struct]] = {
     "message": InputMessage,
     "function_call": InputFunctionCall,
@@ -92,6 +102,7 @@ INPUT_TYPES: dict[str, type[msgspec.Struct]] = {
     "compaction": InputCompaction,
     "item_reference": InputReference,
     "additional_tools": InputAdditionalTools,
+    "raw_prompt": InputRawPrompt,
 }
 
 

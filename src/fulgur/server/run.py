@@ -84,14 +84,14 @@ class Run:
             raise ApiError(400, "response_already_completed", "The response has ended.")
         if len(self._steers) + len(self._token_steers) >= steering.MAX_PENDING:
             raise ApiError(400, "too_many_pending_steers", f"At most {steering.MAX_PENDING} steers may wait.")
+        if not self.prepared.entry.backend.capabilities.chat:
+            raise ApiError(400, "steering_not_supported", f"The model '{self.response.model}' cannot be steered.")
         steer = steering.accept(request)
+        at_token = request.boundary == "token" and self._generation is not None
+        taken = at_token and self._generation is not None and self._generation.steer(steer.items)
+        (self._token_steers if taken else self._steers).append(steer)
         self.emitter.emit("response.steer.accepted", steer=steer.named())
         self.server.metrics.add("fulgur_steers_total", outcome="accepted")
-        at_token = request.boundary == "token" and self._generation is not None
-        if at_token and self._generation is not None and self._generation.steer(steer.items):
-            self._token_steers.append(steer)
-        else:
-            self._steers.append(steer)
 
     # --- the way of one create ---
 

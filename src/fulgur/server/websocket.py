@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from fulgur.backends.base import Conversation
+from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.request import CreateRequest, InterruptRequest, SteerRequest
 from fulgur.server import steering
@@ -183,9 +184,9 @@ class Session:
             if run is None:
                 raise self._not_active(request.previous_response_id)
             run.steer(request)
-        except ApiError as error:
-            code = error.code if error.code in _STEER_CODES else "invalid_input"
-            failed = ApiError(error.status, code, error.message)
+        except FulgurError as error:
+            code = error.code if isinstance(error, ApiError) and error.code in _STEER_CODES else "invalid_input"
+            failed = ApiError(400, code, error.message)
             sequence = run.emitter.sequence if run is not None else 0
             self.server.metrics.add("fulgur_steers_total", outcome="failed")
             self.send(steering.refusal(frame, failed, sequence, run.stream_id if run is not None else None))
