@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 from fulgur.agent.agent import Agent
 from fulgur.backends.base import Capabilities
 from fulgur.backends.scripted import Script, ScriptedBackend
 from fulgur.config.settings import Settings, load_settings
 from fulgur.protocol.agent import TURN_ENDS, AgentEvent, TextDelta, ToolFinished
+from fulgur.sandbox.choose import probes
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
 from fulgur.server.registry import Entry, Registry
 from fulgur.server.state import Server
 
 T = TypeVar("T")
+
+needs_sandbox = pytest.mark.skipif(not any(p.usable for p in probes()), reason="no sandbox works on this machine")
 
 
 def go(main: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
@@ -72,8 +76,10 @@ async def serving(
 
 
 def settings_for(base_url: str, workspace: Path, *overrides: str) -> Settings:
-    provider = [f"model_providers.test.base_url={base_url}", "model_provider=test"]
-    return load_settings(workspace, overrides=[*provider, *overrides])
+    given = [f"model_providers.test.base_url={base_url}", "model_provider=test"]
+    if not any(probe.usable for probe in probes()):
+        given.append("sandbox_mode=danger-full-access")  # a machine that has none: what needs one is skipped
+    return load_settings(workspace, overrides=[*given, *overrides])
 
 
 class Watch:

@@ -14,5 +14,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
-    folder.mkdir()
+    # Commands write in `sub`: Landlock lets them make nothing new at the top.
+    (folder / "sub").mkdir(parents=True)
     return folder

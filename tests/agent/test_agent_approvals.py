@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, go, needs_sandbox, say, serving
 
 from fulgur.agent.commands import covered, only_looks, rememberable_prefix, simple_commands
 from fulgur.protocol.agent import ApprovalAsked, ApprovalSettled, Decision, ToolFinished, TurnDone, TurnStopped
@@ -113,10 +113,11 @@ def run(command: str, **more: object) -> dict:  # type: ignore[type-arg]
 
 
 def test_on_request_runs_in_the_sandbox_without_asking(workspace: Path) -> None:
-    events = outcome(workspace, [run("echo x > a; cat a")], None)
+    events = outcome(workspace, [run("echo x > sub/a; cat sub/a")], None)
     assert outputs(events) == ["x"]
 
 
+@needs_sandbox
 def test_on_request_out_of_the_sandbox_is_asked(workspace: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     asked = run(f"touch {outside}", unsandboxed=True, reason="to see")
@@ -128,6 +129,7 @@ def test_on_request_out_of_the_sandbox_is_asked(workspace: Path, tmp_path: Path)
     assert outside.exists()
 
 
+@needs_sandbox
 def test_always_is_remembered_for_the_project(workspace: Path, tmp_path: Path) -> None:
     replies = [run(f"touch {tmp_path}/one", unsandboxed=True), {**say("first"), "times": 1}]
     events = outcome(workspace, [*replies, run(f"touch {tmp_path}/two", unsandboxed=True)], "always", prompts=2)
@@ -145,16 +147,17 @@ def test_always_is_remembered_for_the_project(workspace: Path, tmp_path: Path) -
 def test_untrusted_asks_for_all_but_looking(workspace: Path) -> None:
     replies = [
         run("ls"),
-        run("touch a"),
+        run("touch sub/a"),
         call("apply_patch", {"patch": "*** Begin Patch\n*** Add File: b\n+x\n*** End Patch"}, times=1),
     ]
     events = outcome(workspace, replies, "deny", "approval_policy=untrusted")
     assert sum(isinstance(e, ApprovalAsked) for e in events) == 2
-    assert not (workspace / "a").exists() and not (workspace / "b").exists()
+    assert not (workspace / "sub/a").exists() and not (workspace / "b").exists()
     outcome(workspace, replies, "once", "approval_policy=untrusted")
-    assert (workspace / "a").exists() and (workspace / "b").exists()
+    assert (workspace / "sub/a").exists() and (workspace / "b").exists()
 
 
+@needs_sandbox
 def test_on_failure_offers_to_run_outside(workspace: Path) -> None:
     base = Path(__file__).parents[2] / "build"  # seen from inside, unlike /tmp
     base.mkdir(exist_ok=True)
@@ -165,6 +168,7 @@ def test_on_failure_offers_to_run_outside(workspace: Path) -> None:
     outcome(workspace, [run("exit 3")], None, "approval_policy=on-failure")
 
 
+@needs_sandbox
 def test_never_refuses_without_asking(workspace: Path, tmp_path: Path) -> None:
     events = outcome(workspace, [run(f"touch {tmp_path}/x", unsandboxed=True)], None, "approval_policy=never")
     settled = next(e for e in events if isinstance(e, ApprovalSettled))
@@ -172,11 +176,13 @@ def test_never_refuses_without_asking(workspace: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@needs_sandbox
 def test_stop_ends_the_turn(workspace: Path) -> None:
-    events = outcome(workspace, [run("touch a", unsandboxed=True)], "stop")
+    events = outcome(workspace, [run("touch sub/a", unsandboxed=True)], "stop")
     assert isinstance(events[-1], TurnStopped)
 
 
+@needs_sandbox
 def test_read_only_refuses_every_write(workspace: Path) -> None:
     (workspace / "a").write_text("1\n")
     patch = "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** End Patch"
@@ -193,6 +199,8 @@ def test_no_sandbox_at_all_refuses_commands_but_not_reading(workspace: Path, mon
     monkeypatch.setattr(bubblewrap, "probe", lambda: Probe("bubblewrap", False, "`bwrap` is not installed"))
     monkeypatch.setattr(landlock, "probe", lambda: Probe("Landlock", False, "no Landlock"))
     (workspace / "a").write_text("x\n")
-    events = outcome(workspace, [run("echo hi"), call("read", {"path": "a"}, times=1)], None)
+    events = outcome(
+        workspace, [run("echo hi"), call("read", {"path": "a"}, times=1)], None, "sandbox_mode=workspace-write"
+    )
     assert "no sandbox works here" in outputs(events)[0] and "apt install bubblewrap" in outputs(events)[0]
     assert outputs(events)[1] == "    1\tx"

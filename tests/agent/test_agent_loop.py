@@ -42,13 +42,14 @@ def test_plain_answer(workspace: Path) -> None:
 def test_twelve_steps(workspace: Path) -> None:
     """Read, search, list, patch, edit and run over twelve answers, each output going back to the model."""
     (workspace / "a.py").write_text("def f():\n    return 1\n")
+    (workspace / "pkg").mkdir()
     patch = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    return 1\n+    return 2\n*** End Patch"
     steps = [
         call("list", {}),
         call("read", {"path": "a.py"}),
         call("search", {"pattern": "return"}),
         call("apply_patch", {"patch": patch}),
-        call("shell", {"command": "X=41; mkdir -p pkg; cd pkg"}),
+        call("shell", {"command": "X=41; cd pkg"}),
         call("shell", {"command": "echo $((X+1)); pwd"}),
         call("apply_patch", {"patch": "*** Begin Patch\n*** Add File: pkg/b.py\n+y = 1\n*** End Patch"}),
         call("edit", {"path": "pkg/b.py", "old": "y = 1", "new": "y = 2"}),

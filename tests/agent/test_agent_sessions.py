@@ -112,17 +112,18 @@ def test_finding_sessions(workspace: Path, home: Path) -> None:
 
 def test_undo_brings_back_every_byte(workspace: Path) -> None:
     """Changed, deleted, created, renamed, made executable, linked: by tools and by shell commands alike."""
-    (workspace / "sub/empty").mkdir(parents=True)
-    (workspace / "a.bin").write_bytes(bytes(range(256)))
-    (workspace / "sub/b.txt").write_bytes(b"one\r\ntwo\r\n")
-    (workspace / "run.sh").write_text("#!/bin/sh\n")
-    (workspace / "link").symlink_to("a.bin")
-    (workspace / ".env").write_text("KEY=1\n")
+    p = workspace / "p"
+    (p / "sub/empty").mkdir(parents=True)
+    (p / "a.bin").write_bytes(bytes(range(256)))
+    (p / "sub/b.txt").write_bytes(b"one\r\ntwo\r\n")
+    (p / "run.sh").write_text("#!/bin/sh\n")
+    (p / "link").symlink_to("a.bin")
+    (p / ".env").write_text("KEY=1\n")
     (workspace / ".gitignore").write_text(".env\nbuild/\n")
     before = contents(workspace)
-    patch = "*** Begin Patch\n*** Update File: sub/b.txt\n@@\n-one\n+1\n*** Add File: new.py\n+x = 1\n*** End Patch"
+    patch = "*** Begin Patch\n*** Update File: p/sub/b.txt\n@@\n-one\n+1\n*** Add File: new.py\n+x = 1\n*** End Patch"
     shell = (
-        "printf 'changed' > a.bin; rm .env; mv run.sh sub/go.sh; chmod +x sub/go.sh; rmdir sub/empty; "
+        "cd p; printf 'changed' > a.bin; rm .env; mv run.sh sub/go.sh; chmod +x sub/go.sh; rmdir sub/empty; "
         "mkdir -p made/deep; echo x > made/deep/file; rm link; ln -s sub link; rm -r sub/b.txt; mkdir sub/b.txt"
     )
     replies = [call("apply_patch", {"patch": patch}, times=1), call("shell", {"command": shell}, times=1), say("ok")]
@@ -135,7 +136,8 @@ def test_undo_brings_back_every_byte(workspace: Path) -> None:
             await watch.agent.undo()
             assert contents(workspace) == before
             undone = await watch.until(Undone)
-            assert {"a.bin", ".env", "run.sh", "link", "sub/b.txt", "made/deep/file", "new.py"} <= set(undone.paths)
+            names = ("a.bin", ".env", "run.sh", "link", "sub/b.txt", "made/deep/file")
+            assert {"new.py", *(f"p/{name}" for name in names)} <= set(undone.paths)
             assert undone.kept == ()
             with pytest.raises(FulgurError, match="nothing to undo"):
                 await watch.agent.undo()
@@ -144,7 +146,7 @@ def test_undo_brings_back_every_byte(workspace: Path) -> None:
 
 
 def test_undo_goes_back_turn_by_turn_also_after_resume(workspace: Path) -> None:
-    replies = [call("shell", {"command": f"echo {n} > f"}, match=f"^{n}", times=1) for n in (1, 2)] + [say("ok")]
+    replies = [call("shell", {"command": f"echo {n} > sub/f"}, match=f"^{n}", times=1) for n in (1, 2)] + [say("ok")]
 
     async def main() -> None:
         async with serving(replies) as server:
@@ -153,9 +155,9 @@ def test_undo_goes_back_turn_by_turn_also_after_resume(workspace: Path) -> None:
                 await watch.turn("2")
             async with agent_on(server, workspace, session="last") as watch:
                 await watch.agent.undo()
-                assert (workspace / "f").read_text() == "1\n"
+                assert (workspace / "sub/f").read_text() == "1\n"
                 await watch.agent.undo()
-                assert not (workspace / "f").exists()
+                assert not (workspace / "sub/f").exists()
 
     go(main())
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, go, needs_sandbox, say, serving
 
 from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError
@@ -15,7 +15,6 @@ def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (workspace / "AGENTS.md").write_text("Project.")
-    (workspace / "sub").mkdir()
     (workspace / "sub/RULES.md").write_text("Sub.")
 
     async def main() -> None:
@@ -55,15 +54,16 @@ def test_switching_the_model_changes_who_answers(workspace: Path) -> None:
     go(main())
 
 
+@needs_sandbox
 def test_a_profile_changes_the_sandbox(home: Path, workspace: Path) -> None:
     (home / "config.toml").write_text('[profiles.careful]\nsandbox_mode = "read-only"\n')
 
     async def main() -> None:
-        replies = [call("shell", {"command": "echo x > f"}, times=1), say("ok")]
+        replies = [call("shell", {"command": "echo x > sub/f"}, times=1), say("ok")]
         async with serving(replies) as server, agent_on(server, workspace) as watch:
             await watch.agent.set_profile("careful")
             await watch.turn("write")
-            assert not watch.of(ToolFinished)[0].ok and not (workspace / "f").exists()
+            assert not watch.of(ToolFinished)[0].ok and not (workspace / "sub/f").exists()
             assert watch.agent.status().sandbox.startswith("read-only, no network")
 
     go(main())

@@ -17,10 +17,11 @@ import pytest
 from agent_world import call, say, serving
 
 from fulgur.protocol import agent as events
+from fulgur.sandbox.choose import probes
 from fulgur.ui.cli import main
 
 REPLIES = [
-    call("shell", {"command": "echo hi > made.txt"}, match="make", times=1),
+    call("shell", {"command": "echo hi > sub/made.txt"}, match="make", times=1),
     say("Made it.", match="make"),
     say('{"answer": 42}', match="schema"),
     {"match": "fail", "steps": [{"text": "I try"}, {"fail": "the engine died"}]},
@@ -46,8 +47,9 @@ def base_url(home: Path) -> Iterator[str]:
     thread.start()
     while not ready:
         time.sleep(0.005)
+    mode = "" if any(p.usable for p in probes()) else 'sandbox_mode = "danger-full-access"\n'
     (home / "config.toml").write_text(
-        f'model_provider = "t"\n[model_providers.t]\nbase_url = "{ready[0]}"\n[features]\nguards = false\n'
+        f'model_provider = "t"\n{mode}[model_providers.t]\nbase_url = "{ready[0]}"\n[features]\nguards = false\n'
     )
     yield ready[0]
     loop.call_soon_threadsafe(stop.set)
@@ -70,8 +72,8 @@ def test_answer_on_stdout_the_rest_on_stderr(
     assert run(workspace, "make a file") == 0
     out, err = capsys.readouterr()
     assert out == "Made it.\n"
-    assert "tool loop: m calls tools" in err and "$ echo hi > made.txt" in err
-    assert (workspace / "made.txt").read_text() == "hi\n"
+    assert "tool loop: m calls tools" in err and "$ echo hi > sub/made.txt" in err
+    assert (workspace / "sub/made.txt").read_text() == "hi\n"
 
 
 def test_json_events(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fulgur.agent.approvals import Approvals
 from fulgur.agent.calls import Calls, StopTurn
 from fulgur.agent.changes import Changes
 from fulgur.agent.context import TurnContext
-from fulgur.agent.edit_path import EditPath
 from fulgur.agent.guards import Guards
 from fulgur.agent.history import STOPPED_OUTPUT, call_output, item_text
 from fulgur.agent.loop import ToolLoop
@@ -18,6 +17,9 @@ from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import TurnDone, TurnFailed, TurnStarted, TurnStopped, Warned, Way
 from fulgur.tools.base import Tool
+
+if TYPE_CHECKING:
+    from fulgur.agent.edit_path import EditPath
 
 
 class Turn:
@@ -46,6 +48,8 @@ class Turn:
         self._guards = Guards(context, bench)
         self._loop: ToolLoop | EditPath
         if way == "edit":
+            from fulgur.agent.edit_path import EditPath  # loads the refactoring engine, which the tool loop never needs
+
             self._loop = EditPath(context, bench.files, self._calls, self._check, context.state.recent_files())
         else:
             self._loop = ToolLoop(context, self._calls, self._check, format)
