@@ -78,6 +78,15 @@ class FolderSource:
         file = self._files[name]
         return to_float32(file.array(name), file.entries[name].dtype)
 
+    def has(self, name: str) -> bool:
+        return name in self._files
+
+    def raw(self, name: str) -> tuple[memoryview, str, tuple[int, ...]]:
+        """The stored bytes of a tensor, its type and shape; types that only a GPU reads too (fp8)."""
+        file = self._files[name]
+        entry = file.entries[name]
+        return file.view(entry), entry.dtype, entry.shape
+
     def native(self, name: str) -> tuple[int, int] | None:
         return None
 

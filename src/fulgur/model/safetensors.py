@@ -92,6 +92,10 @@ class SafetensorsFile:
             if entry.stop - entry.start != expected:
                 raise FulgurError(f"{where}: expected {expected} bytes, found {entry.stop - entry.start}")
 
+    def view(self, entry: Entry) -> memoryview:
+        """The stored bytes, of any type."""
+        return memoryview(self._map)[entry.start : entry.stop]
+
     def array(self, name: str) -> npt.NDArray[Any]:
         """A view of the map, in the stored type (bf16 as uint16)."""
         entry = self.entries[name]

@@ -1,0 +1,266 @@
+// Attention of a step's rows over their sequences: norm and rope of the new queries and keys, the cache, split softmax.
+//
+// A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works through its
+// keys 64 at a time with a running maximum and sum. HEAD_DIM / 8 lanes hold a key (16 bytes each) and reduce its dot product
+// with each of the GROUP queries by shuffles. Keys and values of this step's own rows are not in the cache yet: whoever
+// needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that ends at
+// the row itself stores them. The last unit of a (row, head) to finish adds the splits up in ascending order.
+#pragma once
+#include "common.cuh"
+
+constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
+constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
+
+struct AttentionScratch {
+  float q[GROUP][HEAD_DIM];                // normed, turned, times log2(e) / sqrt(head_dim)
+  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];
+  float score[GROUP][KV_BLOCK];
+  float peak[GROUP], total[GROUP], shrink[GROUP];
+  alignas(16) float sum[WARPS][GROUP][HEAD_DIM];
+};
+static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
+
+__device__ __forceinline__ int split_length(int position) {
+  int length = KV_BLOCK;
+  while ((position + length) / length > MAX_SPLITS) length *= 2;
+  return length;
+}
+
+// One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, first, second)` gets values i, i + half.
+template <class Put>
+__device__ __forceinline__ void project(const Args& args, int layer, int row, int head, int position, const float* norm,
+                                        bool turn, Put put) {
+  constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF + 31) / 32;
+  int lane = threadIdx.x & 31;
+  float a[PAIRS], b[PAIRS], sum = 0;
+#pragma unroll
+  for (int j = 0; j < PAIRS; ++j) {
+    int i = j * 32 + lane;
+    a[j] = b[j] = 0;
+    if (i < HALF) {
+#pragma unroll
+      for (int s = 0; s < Qkv::SPLIT; ++s) {
+        const float* from = args.qkv + ((long long)s * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + i;
+        a[j] += load(from);
+        b[j] += load(from + HALF);
+      }
+      if (QKV_BIAS) {
+        const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM + i;
+        a[j] += bias[0];
+        b[j] += bias[HALF];
+      }
+    }
+    sum += a[j] * a[j] + b[j] * b[j];
+  }
+  float inverse = 1.f;
+  if (QK_NORM && norm) inverse = 1.f / sqrtf(warp_sum(sum) / HEAD_DIM + NORM_EPS);
+#pragma unroll
+  for (int j = 0; j < PAIRS; ++j) {
+    int i = j * 32 + lane;
+    if (i >= HALF) continue;
+    float p = a[j], q = b[j];
+    if (QK_NORM && norm) {
+      p = p * inverse * norm[i];
+      q = q * inverse * norm[i + HALF];
+    }
+    if (turn) {
+      const float* rope = args.rope + (long long)position * HEAD_DIM;
+      float c = rope[i], s = rope[i + HALF], old = p;
+      p = old * c - q * s;
+      q = q * c + old * s;
+    }
+    put(i, p, q);
+  }
+}
+
+__device__ __forceinline__ bf16* cache_at(const Args& args, int layer, int kind, const int* table, int head, int position) {
+  long long block = table[position / KV_BLOCK];
+  return args.kv + ((((long long)layer * 2 + kind) * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM) +
+         position % KV_BLOCK * HEAD_DIM;
+}
+
+// Draw the keys and values that this CTA will attend to into L2; their addresses are known before the projections are.
+__device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
+  int position = shared.position[0], length = split_length(position), splits = position / length + 1;
+  if (shared.rows != 1) return;
+  const int* table = args.tables + shared.table[0] * args.table_width;
+  for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += gridDim.x) {
+    int head = unit % KV_HEADS, begin = unit / KV_HEADS * length, end = min(begin + length, position);
+    constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;     // cache lines of one block of one head
+    for (int at = begin; at < end; at += KV_BLOCK)
+      for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
+        prefetch_l2((const char*)cache_at(args, layer, i / LINES, table, head, at) + i % LINES * 128);
+  }
+}
+
+__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, int row, int head, int split) {
+  AttentionScratch& s = *(AttentionScratch*)area;
+  const float* norms = args.norms + layer * NORM_STRIDE;
+  int position = shared.position[row], first = shared.first[row], warp = threadIdx.x >> 5;
+  int length = split_length(position), splits = position / length + 1;
+  int begin = split * length, end = min(begin + length, position + 1);
+  const int* table = args.tables + shared.table[row] * args.table_width;
+  const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
+  for (int g = warp; g < GROUP; g += WARPS)
+    project(args, layer, row, head * GROUP + g, position, norms + Q_NORM_AT, true, [&](int i, float a, float b) {
+      s.q[g][i] = a * scale;
+      s.q[g][i + HEAD_DIM / 2] = b * scale;
+    });
+  // Row j of this sequence in this step is row - (position - first) + j of the step.
+  for (int at = max(begin, first) + warp; at < end; at += WARPS) {
+    int j = at - first, from = row - (position - at);
+    project(args, layer, from, HEADS + head, at, norms + K_NORM_AT, true, [&](int i, float a, float b) {
+      s.key[j][i] = to_bf16(a);
+      s.key[j][i + HEAD_DIM / 2] = to_bf16(b);
+    });
+    project(args, layer, from, HEADS + KV_HEADS + head, at, nullptr, false, [&](int i, float a, float b) {
+      s.value[j][i] = to_bf16(a);
+      s.value[j][i + HEAD_DIM / 2] = to_bf16(b);
+    });
+  }
+  if (threadIdx.x < GROUP) {
+    s.peak[threadIdx.x] = -INF;
+    s.total[threadIdx.x] = 0;
+  }
+  __syncthreads();
+  if (end == position + 1 && threadIdx.x < 2 * LANES_PER_KEY) {
+    int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
+    *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
+  }
+  int part = threadIdx.x % LANES_PER_KEY;      // which 8 dimensions
+  float acc[GROUP][8];
+#pragma unroll
+  for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) acc[g][i] = 0;
+  for (int block = begin; block < end; block += KV_BLOCK) {
+    uint4 k[KEY_PASSES], v[KEY_PASSES];
+#pragma unroll
+    for (int p = 0; p < KEY_PASSES; ++p) {
+      int at = block + p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
+      k[p] = v[p] = make_uint4(0, 0, 0, 0);
+      if (at < end && at < block + KV_BLOCK) {
+        if (at < first) {
+          k[p] = load16(cache_at(args, layer, 0, table, head, at) + part * 8);
+          v[p] = load16(cache_at(args, layer, 1, table, head, at) + part * 8);
+        } else {
+          k[p] = *(uint4*)(s.key[at - first] + part * 8);
+          v[p] = *(uint4*)(s.value[at - first] + part * 8);
+        }
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+      float4 q0 = *(float4*)(s.q[g] + part * 8), q1 = *(float4*)(s.q[g] + part * 8 + 4);
+#pragma unroll
+      for (int p = 0; p < KEY_PASSES; ++p) {
+        float dot = q0.x * low(k[p].x) + q0.y * high(k[p].x) + q0.z * low(k[p].y) + q0.w * high(k[p].y) +
+                    q1.x * low(k[p].z) + q1.y * high(k[p].z) + q1.z * low(k[p].w) + q1.w * high(k[p].w);
+#pragma unroll
+        for (int i = LANES_PER_KEY / 2; i; i >>= 1) dot += __shfl_xor_sync(~0u, dot, i);
+        int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
+        if (part == 0 && j < KV_BLOCK) s.score[g][j] = block + j < end ? dot : -INF;
+      }
+    }
+    __syncthreads();
+    for (int g = warp; g < GROUP; g += WARPS) {
+      int lane = threadIdx.x & 31;
+      float a = s.score[g][lane], b = s.score[g][lane + 32], old = s.peak[g];
+      float peak = fmaxf(old, warp_max(fmaxf(a, b)));
+      a = exp2f(a - peak);
+      b = exp2f(b - peak);
+      s.score[g][lane] = a;
+      s.score[g][lane + 32] = b;
+      float total = warp_sum(a + b);
+      if (lane == 0) {
+        float shrink = exp2f(old - peak);
+        s.peak[g] = peak;
+        s.shrink[g] = shrink;
+        s.total[g] = s.total[g] * shrink + total;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int g = 0; g < GROUP; ++g) {
+      float shrink = s.shrink[g];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) acc[g][i] *= shrink;
+#pragma unroll
+      for (int p = 0; p < KEY_PASSES; ++p) {
+        int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
+        float w = j < KV_BLOCK ? s.score[g][j] : 0.f;
+        acc[g][0] += w * low(v[p].x);
+        acc[g][1] += w * high(v[p].x);
+        acc[g][2] += w * low(v[p].y);
+        acc[g][3] += w * high(v[p].y);
+        acc[g][4] += w * low(v[p].z);
+        acc[g][5] += w * high(v[p].z);
+        acc[g][6] += w * low(v[p].w);
+        acc[g][7] += w * high(v[p].w);
+      }
+    }
+    if (block + KV_BLOCK < end) __syncthreads();
+  }
+#pragma unroll
+  for (int g = 0; g < GROUP; ++g)
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+#pragma unroll
+      for (int step = LANES_PER_KEY; step < 32; step <<= 1) acc[g][i] += __shfl_xor_sync(~0u, acc[g][i], step);
+      if ((threadIdx.x & 31) < LANES_PER_KEY) s.sum[warp][g][part * 8 + i] = acc[g][i];
+    }
+  __syncthreads();
+  float* partial = args.partial + ((long long)row * KV_HEADS + head) * MAX_SPLITS * GROUP * (HEAD_DIM + 2);
+  float* out = partial + (long long)split * GROUP * (HEAD_DIM + 2);
+  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum += s.sum[w][g][dim];
+    if (splits == 1)
+      args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / s.total[g]);
+    else
+      out[g * (HEAD_DIM + 2) + dim] = sum;
+    if (splits > 1 && dim == 0) {
+      out[g * (HEAD_DIM + 2) + HEAD_DIM] = s.peak[g];
+      out[g * (HEAD_DIM + 2) + HEAD_DIM + 1] = s.total[g];
+    }
+  }
+  __syncthreads();
+  if (splits == 1) return;
+  if (threadIdx.x == 0) {
+    u32* counter = args.counters + 64 + row * KV_HEADS + head;
+    shared.last = add_acquire_release(counter, 1) + 1 == (u32)splits;
+    if (shared.last) *counter = 0;      // the next use is two barriers away
+  }
+  __syncthreads();
+  if (!shared.last) return;
+  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const float* from = partial + g * (HEAD_DIM + 2);
+    constexpr int NEXT = GROUP * (HEAD_DIM + 2);
+    float peak = -INF, total = 0, sum = 0;
+    for (int j = 0; j < splits; ++j) peak = fmaxf(peak, load(from + j * NEXT + HEAD_DIM));
+    for (int j = 0; j < splits; ++j) {
+      float shrink = exp2f(load(from + j * NEXT + HEAD_DIM) - peak);
+      total += shrink * load(from + j * NEXT + HEAD_DIM + 1);
+      sum += shrink * load(from + j * NEXT + dim);
+    }
+    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / total);
+  }
+  __syncthreads();
+}
+
+// Every unit of this CTA; `finished()` is called by all threads once for each (row, kv head) that this CTA completed.
+template <class Finished>
+__device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, Finished finished) {
+  int ctas = gridDim.x, next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
+  for (int row = 0; row < shared.rows; ++row) {
+    int position = shared.position[row], splits = position / split_length(position) + 1;
+    for (; next < KV_HEADS * splits; next += ctas) {
+      attention_unit(args, shared, area, layer, row, next % KV_HEADS, next / KV_HEADS);
+      if (splits == 1 || shared.last) finished();
+    }
+    next -= KV_HEADS * splits;
+  }
+}

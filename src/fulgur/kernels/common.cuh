@@ -1,0 +1,117 @@
+// The GPU engine's ground: the arguments of a step, the record a CTA keeps in shared memory, a wait for the grid, sums.
+//
+// `constants.h` is generated from the plan of one model on one GPU (kernels/gpu/header.py).
+#pragma once
+#include "constants.h"
+#include "ptx.cuh"
+
+constexpr int THREADS = 256, WARPS = 8, TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
+constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
+constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+constexpr int OPERAND_STRIDE = OPERAND_BLOCKS * 256 + 64;     // bytes of one row's operand; the 64 spread rows over banks
+
+// What the host tells a launch and what the launch keeps between steps. Read at the start of a step by every CTA.
+struct State {
+  int rows;                 // rows of this step
+  int steps;                // decode steps left in this launch
+  int done;                 // set by a stop token, the host's cancel flag or the last step; later steps do nothing
+  int produced;             // tokens written to the ring in this run
+  int stops;                // stop tokens in use
+  int error;                // a barrier that never completed
+  int token[MAX_ROWS];
+  int position[MAX_ROWS];
+  int first[MAX_ROWS];      // position of the first row of the same sequence in this step
+  int table[MAX_ROWS];      // row of the block tables
+  int stop[16];
+};
+
+// Pinned host memory: the device writes tokens and their count, the host writes cancel.
+struct Mailbox {
+  int count;
+  int cancel;
+  int finished;
+  int pad[13];
+  int token[RING];
+};
+
+struct Args {
+  const char* weights;      // the arena, laid out by the plan
+  const float* norms;       // per layer: attention norm, feed-forward norm, q norm, k norm, qkv bias; then the final norm
+  const bf16* embed;        // [vocab, d]
+  bf16* kv;                 // [layer][key, value][block][kv head][64][head_dim]
+  const float* rope;        // [context][cos half, sin half]
+  float* x;                 // [rows][d]
+  float* qkv;               // [split][rows][QKV_ROWS]
+  float* partial;           // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
+  bf16* attended;           // [rows][O blocks * 128]
+  float* router;            // [split][rows][experts]
+  bf16* h;                  // [rows][DOWN blocks * 128]
+  float* best;              // [cta][rows] value, then [cta][rows] index
+  float* logits;            // [rows][vocab] or null
+  const int* tables;        // [sequences][table_width]
+  u32* counters;            // 0: all, 32: heads, 64...: arrivals of one row's kv head
+  State* state;
+  Mailbox* mailbox;
+  long long kv_blocks;
+  int table_width;
+  int layer;                // the graph driver's layer; the persistent driver counts by itself
+};
+
+__device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ bf16 to_bf16(float v) { return (bf16)(pack_bf16(v, 0.f) & 0xffffu); }
+
+// Barriers are monotonic counters: an arrival is a release-add by one thread, a wait polls with acquire until the goal.
+// Nothing is reset inside a launch. A wait that never ends (a grid that is not resident at once) traps after seconds.
+__device__ __forceinline__ void await(const u32* counter, u32 goal, State* state) {
+  u32 spins = 0;
+  while ((int)(load_acquire(counter) - goal) < 0)
+    if (++spins > (1u << 26)) {
+      state->error = 1;
+      __trap();
+    }
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
+  return v;
+}
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int i = 16; i; i >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+  return v;
+}
+
+// Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
+// operand of a matrix product or the scratch of attention; the ring of weights.
+constexpr int SLICE_ROUNDS = 32, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
+struct Shared {
+  float sums[2][WARPS];
+  int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
+  int done, last, produced;
+#if EXPERTS
+  alignas(16) float logit[EXPERTS];
+  int expert[MAX_ROWS][CHOSEN];
+  float share[MAX_ROWS][CHOSEN];
+#endif
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
+__device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
+__device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
+
+// The step's rows, from global memory to shared. Ends with a block barrier.
+__device__ inline void load_state(Shared& shared, const State* state) {
+  if (threadIdx.x < MAX_ROWS) {
+    shared.token[threadIdx.x] = __ldcg(&state->token[threadIdx.x]);
+    shared.position[threadIdx.x] = __ldcg(&state->position[threadIdx.x]);
+    shared.first[threadIdx.x] = __ldcg(&state->first[threadIdx.x]);
+    shared.table[threadIdx.x] = __ldcg(&state->table[threadIdx.x]);
+  }
+  if (threadIdx.x == 0) {
+    shared.rows = __ldcg(&state->rows);
+    shared.done = __ldcg(&state->done);
+    shared.produced = __ldcg(&state->produced);
+  }
+  __syncthreads();
+}

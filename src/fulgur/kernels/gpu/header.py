@@ -1,0 +1,140 @@
+"""The constants of the CUDA sources for one plan and one driver, and the shared memory they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu.formats import CHUNK, FORMATS, TILE, WARPS
+from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
+
+RING = 4096  # tokens of the ring to the host
+SLICES = 32 * WARPS * TILE * 4
+DRIVERS = ("persistent", "graph")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bytes of shared memory of a CTA."""
+
+    depth: int
+    record: int
+    attention: int
+    area: int
+
+    @property
+    def total(self) -> int:
+        return self.record + SLICES + self.area + WARPS * self.depth * CHUNK
+
+    @property
+    def attention_only(self) -> int:
+        return self.record + SLICES + self.attention
+
+
+def _up(value: int, to: int = 128) -> int:
+    return -(-value // to) * to
+
+
+def operand_stride(plan: Plan) -> int:
+    return plan.operand_blocks * 256 + 64
+
+
+def layout(plan: Plan, driver: str, limit: int = 227 << 10, depth: int | None = None) -> Layout:
+    """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
+    c, rows = plan.config, plan.rows
+    group = c.n_heads // c.n_kv_heads
+    record = _up(64 + 4 * (5 * rows + 8) + 16 + 4 * c.n_experts + 8 * rows * c.experts_per_token)
+    keys = 4 * rows * c.head_dim
+    attention = _up(4 * group * c.head_dim * (1 + WARPS) + keys + 4 * group * (KV_BLOCK + 3) + 64)
+    area = _up(rows * operand_stride(plan))
+    if driver == "persistent":
+        area = max(area, attention)
+    deepest = max(m.format.chunks for m in plan.matrices.values())
+    share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
+    for choice in (depth,) if depth else (32, 16):
+        found = Layout(choice, record, attention, area)
+        if choice > deepest and found.total <= (limit if choice == 16 or depth else share):
+            return found
+    raise FulgurError(
+        f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
+    )
+
+
+def header(plan: Plan, driver: str, memory: Layout) -> str:
+    c = plan.config
+    names = [name for name in ("qkv", "o", "router", "gate_up", "down", "head") if name in plan.matrices]
+    usual, q_norm = plan.matrices["qkv"].format, 2 * c.d_model
+    bias = q_norm + 2 * c.head_dim
+    values: dict[str, object] = {
+        "D_MODEL": c.d_model,
+        "LAYERS": c.n_layers,
+        "HEADS": c.n_heads,
+        "KV_HEADS": c.n_kv_heads,
+        "HEAD_DIM": c.head_dim,
+        "FFN": c.d_expert if plan.moe else c.d_ffn,
+        "VOCAB": c.vocab_size,
+        "EXPERTS": c.n_experts,
+        "CHOSEN": c.experts_per_token,
+        "NORM_TOPK": int(c.norm_topk),
+        "QKV_BIAS": int(c.qkv_bias),
+        "QK_NORM": int(c.qk_norm),
+        "NORM_EPS": f"{c.norm_eps!r}f",
+        "ATTN_NORM_AT": 0,
+        "FFN_NORM_AT": c.d_model,
+        "Q_NORM_AT": q_norm,
+        "K_NORM_AT": q_norm + c.head_dim,
+        "BIAS_AT": bias,
+        "NORM_STRIDE": norm_stride(plan),
+        "LAYER_STRIDE": f"{plan.layer_stride}ll",
+        "CTAS": plan.ctas,
+        "MAX_ROWS": plan.rows,
+        "MAX_SPLITS": plan.max_splits,
+        "RING": RING,
+        "DEPTH": memory.depth,
+        "OPERAND_BLOCKS": plan.operand_blocks,
+        "SHARED_BYTES": memory.record,
+        "ATTENTION_BYTES": memory.attention,
+        "AREA_BYTES": memory.area,
+        "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
+        "ROUTER_DIFFERS": int(plan.moe and plan.matrices["router"].format != usual),
+    }
+    lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
+    lines += [f"#define {key} {value}" for key, value in values.items()]
+    lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
+    lines += [_struct(i, plan.matrices[name]) for i, name in enumerate(names)]
+    return "\n".join(lines) + "\n"
+
+
+def norm_stride(plan: Plan) -> int:
+    """float32 of a layer's small vectors: two norms, q and k norm, the bias of qkv; rounded up for 16-byte loads."""
+    c = plan.config
+    return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
+
+
+def _struct(index: int, m: Matrix) -> str:
+    units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
+    values = {
+        "ID": index,
+        "ROWS": m.rows,
+        "TILES": m.tiles,
+        "BLOCKS": m.blocks,
+        "COPY_BLOCKS": m.copy_blocks,
+        "SPLIT": m.split,
+        "KW": m.kw,
+        "FORMAT": m.format.code,
+        "CHUNKS": m.format.chunks,
+        "RECORD": m.format.record,
+        "BLOCK_BYTES": m.format.block_bytes,
+        "COPIES": m.copies,
+        "CHOSEN_COPIES": m.chosen,
+        "JOINED": int(m.joined),
+    }
+    constants = ", ".join(f"{key} = {value}" for key, value in values.items())
+    return (
+        f"struct {m.name.capitalize()} {{\n  static constexpr int {constants};\n"
+        f"  static constexpr long long OFFSET = {m.offset}ll, COPY_BYTES = {m.copy_bytes}ll;\n"
+        "  static __device__ __forceinline__ int first(int cta, int rows) "
+        f"{{ return (int)((long long)cta * ({units}) / CTAS); }}\n"
+        "  static __device__ __forceinline__ int slice(int split, int warp) "
+        "{ return (split * KW + warp) * BLOCKS / (SPLIT * KW); }\n};"
+    )

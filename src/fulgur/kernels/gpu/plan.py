@@ -1,0 +1,238 @@
+"""One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
+
+Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
+A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C), KW
+warps share a unit by cutting its blocks of 128 columns into slices, and 8 // KW units are worked on at a time. Slices
+are added in ascending order, so a result never depends on how many rows run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu.formats import BLOCK, TILE, WARPS, Format, format_named
+from fulgur.model.config import ModelConfig
+
+KV_BLOCK = 64  # tokens of a KV block, and the shortest attention split
+MAX_ROWS = 8  # columns of the matrix instruction
+ALIGN = 256
+_ROUND_COST = 0.25  # of a block: what a further round of units costs in reduction
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`copies` experts of `tiles` tiles each; `chosen` of them are used by one row. `joined`: the experts lie one after
+    another along K (the down projection adds them up), otherwise each gives its own rows."""
+
+    name: str
+    rows: int
+    cols: int
+    format: Format
+    split: int
+    kw: int
+    offset: int  # bytes, from the layer's start (from the arena's start for the head)
+    copies: int = 1
+    chosen: int = 1
+    joined: bool = False
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.rows // TILE)
+
+    @property
+    def copy_blocks(self) -> int:
+        """Blocks along K of one copy."""
+        return -(-self.cols // BLOCK)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along K that a unit adds up over all of its slices."""
+        return self.copy_blocks * (self.chosen if self.joined else 1)
+
+    @property
+    def copy_bytes(self) -> int:
+        return self.tiles * self.copy_blocks * self.format.block_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.copies * self.copy_bytes
+
+    @property
+    def bytes_per_row(self) -> int:
+        """What one token makes the GPU read of it."""
+        return self.chosen * self.copy_bytes
+
+    def units(self, n: int) -> int:
+        """Units of a step over n rows; dense matrices serve all rows at once."""
+        if self.copies == 1:
+            return self.tiles * self.split
+        return n * self.tiles * (1 if self.joined else self.chosen)
+
+    def range(self, cta: int, ctas: int, n: int) -> tuple[int, int]:
+        total = self.units(n)
+        return cta * total // ctas, (cta + 1) * total // ctas
+
+    def slice(self, split: int, warp: int) -> tuple[int, int]:
+        """The blocks that warp `warp` (of the unit's KW) adds up for this K split."""
+        total, index = self.split * self.kw, split * self.kw + warp
+        return index * self.blocks // total, (index + 1) * self.blocks // total
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`after`: the barrier that must have been passed; "all": every CTA arrived, "heads": every attended head did."""
+
+    name: str
+    layer: int
+    matrix: Matrix | None
+    reads: frozenset[str]
+    writes: frozenset[str]
+    after: str | None
+
+
+@dataclass
+class Plan:
+    config: ModelConfig
+    ctas: int
+    rows: int  # at most this many rows in one pass
+    matrices: dict[str, Matrix]
+    layer_stride: int
+    arena_bytes: int
+    prefetch: tuple[str, ...] = field(default=())  # drawn into L2 while the experts are not known yet
+
+    @property
+    def moe(self) -> bool:
+        return self.config.n_experts > 0
+
+    @property
+    def max_splits(self) -> int:
+        """Attention units of one row fill the GPU about once."""
+        most = max(self.ctas // self.config.n_kv_heads, 1)
+        return int(min(1 << (most.bit_length() - 1), 64))
+
+    def split_length(self, position: int) -> int:
+        """Keys of one attention split: a function of the position only."""
+        length = KV_BLOCK
+        while -(-(position + 1) // length) > self.max_splits:
+            length *= 2
+        return length
+
+    @property
+    def operand_blocks(self) -> int:
+        """The widest activation vector of any matrix, in blocks: the size of the operand buffer."""
+        return max(m.blocks for m in self.matrices.values())
+
+    @property
+    def weight_bytes_per_token(self) -> int:
+        layers = [m.bytes_per_row for name, m in self.matrices.items() if name != "head"]
+        return self.config.n_layers * sum(layers) + self.matrices["head"].bytes_per_row
+
+    def address(self, matrix: Matrix, layer: int, copy: int, tile: int, block: int) -> int:
+        base = matrix.offset + (0 if matrix.name == "head" else layer * self.layer_stride)
+        return base + copy * matrix.copy_bytes + (tile * matrix.copy_blocks + block) * matrix.format.block_bytes
+
+    def phases(self) -> Iterator[Phase]:
+        """The step in order. `x` is the residual, held in fp32 and updated in place by the rows' owners."""
+        m = self.matrices
+        for i in range(self.config.n_layers):
+            source = "token" if i == 0 else "x"
+            # Every CTA of the first phase writes its share of the embedding to x and reads the embedding itself.
+            first = {"qkv", "x"} if i == 0 else {"qkv"}
+            yield _phase("qkv", i, m["qkv"], {source}, first, "all")
+            yield _phase("attention", i, None, {"qkv", "kv"}, {"kv", "attended"}, "all")
+            yield _phase("o", i, m["o"], {"attended", "x"}, {"x"}, "heads")
+            if self.moe:
+                yield _phase("router", i, m["router"], {"x"}, {"router"}, "all")
+                yield _phase("gate_up", i, m["gate_up"], {"x", "router"}, {"h"}, "all")
+                yield _phase("down", i, m["down"], {"h", "x", "router"}, {"x"}, "all")
+            else:
+                yield _phase("gate_up", i, m["gate_up"], {"x"}, {"h"}, "all")
+                yield _phase("down", i, m["down"], {"h", "x"}, {"x"}, "all")
+        yield _phase("head", 0, m["head"], {"x"}, {"candidates", "logits"}, "all")
+        yield _phase("finish", 0, None, {"candidates"}, {"token"}, "all")
+
+
+def _phase(name: str, layer: int, matrix: Matrix | None, reads: set[str], writes: set[str], after: str) -> Phase:
+    return Phase(name, layer, matrix, frozenset(reads), frozenset(writes), after)
+
+
+def make_plan(
+    config: ModelConfig, *, weights: str = "bf16", head: str | None = None, ctas: int = 132, rows: int = MAX_ROWS
+) -> Plan:
+    """Cut a model for a GPU of `ctas` multiprocessors. The router stays in bf16: it decides where the rest goes."""
+    if config.head_dim not in (16, 32, 64, 128, 256) or config.d_model % 4:
+        raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
+    if config.n_heads // config.n_kv_heads > 16:
+        raise FulgurError(f"{config.n_heads} heads on {config.n_kv_heads} key/value heads: more than 16 share one")
+    if config.n_experts > 256 or config.experts_per_token > 16:
+        raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 256 on the GPU")
+    usual, last = format_named(weights), format_named(head or weights)
+    d, moe = config.d_model, config.n_experts > 0
+    matrices: dict[str, Matrix] = {}
+    offset = 0
+
+    def add(
+        name: str,
+        rows_: int,
+        cols: int,
+        fmt: Format,
+        splits: tuple[int, ...],
+        copies: int = 1,
+        chosen: int = 1,
+        joined: bool = False,
+    ) -> None:
+        nonlocal offset
+        matrices[name] = best = min(
+            (
+                Matrix(name, rows_, cols, fmt, split, kw, offset, copies, chosen, joined)
+                for split in splits
+                for kw in (1, 2, 4, 8)
+            ),
+            key=lambda m: _cost(m, ctas),
+        )
+        offset += -(-best.nbytes // ALIGN) * ALIGN
+
+    add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1, 2))
+    add("o", d, config.q_rows, usual, (1,))
+    if moe:
+        e, k = config.n_experts, config.experts_per_token
+        add("router", e, d, format_named("bf16"), (1, 2, 4))
+        add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
+        add("down", d, config.d_expert, usual, (1,), e, k, True)
+    else:
+        add("gate_up", 2 * -(-config.d_ffn // 8) * 8, d, usual, (1,))
+        add("down", d, config.d_ffn, usual, (1,))
+    stride, offset = offset, offset * config.n_layers
+    add("head", config.vocab_size, d, last, (1,))
+    return Plan(config, ctas, rows, matrices, stride, offset, ("qkv",) if moe else ())
+
+
+def _cost(matrix: Matrix, ctas: int) -> tuple[float, int, int]:
+    """Blocks that the busiest warp works through for one row, plus what rounds and splits cost."""
+    units = -(-matrix.units(1) // ctas)
+    rounds = -(-units // (WARPS // matrix.kw))
+    longest = max(b - a for a, b in (matrix.slice(s, w) for s in range(matrix.split) for w in range(matrix.kw)))
+    return rounds * (longest + _ROUND_COST) + 0.5 * (matrix.split - 1), matrix.split, matrix.kw
+
+
+def missing_barriers(phases: list[Phase]) -> list[str]:
+    """Phases that read or overwrite what no barrier has made safe: each must wait after whoever touched it before.
+
+    A barrier in front of a phase separates it from every earlier one: "all" plainly; "heads", which only the CTAs that
+    attended arrive at, because the others have read and written nothing since the "all" before it.
+    """
+    wrong: list[str] = []
+    open_writes: dict[str, str] = {}
+    open_reads: dict[str, str] = {}
+    for phase in phases:
+        if phase.after is not None:
+            open_writes, open_reads = {}, {}
+        where = f"{phase.layer}.{phase.name}"
+        wrong += [f"{where} reads {b} of {open_writes[b]}" for b in sorted(phase.reads) if b in open_writes]
+        wrong += [f"{where} overwrites {b} of {open_writes[b]}" for b in sorted(phase.writes) if b in open_writes]
+        wrong += [f"{where} overwrites {b} read by {open_reads[b]}" for b in sorted(phase.writes) if b in open_reads]
+        open_writes |= dict.fromkeys(phase.writes, where)
+        open_reads |= dict.fromkeys(phase.reads, where)
+    return wrong

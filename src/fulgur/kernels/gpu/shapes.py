@@ -1,0 +1,83 @@
+"""The shapes of the models that the GPU engine is measured on; weights are random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fulgur.model.config import FAMILIES, ModelConfig, RopeScaling
+
+
+def _shape(
+    family: str, vocab: int, d: int, layers: int, heads: tuple[int, int, int], ffn: int, **more: Any
+) -> ModelConfig:
+    usual: dict[str, Any] = {
+        "family": family,
+        "vocab_size": vocab,
+        "d_model": d,
+        "n_layers": layers,
+        "n_heads": heads[0],
+        "n_kv_heads": heads[1],
+        "head_dim": heads[2],
+        "d_ffn": ffn,
+        "norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "rope_scaling": None,
+        "max_context": 32768,
+        "tied": False,
+        "qkv_bias": FAMILIES[family].qkv_bias,
+        "qk_norm": FAMILIES[family].qk_norm,
+    }
+    return ModelConfig(**{**usual, **more})
+
+
+_LLAMA3 = RopeScaling("llama3", factor=32.0, original_context=8192)
+SHAPES: dict[str, ModelConfig] = {
+    "llama-3.2-1b": _shape(
+        "llama",
+        128256,
+        2048,
+        16,
+        (32, 8, 64),
+        8192,
+        rope_theta=5e5,
+        norm_eps=1e-5,
+        tied=True,
+        rope_scaling=_LLAMA3,
+        max_context=131072,
+    ),
+    "qwen2.5-coder-1.5b": _shape("qwen2", 151936, 1536, 28, (12, 2, 128), 8960, tied=True),
+    "qwen2.5-coder-7b": _shape("qwen2", 152064, 3584, 28, (28, 4, 128), 18944),
+    "qwen3-coder-30b-a3b": _shape(
+        "qwen3_moe",
+        151936,
+        2048,
+        48,
+        (32, 4, 128),
+        6144,
+        rope_theta=1e7,
+        max_context=262144,
+        n_experts=128,
+        experts_per_token=8,
+        d_expert=768,
+        norm_topk=True,
+    ),
+}
+# Small ones of every family, for checks: odd sizes on purpose.
+SMALL: dict[str, ModelConfig] = {
+    "llama": _shape("llama", 1003, 256, 2, (8, 2, 64), 520, max_context=4096),
+    "qwen2": _shape("qwen2", 1003, 192, 2, (6, 2, 32), 328, max_context=4096, tied=True),
+    "qwen3": _shape("qwen3", 1003, 256, 2, (4, 2, 128), 520, max_context=4096),
+    "qwen3_moe": _shape(
+        "qwen3_moe",
+        1003,
+        256,
+        2,
+        (8, 1, 64),
+        64,
+        max_context=4096,
+        n_experts=16,
+        experts_per_token=4,
+        d_expert=136,
+        norm_topk=True,
+    ),
+}

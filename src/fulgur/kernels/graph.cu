@@ -1,0 +1,118 @@
+// The graph driver: one kernel a phase, captured once into a CUDA graph with programmatic dependent launch.
+//
+// A kernel fills its ring with weights before it waits for the kernel in front of it. The plain path: every phase can be
+// looked at alone, and it runs where a cooperative launch cannot.
+#include "phases.cuh"
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
+
+// Weights known in advance: fill, wait, read the state. False when the run is over.
+template <class M, class S> __device__ inline bool begin(S& stream, const Args& args, Shared& shared, char* memory) {
+  let_successor_start();
+  if (M::COPIES == 1) {
+    stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, 1, false);
+  }
+  wait_for_predecessor();
+  load_state(shared, args.state);
+  if (shared.done) copy_wait<0>();
+  return !shared.done;
+}
+
+KERNEL step_qkv(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<Qkv>(stream, args, shared, memory)) return;
+  attention_prefetch(args, shared, args.layer);
+  const int* tokens = args.layer ? nullptr : shared.token;
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, shared.rows, [] {});
+  phase_qkv(stream, args, memory, shared.rows);
+}
+
+KERNEL step_attention(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  let_successor_start();
+  wait_for_predecessor();
+  load_state(shared, args.state);
+  if (!shared.done) attention(args, shared, area_of(memory), args.layer, [] {});
+}
+
+KERNEL step_o(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<O>(stream, args, shared, memory)) return;
+  operand_copy(area_of(memory), args.attended, O::COPY_BLOCKS * BLOCK, shared.rows);
+  phase_residual<O>(stream, args, memory, shared.rows);
+}
+
+#if EXPERTS
+KERNEL step_router(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<Router>(stream, args, shared, memory)) return;
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
+  phase_router(stream, args, memory, shared.rows);
+}
+#endif
+
+// The experts are not known before the router's kernel has ended: route, then open the stream.
+template <class M, class S> __device__ inline void open_experts(S& stream, const Args& args, Shared& shared, char* memory) {
+#if EXPERTS
+  route(args, shared);
+  stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, shared.rows, true);
+#endif
+}
+
+KERNEL step_gate_up(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<Gate_up>(stream, args, shared, memory)) return;
+  open_experts<Gate_up>(stream, args, shared, memory);
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
+  phase_gate_up(stream, args, shared, memory, shared.rows);
+}
+
+KERNEL step_down(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<Down>(stream, args, shared, memory)) return;
+  open_experts<Down>(stream, args, shared, memory);
+  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, shared.rows);
+  phase_residual<Down>(stream, args, memory, shared.rows);
+}
+
+KERNEL step_head(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream<DEPTH> stream;
+  if (!begin<Head>(stream, args, shared, memory)) return;
+  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, shared.rows, [] {});
+  phase_head(stream, args, memory, shared.rows);
+}
+
+// One CTA: the tokens, the ring, and the state of the next step.
+KERNEL step_finish(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  let_successor_start();
+  wait_for_predecessor();
+  load_state(shared, args.state);
+  if (shared.done) return;
+  choose(args, shared);
+  if (threadIdx.x) return;
+  State* state = args.state;
+  int left = state->steps - 1, many = state->steps > 1 || state->produced > 0;
+  bool done = left <= 0 || ((volatile Mailbox*)args.mailbox)->cancel || (many && is_stop(state, shared.token[0]));
+  publish(args, shared, done);
+  state->steps = left;
+  state->done = done;
+  state->produced += shared.rows;
+  state->token[0] = shared.token[0];
+  state->position[0] += 1;
+  state->first[0] = state->position[0];
+}

@@ -1,0 +1,75 @@
+// The right-hand side of a matrix product: up to 8 rows of activations as bf16 in shared memory, in the lanes' order.
+//
+// Columns 64 h + 16 t + 8 j .. + 7 of a block of 128 (h, j in 0..1, t in 0..3) lie at byte 256 * block + 64 * (2 h + j) + 16 t:
+// a lane's four 16-byte loads of a block are then contiguous over the four lanes that share a row, and rows are padded by
+// 64 bytes, so that no two lanes of a load phase meet in a bank.
+#pragma once
+#include "common.cuh"
+
+__device__ __forceinline__ int operand_offset(int k) {   // k a multiple of 4
+  return (k >> 7) * 256 + ((k >> 6) & 1) * 128 + ((k >> 3) & 1) * 64 + ((k >> 4) & 3) * 16 + (k & 7) * 2;
+}
+
+// A vector that is bf16 already (attended heads, SwiGLU's result): `stride` values a row, a multiple of 128.
+__device__ inline void operand_copy(char* operand, const bf16* from, int stride, int rows) {
+  int pieces = stride / 8;
+  for (int row = 0; row < rows; ++row)
+    for (int i = threadIdx.x; i < pieces; i += THREADS)
+      *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(i * 8)) = load16(from + (long long)row * stride + i * 8);
+  __syncthreads();
+}
+
+constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
+
+// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. `tokens` not null: the rows are embeddings, and each CTA also writes its
+// share of them to the residual. The weights are read before the barrier, `ready` waits for it.
+template <class Ready>
+__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, const int* tokens,
+                                    int rows, Ready ready) {
+  float4 w[PER_THREAD];
+#pragma unroll
+  for (int i = 0; i < PER_THREAD; ++i) {
+    int at = (i * THREADS + threadIdx.x) * 4;
+    w[i] = at < D_MODEL ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
+  }
+  ready();
+  for (int row = 0; row < rows; ++row) {
+    float4 v[PER_THREAD];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+      int at = (i * THREADS + threadIdx.x) * 4;
+      v[i] = make_float4(0, 0, 0, 0);
+      if (at < D_MODEL) {
+        if (tokens) {
+          uint2 e = *(const uint2*)(args.embed + (long long)tokens[row] * D_MODEL + at);
+          v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
+          if (at / 4 % (int)gridDim.x == (int)blockIdx.x) *(float4*)(args.x + row * D_MODEL + at) = v[i];
+        } else {
+          v[i] = load4(args.x + row * D_MODEL + at);
+        }
+      }
+      sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+    }
+    sum = warp_sum(sum);
+    float* sums = shared.sums[row & 1];
+    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = sum;
+    __syncthreads();
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) total += sums[i];
+    float inverse = 1.f / sqrtf(total / D_MODEL + NORM_EPS);
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+      int at = (i * THREADS + threadIdx.x) * 4;
+      if (at < D_MODEL)
+        *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(at)) =
+            make_uint2(pack_bf16(v[i].x * inverse * w[i].x, v[i].y * inverse * w[i].y),
+                       pack_bf16(v[i].z * inverse * w[i].z, v[i].w * inverse * w[i].w));
+    }
+    // Columns beyond the model's width meet weights that are zero; they must be finite.
+    for (int k = D_MODEL + threadIdx.x * 4; k < (D_MODEL + BLOCK - 1) / BLOCK * BLOCK; k += THREADS * 4)
+      *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = make_uint2(0, 0);
+  }
+  __syncthreads();
+}

@@ -1,0 +1,101 @@
+// The persistent driver: one cooperative launch, one CTA a multiprocessor, many decode steps.
+//
+// All CTAs walk through the same phases; a grid barrier stands between a phase and the next that reads it. The weight stream
+// runs ahead across barriers. An arrival comes as soon as a phase's stores are done, the wait as late as possible: norm
+// weights, keys and values of the next attention and, while experts are unknown, the next layer's weights are drawn
+// in between.
+#include "phases.cuh"
+
+struct Grid {
+  const Args& args;
+  u32 all = 0, heads = 0;
+  __device__ Grid(const Args& a) : args(a) {}
+  __device__ void arrive_all() {
+    __syncthreads();
+    all += CTAS;
+    if (threadIdx.x == 0) arrive(args.counters);
+  }
+  __device__ void wait_all() {
+    if (threadIdx.x == 0) await(args.counters, all, args.state);
+    __syncthreads();
+  }
+  __device__ void wait_heads(int arrivals) {
+    heads += arrivals;
+    if (threadIdx.x == 0) await(args.counters + 32, heads, args.state);
+    __syncthreads();
+  }
+};
+
+#if EXPERTS
+// The part of the next layer's projections that this CTA will stream, into L2.
+__device__ inline void prefetch_next_layer(const Args& args, int layer) {
+  if (layer + 1 == LAYERS) return;
+  constexpr long long UNIT = (long long)Qkv::COPY_BLOCKS * Qkv::BLOCK_BYTES;
+  int first = Qkv::first(blockIdx.x, 1), last = Qkv::first(blockIdx.x + 1, 1);
+  const char* from = args.weights + Qkv::OFFSET + (layer + 1) * LAYER_STRIDE;
+  if (Qkv::SPLIT > 1) first /= Qkv::SPLIT, last /= Qkv::SPLIT;
+  for (long long at = first * UNIT + threadIdx.x * 128; at < last * UNIT; at += THREADS * 128) prefetch_l2(from + at);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  char* area = area_of(memory);
+  Grid grid(args);
+  load_state(shared, args.state);
+  if (shared.done) return;
+  const int rows = shared.rows, steps = __ldcg(&args.state->steps);
+  Stream<DEPTH> stream;
+  stream.open(args, &shared, area + AREA_BYTES, Qkv::ID, 0, Head::ID, 0, steps > 1, rows, false);
+  for (int step = 0;; ++step) {
+    for (int layer = 0; layer < LAYERS; ++layer) {
+      attention_prefetch(args, shared, layer);
+      operand_norm(area, shared, args, norm_of(args, layer, ATTN_NORM_AT), layer ? nullptr : shared.token, rows, [&] {
+        if (layer) grid.wait_all();
+      });
+      phase_qkv(stream, args, memory, rows);
+      grid.arrive_all();
+      grid.wait_all();
+      attention(args, shared, area, layer, [&] {
+        if (threadIdx.x == 0) arrive(args.counters + 32);
+      });
+      grid.wait_heads(rows * KV_HEADS);
+      operand_copy(area, args.attended, O::COPY_BLOCKS * BLOCK, rows);
+      phase_residual<O>(stream, args, memory, rows);
+      grid.arrive_all();
+      operand_norm(area, shared, args, norm_of(args, layer, FFN_NORM_AT), nullptr, rows, [&] { grid.wait_all(); });
+#if EXPERTS
+      phase_router(stream, args, memory, rows);
+      grid.arrive_all();
+      prefetch_next_layer(args, layer);
+      grid.wait_all();
+      route(args, shared);
+      stream.resume();
+#endif
+      phase_gate_up(stream, args, shared, memory, rows);
+      grid.arrive_all();
+      grid.wait_all();
+      operand_copy(area, args.h, Down::BLOCKS * BLOCK, rows);
+      phase_residual<Down>(stream, args, memory, rows);
+      grid.arrive_all();
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
+    operand_norm(area, shared, args, norm_of(args, LAYERS, 0), nullptr, rows, [&] { grid.wait_all(); });
+    phase_head(stream, args, memory, rows);
+    grid.arrive_all();
+    grid.wait_all();
+    choose(args, shared);
+    bool done = step + 1 == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
+    if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
+    if (done) break;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      shared.position[0] += 1;
+      shared.first[0] = shared.position[0];
+      shared.produced += 1;
+    }
+    __syncthreads();
+  }
+  copy_wait<0>();
+}

@@ -1,0 +1,61 @@
+// The phases of a step that multiply a matrix: what each does with its sums. Both drivers call these.
+#pragma once
+#include "attention.cuh"
+#include "finish.cuh"
+#include "linear.cuh"
+#include "router.cuh"
+
+template <class S> __device__ inline void phase_qkv(S& stream, const Args& args, char* memory, int rows) {
+  linear<Qkv, false>(stream, memory, rows, [&](int unit, int row, int r, float sum, float) {
+    int split = Qkv::SPLIT > 1 ? unit / Qkv::TILES : 0, at = unit % Qkv::TILES * TILE + r;
+    if (at < Qkv::ROWS) args.qkv[((long long)split * MAX_ROWS + row) * QKV_ROWS + at] = sum;
+  });
+}
+
+template <class M, class S> __device__ inline void phase_residual(S& stream, const Args& args, char* memory, int rows) {
+  linear<M, false>(stream, memory, rows, [&](int unit, int column, int r, float sum, float) {
+    int row = M::COPIES > 1 ? unit / M::TILES : column, at = unit % M::TILES * TILE + r;
+    if (at < D_MODEL) args.x[row * D_MODEL + at] = load(args.x + row * D_MODEL + at) + sum;
+  });
+}
+
+#if EXPERTS
+template <class S> __device__ inline void phase_router(S& stream, const Args& args, char* memory, int rows) {
+  linear<Router, false>(stream, memory, rows, [&](int unit, int row, int r, float sum, float) {
+    int split = Router::SPLIT > 1 ? unit / Router::TILES : 0, at = unit % Router::TILES * TILE + r;
+    if (at < EXPERTS) args.router[(split * MAX_ROWS + row) * EXPERTS + at] = sum;
+  });
+}
+#endif
+
+// A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share.
+template <class S>
+__device__ inline void phase_gate_up(S& stream, const Args& args, const Shared& shared, char* memory, int rows) {
+  linear<Gate_up, true>(stream, memory, rows, [&](int unit, int column, int r, float gate, float up) {
+    int at = unit % Gate_up::TILES * 8 + r, row = column;
+    if (at >= FFN) return;
+    float value = gate / (1.f + expf(-gate)) * up;
+#if EXPERTS
+    int which = unit / Gate_up::TILES;
+    row = which / CHOSEN;
+    value *= shared.share[row][which % CHOSEN];
+    at += which % CHOSEN * (Down::COPY_BLOCKS * BLOCK);
+#endif
+    args.h[(long long)row * (Down::BLOCKS * BLOCK) + at] = to_bf16(value);
+  });
+}
+
+template <class S> __device__ inline void phase_head(S& stream, const Args& args, char* memory, int rows) {
+  Best best;
+  linear<Head, false>(stream, memory, rows, [&](int unit, int row, int r, float sum, float) {
+    int at = unit * TILE + r;
+    if (at >= VOCAB) return;
+    if (args.logits) args.logits[(long long)row * VOCAB + at] = sum;
+    best.offer(sum, at);
+  });
+  store_candidates(args, memory, rows, best);
+}
+
+__device__ __forceinline__ const float* norm_of(const Args& args, int layer, int at) {
+  return args.norms + (long long)layer * NORM_STRIDE + at;
+}
