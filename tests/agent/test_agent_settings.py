@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, needs_sandbox, say, serving
+from agent_world import agent_on, call, go, needs_sandbox, say, serving, settings_for
+from aiohttp import web
 
+from fulgur.agent.agent import Agent
 from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import ToolFinished, TurnStarted, UsageReported, Warned
@@ -108,5 +110,25 @@ def test_each_subscription_gets_every_event(workspace: Path) -> None:
             await watch.turn("hi")
             assert type(await anext(second)).__name__ == "TurnStarted"
             await second.aclose()  # type: ignore[attr-defined]
+
+    go(main())
+
+
+@pytest.mark.parametrize(("status", "words"), [(404, "does not speak the Responses API"), (401, "refused the API key")])
+def test_a_server_without_the_socket_says_what_to_do(workspace: Path, status: int, words: str) -> None:
+    async def main() -> None:
+        async def refuse(request: web.Request) -> web.Response:
+            return web.Response(status=status)
+
+        other = web.Application()
+        other.router.add_route("*", "/{path:.*}", refuse)
+        runner = web.AppRunner(other)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        with pytest.raises(FulgurError, match=words):
+            await Agent.open(settings_for(f"http://127.0.0.1:{port}/v1", workspace))
+        await runner.cleanup()
 
     go(main())

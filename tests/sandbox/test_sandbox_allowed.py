@@ -96,6 +96,10 @@ def test_refusal_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "`bwrap` is not installed; Landlock: this kernel has no Landlock" in caught.value.message
         assert "apt install bubblewrap" in str(caught.value.hint)
         assert "commands are refused" in choose.describe(policy)
+        monkeypatch.setattr(landlock, "probe", lambda: Probe("Landlock", True, gaps=("no chmod",)))
+        assert choose.choose(policy).name == "Landlock"
+        said = "the sandbox is Landlock, since bubblewrap does not work (`bwrap` is not installed): no chmod"
+        assert choose.shortcomings(policy) == said
         assert choose.choose(Policy.make("danger-full-access", Path(folder), Path(folder) / "h")).name == "none"
 
 

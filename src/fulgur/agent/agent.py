@@ -27,6 +27,7 @@ from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
 from fulgur.protocol.agent import AgentEvent, Decision, SessionSummary, Status, TranscriptEntry, Warned
+from fulgur.sandbox.choose import shortcomings
 
 T = TypeVar("T")
 
@@ -212,6 +213,8 @@ class Agent:
         self._instructions = instructions(self.settings, self.bench.policy, self._rules)
         info = self._link.info
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
+        if limits := shortcomings(self.bench.policy):
+            self._warnings.append(limits)
 
     def _announce(self) -> None:
         for event in opening_events(

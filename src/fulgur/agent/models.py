@@ -9,6 +9,7 @@ from fulgur.client.connection import Connection
 from fulgur.client.local import LocalServer, ensure_server
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
 
 # What a server that does not say is taken to offer: any hosted model of today chats, calls tools and takes these keys.
 _ASSUMED = frozenset({"chat", "tools", "reasoning", "verbosity"})
@@ -62,9 +63,20 @@ class ModelLink:
         """Connect to the provider (starting the local server if that is it and none runs) and choose the model."""
         provider = settings.provider
         base_url = provider.base_url or await ensure_server(LocalServer(settings.home))
-        connection = await Connection.open(base_url, api_key=provider.api_key())
         try:
-            entries = await connection.models()
+            connection = await Connection.open(base_url, api_key=provider.api_key())
+        except ApiError as error:
+            if error.code != "handshake_failed":
+                raise
+            if error.status in (401, 403):
+                key = f"${provider.env_key}" if provider.env_key else f"model_providers.{provider.id}.env_key"
+                raise FulgurError(f"{base_url} refused the API key ({error.status})", hint=f"Check {key}.") from None
+            raise FulgurError(
+                f"{base_url} does not speak the Responses API over a WebSocket ({error.status})",
+                hint="Put it behind `fulgur serve`, as a [backends.NAME] of server.toml.",
+            ) from None
+        try:
+            entries = await _catalog(connection, settings)
             return cls(connection, base_url, _choose(entries, settings, base_url), [str(e["id"]) for e in entries])
         except BaseException:
             await connection.close()
@@ -81,9 +93,19 @@ class ModelLink:
 
     async def choose(self, settings: Settings) -> None:
         """Another model on the same connection."""
-        entries = await self.connection.models()
+        entries = await _catalog(self.connection, settings)
         self.info = _choose(entries, settings, self.base_url)
         self.offered = [str(entry["id"]) for entry in entries]
+
+
+async def _catalog(connection: Connection, settings: Settings) -> list[dict[str, Any]]:
+    """The server's models; one that has no such list is taken at its word for the model that was named."""
+    try:
+        return await connection.models()
+    except ApiError as error:
+        if settings.model is None or error.status not in (404, 405, 501):
+            raise
+        return [{"id": settings.model}]
 
 
 def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) -> ModelInfo:

@@ -49,6 +49,18 @@ def choose(policy: Policy) -> Sandbox:
     )
 
 
+def shortcomings(policy: Policy) -> str | None:
+    """What the active backend cannot do, and why it is not a better one; None when there is nothing to say."""
+    first, *others = probes()
+    if policy.mode == "danger-full-access" or first.usable:
+        return None
+    for probe in others:
+        if probe.usable and probe.gaps:
+            why = f"since {first.name} does not work ({first.reason})"
+            return f"the sandbox is {probe.name}, {why}: {'; '.join(probe.gaps)}"
+    return None
+
+
 def describe(policy: Policy) -> str:
     """One line for /status: the mode, and what keeps it."""
     if policy.mode == "danger-full-access":
