@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_text_turn_of_the_local_engine(node_modules: Path, tmp_path: Path, live:
     )
     answer = tmp_path / "answer.json"
     codex.exec("answer", "--output-schema", str(shape), "-o", str(answer))
-    assert answer.read_text().replace(" ", "").replace("\n", "") == '{"ok":"yes"}'
+    assert json.loads(answer.read_text()) == {"ok": "yes"}
     assert live.server.metrics.get("fulgur_responses_total", model="local", status="completed") > before
 
 
