@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fulgur.config.settings import load_settings
+from fulgur.config.records import ProjectRecords
+from fulgur.config.settings import find_project, load_settings
 from fulgur.config.toml_text import dump
 from fulgur.ui.cli import main
 
@@ -33,6 +34,15 @@ def test_trust(home: Path, project: Path) -> None:
     assert load_settings(project).trusted is True
     assert main(["config", "trust", "--no", "-C", str(project)]) == 0
     assert load_settings(project).trusted is False
+
+
+def test_approvals_can_be_seen_and_forgotten(home: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = find_project(project, home)
+    ProjectRecords(home).approve(folder, ("git", "push"))
+    assert main(["config", "approvals", "-C", str(project)]) == 0
+    assert capsys.readouterr().out == "git push\n"
+    assert main(["config", "approvals", "--forget", "-C", str(project)]) == 0
+    assert ProjectRecords(home).approved(folder) == []
 
 
 def test_import_codex(

@@ -43,12 +43,6 @@ class History:
         answered = {item["call_id"] for item in self._items if item.get("type") == "function_call_output"}
         return [i for i in self._items if i.get("type") == "function_call" and i["call_id"] not in answered]
 
-    def close_calls(self, output: str = STOPPED_OUTPUT) -> list[Item]:
-        """Answer every open call; the items that were added."""
-        items = [call_output(call["call_id"], output) for call in self.open_calls()]
-        self.add(items)
-        return items
-
 
 def message(role: str, text: str) -> Item:
     """A message item."""

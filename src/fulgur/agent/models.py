@@ -56,7 +56,6 @@ class ModelLink:
     connection: Connection
     base_url: str
     info: ModelInfo
-    offered: list[str]
 
     @classmethod
     async def open(cls, settings: Settings) -> ModelLink:
@@ -77,7 +76,7 @@ class ModelLink:
             ) from None
         try:
             entries = await _catalog(connection, settings)
-            return cls(connection, base_url, _choose(entries, settings, base_url), [str(e["id"]) for e in entries])
+            return cls(connection, base_url, _choose(entries, settings, base_url))
         except BaseException:
             await connection.close()
             raise
@@ -95,7 +94,6 @@ class ModelLink:
         """Another model on the same connection."""
         entries = await _catalog(self.connection, settings)
         self.info = _choose(entries, settings, self.base_url)
-        self.offered = [str(entry["id"]) for entry in entries]
 
 
 async def _catalog(connection: Connection, settings: Settings) -> list[dict[str, Any]]:

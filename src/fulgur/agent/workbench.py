@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -52,7 +53,9 @@ class Workbench:
         )
         shell = Shell(sandbox or cast(FulgurError, refusal), policy, environment)
         tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools()]
-        return cls(policy, files, shell, Snapshots(policy.workspace, blobs), tools, refusal, sandbox)
+        digest = hashlib.sha256(str(policy.workspace).encode()).hexdigest()[:16]
+        snapshots = Snapshots(policy.workspace, blobs, settings.home / "index" / f"{digest}.snapshot")
+        return cls(policy, files, shell, snapshots, tools, refusal, sandbox)
 
     def close(self) -> None:
         """End the shells and what the sandbox left behind."""

@@ -7,8 +7,10 @@ ignored single files are not. What is too large is only noted, and named when an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from fulgur.tools.ignore import SKIPPED, IgnoreRules
 LARGEST_FILE = 8 << 20
 LARGEST_TOTAL = 256 << 20
 MOST_FILES = 50_000
+JUST_NOW = 50_000_000  # nanoseconds
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -61,12 +64,28 @@ class Snapshots:
 
     root: Path
     blobs: BlobStore
+    cache: Path | None = None
+    """Where the last snapshot is kept between sessions, so that unchanged files are not read again."""
     uncovered: list[str] = field(default_factory=list)
     """Why parts of the workspace are not covered, in words; filled by `take`."""
     _last: Manifest = field(default_factory=dict)
 
     def take(self) -> Manifest:
         """The workspace now."""
+        if not self._last and self.cache is not None:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                self._last = _decoder.decode(self.cache.read_bytes())
+        manifest = self._scan()
+        if self.cache is not None and manifest != self._last:
+            with contextlib.suppress(OSError):
+                self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                temporary = self.cache.with_suffix(f".{os.getpid()}.tmp")
+                temporary.write_bytes(_encoder.encode(manifest))
+                os.replace(temporary, self.cache)
+        self._last = manifest
+        return manifest
+
+    def _scan(self) -> Manifest:
         manifest: Manifest = {}
         rules = IgnoreRules(self.root)
         total = 0
@@ -89,13 +108,11 @@ class Snapshots:
                     continue
                 if len(manifest) >= MOST_FILES:
                     self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
-                    self._last = manifest
                     return manifest
                 entry = self._entry(item, name, total)
                 if entry is not None:
                     manifest[name] = entry
                     total += entry.stamp[0] if entry.kind == "file" else 0
-        self._last = manifest
         return manifest
 
     def _entry(self, item: os.DirEntry[str], name: str, total: int) -> Entry | None:
@@ -115,13 +132,13 @@ class Snapshots:
                 return Entry("large", mode, "", stamp)
             descriptor = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
-                return Entry("file", mode, self.blobs.put(file.read()), stamp)
+                entry = Entry("file", mode, self.blobs.put(file.read()), stamp)
+            if time.time_ns() - info.st_ctime_ns < JUST_NOW:
+                # The clock of file times is coarse: a change right after this would look the same. Read it again then.
+                return msgspec.structs.replace(entry, stamp=(info.st_size, 0, 0, 0))
+            return entry
         except OSError:
             return None  # vanished or unreadable: then no tool of ours can have changed it either
-
-    def load(self, manifest: Manifest) -> None:
-        """Start from a stored manifest, so that unchanged files are not read again."""
-        self._last = manifest
 
 
 def differences(before: Manifest, after: Manifest) -> list[Difference]:

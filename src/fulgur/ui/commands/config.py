@@ -17,7 +17,7 @@ from fulgur.ui.flags import add_config_flags, settings_from
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The subcommands."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show|check|trust|import")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show|check|trust|approvals|import")
     show = actions.add_parser("show", help="every effective key, its value and its source")
     show.add_argument("--all", action="store_true", help="also the keys that are not set, with what they do")
     show.add_argument("--json", action="store_true", help="one JSON object")
@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust = actions.add_parser("trust", help="let this project's .fulgur/config.toml take effect")
     trust.add_argument("--no", action="store_true", help="do not trust it")
     trust.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the project's folder")
+    approvals = actions.add_parser("approvals", help="commands that may always run in this project")
+    approvals.add_argument("--forget", action="store_true", help="ask for them again")
+    approvals.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the project's folder")
     imports = actions.add_parser("import", help="take over another tool's config")
     imports.add_argument("tool", choices=["codex"])
     imports.add_argument(
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Dispatch to the subcommand."""
-    actions = {"show": _show, "check": _check, "trust": _trust, "import": _import}
+    actions = {"show": _show, "check": _check, "trust": _trust, "approvals": _approvals, "import": _import}
     return actions[args.action](args)
 
 
@@ -79,6 +82,18 @@ def _trust(args: argparse.Namespace) -> int:
     project = find_project((args.cd or Path.cwd()).resolve(), home)
     ProjectRecords(home).set_trusted(project, not args.no)
     print(f"{project} is {'not ' if args.no else ''}trusted")
+    return 0
+
+
+def _approvals(args: argparse.Namespace) -> int:
+    home = fulgur_home()
+    project = find_project((args.cd or Path.cwd()).resolve(), home)
+    records = ProjectRecords(home)
+    for prefix in records.approved(project):
+        print(" ".join(prefix))
+    if args.forget:
+        records.forget(project)
+        print("forgotten: they will be asked for again", file=sys.stderr)
     return 0
 
 
