@@ -1,6 +1,5 @@
 """Who may run what: the four policies, remembered prefixes, and the sandbox underneath."""
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -159,12 +158,11 @@ def test_untrusted_asks_for_all_but_looking(workspace: Path) -> None:
 
 @needs_sandbox
 def test_on_failure_offers_to_run_outside(workspace: Path) -> None:
-    base = Path(__file__).parents[2] / "build"  # seen from inside, unlike /tmp
-    base.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=base) as outside:
-        events = outcome(workspace, [run(f"touch {outside}/x")], "once", "approval_policy=on-failure")
-        assert "failed in the sandbox" in next(e for e in events if isinstance(e, ApprovalAsked)).reason
-        assert Path(outside, "x").exists()
+    (workspace / ".git").mkdir()
+    (workspace / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    events = outcome(workspace, [run("echo x > .git/description")], "once", "approval_policy=on-failure")
+    assert "failed in the sandbox" in next(e for e in events if isinstance(e, ApprovalAsked)).reason
+    assert (workspace / ".git/description").read_text() == "x\n"
     outcome(workspace, [run("exit 3")], None, "approval_policy=on-failure")
 
 
