@@ -139,6 +139,24 @@ def test_steer_at_a_token_prefills_only_the_steer(folder: Path) -> None:
     go(main())
 
 
+def test_the_token_limit_counts_anew_after_a_steer(folder: Path) -> None:
+    async def main() -> None:
+        async with connected(folder) as (connection, _):
+            stream = await connection.create({"model": "r", "input": "tell", "store": False, "max_output_tokens": 60})
+            steered, ends = False, []
+            async for event in stream:
+                if isinstance(event, ev.OutputTextDelta) and not steered:
+                    steered = True
+                    await stream.steer("the other way")
+                if isinstance(event, ev.TERMINAL):
+                    assert event.response.usage is not None
+                    ends.append((event.response.incomplete_details, event.response.usage.output_tokens))
+            assert ends[-1] == ({"reason": "max_output_tokens"}, 60)
+            assert len(ends) == 2 and ends[0][1] <= 60
+
+    go(main())
+
+
 def test_type_ahead_and_warm_up_fill_the_cache(folder: Path) -> None:
     async def main() -> None:
         async with connected(folder) as (connection, _):

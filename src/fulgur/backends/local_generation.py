@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fulgur.backends import base
@@ -61,6 +62,9 @@ class LocalGeneration(Generation):
         self._logprobs: list[dict[str, Any]] | None = [] if asked.sampling.top_logprobs is not None else None
         self._calls = 0
         self._submitted = 0.0
+        # An answer that may be steered is limited here: the limit counts anew after a steer.
+        steerable = self._turn is not None and self._constraint is None and not raw_prompt(self._turn)
+        self._limit = asked.sampling.max_tokens if steerable else None
         self._custom: list[str] | None = None  # JSON arguments of a custom call, until its input is known
         self._tools = {tool["name"]: tool for tool in (asked.tools if isinstance(asked, Turn) else [])}
 
@@ -89,6 +93,8 @@ class LocalGeneration(Generation):
             async for batch in self._engine.batches():
                 for event in batch:
                     if isinstance(event, events.Token):
+                        if self._limit is not None and self._written >= self._limit:
+                            continue  # made before the engine heard that it is enough
                         self._take(event)
                         if event.text:
                             for chunk in self._split(event.text, call):
@@ -154,7 +160,7 @@ class LocalGeneration(Generation):
             visible |= {token for mark in (NOEDIT, CALL) if (token := tokenizer.token_id(mark)) is not None}
         request = GenerateRequest(
             tokens,
-            sampling_params(self._asked.sampling, backend, len(tokens), grammar, stops),
+            sampling_params(self._sampling(grammar), backend, len(tokens), grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
             visible_tokens=tuple(sorted(visible)),
         )
@@ -162,6 +168,12 @@ class LocalGeneration(Generation):
         self._engine = backend.engine.generate(request)
         if self._cancelled:
             self._engine.cancel()
+
+    def _sampling(self, grammar: GrammarSpec | None) -> base.Sampling:
+        sampling = self._asked.sampling
+        if self._limit is None:
+            return sampling
+        return replace(sampling, max_tokens=None if grammar is None else max(1, self._limit - self._written))
 
     def _new_splitter(self, prompt: str) -> Splitter:
         assert self._turn is not None
@@ -171,6 +183,8 @@ class LocalGeneration(Generation):
         self._tokens.append(event.token)
         self._answer.append(event.text)
         self._written += 1
+        if self._written == self._limit and self._engine is not None:
+            self._engine.cancel()
         if self._logprobs is not None and event.logprob is not None:
             self._logprobs.append(logprob_object(event, self._backend.prompts.tokenizer.token_bytes))
 
@@ -244,6 +258,8 @@ class LocalGeneration(Generation):
         usage.seconds = time.perf_counter() - self._submitted
         self._remember(event)
         reason = event.reason if event.reason in ("length", "cancelled") else "stop"
+        if self._written == self._limit and reason == "cancelled" and not self._cancelled:
+            reason = "length"
         yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage)
 
     def _remember(self, event: events.Finished) -> None:
