@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from agent_world import Proxy, agent_on, call, go, say, serving
 
-from fulgur.agent.history import item_text
+from fulgur.agent.compaction import beginning
+from fulgur.agent.history import item_text, message
 from fulgur.protocol.agent import Compacted, TextDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 
@@ -63,8 +64,26 @@ def test_compaction_without_a_summary_keeps_what_is_certain(workspace: Path) -> 
             start = item_text(watch.agent.state.history.visible()[0])
             assert "rule: no globals" in start and "Noted." in start
             assert isinstance(await watch.turn("go on"), TurnDone)
+            await watch.agent.compact()
+            await watch.agent.compact()
+            start = item_text(watch.agent.state.history.visible()[0])
+            assert start.count("- rule: no globals\n") == start.count("- go on\n") == 1
 
     go(main())
+
+
+def test_the_persons_words_are_never_dropped_without_a_word() -> None:
+    items = [
+        message("user", "rule one"),
+        message("assistant", "ok"),
+        message("user", "x" * 3000),
+        message("user", "last"),
+    ]
+    start = item_text(beginning(items, "Sum.", ["a.py"], 1000)[0])
+    assert "- last" in start and "characters left out" in start and "[1 earlier messages do not fit here]" in start
+    assert len(start) < 1500
+    everything = item_text(beginning(items, "", [], 100_000)[0])
+    assert "- rule one\n" in everything and "x" * 3000 in everything
 
 
 def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path) -> None:

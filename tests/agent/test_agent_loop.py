@@ -298,3 +298,17 @@ def test_a_cut_answer_is_said_to_be_cut(workspace: Path) -> None:
                 assert any("cut at the most output tokens" in w.message for w in watch.of(Warned))
 
     go(main())
+
+
+def test_a_patch_typed_into_the_shell_is_a_patch(workspace: Path) -> None:
+    typed = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: a.txt\n+$HOME\n*** End Patch\nEOF"
+
+    async def main() -> None:
+        replies = [call("shell", {"command": typed}, times=1), say("ok")]
+        async with serving(replies) as server, agent_on(server, workspace) as watch:
+            await watch.turn("go")
+            assert watch.outputs == ["added a.txt (+1 -0)"]
+            assert watch.of(ToolStarted)[0].title == "add a.txt"
+            assert (workspace / "a.txt").read_text() == "$HOME\n"
+
+    go(main())

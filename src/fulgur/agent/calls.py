@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOut
 from fulgur.tools.base import BadCall, Tool, ToolResult
 from fulgur.tools.files import Change, FileDiff, Files
 from fulgur.tools.shell import Shell, ShellArguments
+from fulgur.tools.writing import PatchArguments
+
+_PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
 
 
 class StopTurn(Exception):
@@ -106,7 +110,12 @@ class Calls:
             have = ", ".join(sorted(self.tools))
             return _Call(item, None, None, f"there is no tool named {name!r}; there are: {have}")
         try:
-            return _Call(item, tool, tool.parse(str(item.get("arguments", ""))))
+            arguments = tool.parse(str(item.get("arguments", "")))
+            patch = self.tools.get("apply_patch")
+            if isinstance(arguments, ShellArguments) and patch is not None and _PATCH_COMMAND.match(arguments.command):
+                # Models used to Codex type the patch into the shell: it means the tool.
+                return _Call(item, patch, PatchArguments(patch=arguments.command.strip()))
+            return _Call(item, tool, arguments)
         except BadCall as error:
             return _Call(item, tool, None, str(error))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulgur.agent.history import Item, estimate_tokens, item_text, message
+from fulgur.agent.history import CHARACTERS_PER_TOKEN, Item, estimate_tokens, item_text, message
 
 REQUEST = """Summarise our work so far, for yourself: everything before this message will be gone. Write only:
 1. The task and every rule or preference the person gave, in their words.
@@ -42,22 +42,29 @@ def shortened(items: Sequence[Item], tokens: int) -> list[Item]:
 
 def beginning(items: Sequence[Item], summary: str, changed: Sequence[str], context: int) -> list[Item]:
     """What the model sees instead of `items`."""
-    room = int(context * _KEPT_SHARE)
-    kept: list[str] = []
-    for item in reversed(items):
-        if item.get("type") == "message" and item.get("role") == "user":
-            text = item_text(item)
-            room -= estimate_tokens([item])
-            if room < 0:
-                break
-            kept.append(text)
     parts = ["The earlier conversation was replaced by this record of it."]
-    if kept:
-        parts.append("The person said, word for word:\n" + "\n".join(f"- {text}" for text in reversed(kept)))
+    if kept := _words(items, int(context * _KEPT_SHARE * CHARACTERS_PER_TOKEN)):
+        parts.append("The person said, word for word:\n" + "\n".join(f"- {text}" for text in kept))
     if changed:
         parts.append("Files changed so far: " + ", ".join(changed))
     parts.append(f"Summary:\n{summary}" if summary else _bare(items))
     return [message("user", "\n\n".join(parts))]
+
+
+def _words(items: Sequence[Item], room: int) -> list[str]:
+    """The person's messages, oldest first; if they do not all fit the latest are kept, and what is missing is said."""
+    said = [item_text(item) for item in items if item.get("type") == "message" and item.get("role") == "user"]
+    kept: list[str] = []
+    while said and room > 0:
+        text = said.pop()
+        if len(text) > room:
+            half = room // 2
+            text = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+        room -= len(text)
+        kept.append(text)
+    if said:
+        kept.append(f"[{len(said)} earlier messages do not fit here]")
+    return kept[::-1]
 
 
 def _bare(items: Sequence[Item]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 Item = dict[str, Any]
 
-_CHARACTERS_PER_TOKEN = 3.5
+CHARACTERS_PER_TOKEN = 3.5
 STOPPED_OUTPUT = "[stopped by the person before it ended]"
 
 
@@ -67,6 +67,4 @@ def item_text(item: Item) -> str:
 
 def estimate_tokens(items: list[Item]) -> int:
     """A cautious guess, for the decision to compact before the server refuses."""
-    return int(
-        sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items) / _CHARACTERS_PER_TOKEN
-    )
+    return int(sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items) / CHARACTERS_PER_TOKEN)

@@ -109,7 +109,8 @@ class ToolLoop:
             context.emit(
                 Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
             )
-        start = compaction.beginning(items, summary.strip(), sorted(self._calls.changed), info.context)
+        # From everything ever said, not from an earlier record of it: a second compaction loses no more than the first.
+        start = compaction.beginning(state.history.everything(), summary.strip(), state.recent_files(), info.context)
         state.compacted(start)
         progress = context.progress
         progress.response_id = None
