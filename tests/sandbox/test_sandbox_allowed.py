@@ -65,6 +65,14 @@ def test_extra_roots(world: World, make: Callable[[], Sandbox]) -> None:
     assert (world.outside / "file").read_text() == "safe\n"
 
 
+@each_backend
+def test_a_crowded_workspace(world: World, make: Callable[[], Sandbox]) -> None:
+    for number in range(4000):
+        (world.workspace / f"entry-with-a-long-name-{number:05d}").touch()
+    code, output = world.run(make(), "echo x > entry-with-a-long-name-03999", world.policy("workspace-write"))
+    assert code == 0, output
+
+
 def test_name_holders_are_removed(world: World) -> None:
     if not bubblewrap.probe().usable:
         pytest.skip("no bubblewrap")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,3 +47,12 @@ class Sandbox(Protocol):
     def close(self) -> None:
         """Remove what the sandbox itself put into the workspace."""
         ...
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor to read `data` from, for a process that is about to be started."""
+    descriptor = os.memfd_create("sandbox", 0)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

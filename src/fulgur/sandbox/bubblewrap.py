@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, Probe
+from fulgur.sandbox.backend import Launch, Probe, memory_file
 from fulgur.sandbox.policy import Policy
 
 
@@ -45,7 +45,7 @@ class Bubblewrap:
             if path.is_symlink():
                 continue
             argv += ["--ro-bind", str(path), str(path)]
-        filter_fd = _memory_file(seccomp.build(internet=True, freeze_metadata=False))
+        filter_fd = memory_file(seccomp.build(internet=True, freeze_metadata=False))
         argv += ["--seccomp", str(filter_fd), "--chdir", str(folder), "--", *command]
         return Launch(argv, (filter_fd,), {"TMPDIR": "/tmp"})
 
@@ -71,13 +71,6 @@ def _kernel_settings() -> list[str]:
     """A fresh `/proc` lets root write the kernel's settings: those parts are bound back read-only."""
     names = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
     return [word for name in names if Path(name).exists() for word in ("--ro-bind", name, name)]
-
-
-def _memory_file(data: bytes) -> int:
-    descriptor = os.memfd_create("seccomp", 0)
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, Probe
+from fulgur.sandbox.backend import Launch, Probe, memory_file
 from fulgur.sandbox.policy import Policy
 
 _ENTER = Path(__file__).with_name("landlock_enter.py")
@@ -66,8 +66,10 @@ class Landlock:
             "seccomp": base64.b64encode(filter_program).decode(),
             "folder": str(folder),
         }
-        argv = [sys.executable, "-I", "-S", str(_ENTER), json.dumps(spec), *command]
-        return Launch(argv, (), {"TMPDIR": self._temporary.name})
+        # By descriptor: a workspace with thousands of entries at its top has more rules than an argument may be long.
+        rules_fd = memory_file(json.dumps(spec).encode())
+        argv = [sys.executable, "-I", "-S", str(_ENTER), str(rules_fd), *command]
+        return Launch(argv, (rules_fd,), {"TMPDIR": self._temporary.name})
 
     def stale(self) -> bool:
         """New top-level entries are not in the rules of what already runs."""
@@ -134,10 +136,14 @@ def probe() -> Probe:
         sandbox = Landlock()
         launch = sandbox.launch(["true"], policy, policy.workspace)
         try:
-            done = subprocess.run(launch.argv, capture_output=True, text=True, timeout=10, check=False)
+            done = subprocess.run(
+                launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, timeout=10, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Probe("Landlock", False, str(error))
         finally:
+            for descriptor in launch.pass_fds:
+                os.close(descriptor)
             sandbox.close()
     if done.returncode != 0:
         return Probe("Landlock", False, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it failed")

@@ -1,4 +1,4 @@
-"""Runs as its own program (`python -I -S landlock_enter.py SPEC COMMAND…`): apply the rules, then become the command.
+"""Runs as its own program (`python -I -S landlock_enter.py DESCRIPTOR COMMAND…`): apply the rules, become the command.
 
 Two processes: the child takes the rules on itself and executes the command; the parent stays outside the rules, adopts
 whatever the command leaves running in the background, and ends all of it when the command or the agent ends.
@@ -97,7 +97,9 @@ def _leave(number: int, frame: object) -> None:
 
 def main() -> int:
     """Start the command under the rules and wait for it."""
-    spec, command = json.loads(sys.argv[1]), sys.argv[2:]
+    with os.fdopen(int(sys.argv[1]), "rb") as rules:
+        spec = json.load(rules)
+    command = sys.argv[2:]
     agent = os.getppid()
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
