@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import user_message
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
+from fulgur.text import parts
 
 SCHEMA = {
     "type": "object",
@@ -110,6 +112,34 @@ def test_structured_output_cannot_fail(folder: Path) -> None:
                 with pytest.raises(ApiError) as caught:
                     await ask(connection, input="x", **body)
                 assert caught.value.code == "invalid_grammar"
+
+    go(main())
+
+
+def test_a_call_the_model_begins_itself_follows_the_tools_grammar(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random weights never decide to call a tool, so the splitter says after the first text that one began."""
+
+    class Begins:
+        def feed(self, text: str) -> list[Any]:
+            return [parts.TextDelta("I patch. "), parts.ToolCallStart(0, "patch")]
+
+        def finish(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr("fulgur.backends.local_generation.splitter_for", lambda *_, **__: Begins())
+
+    async def main() -> None:
+        async with connected(folder) as (connection, _):
+            form = {"type": "grammar", "syntax": "lark", "definition": PATCH_GRAMMAR}
+            answer = await ask(connection, input="x", tools=[{"type": "custom", "name": "patch", "format": form}])
+            assert [item["type"] for item in answer.output] == ["message", "custom_tool_call"]
+            call = answer.output[1]
+            assert call["status"] == "completed" and re.fullmatch(
+                r"\*\*\* Begin\n[a-z]{1,9}\n\*\*\* End", call["input"]
+            )
+            assert answer.status == "completed"
 
     go(main())
 

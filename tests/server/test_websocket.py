@@ -247,6 +247,24 @@ def test_a_vanished_client_frees_the_engine() -> None:
     go(main())
 
 
+def test_a_vanished_client_ends_its_warm_up_and_its_compaction() -> None:
+    async def main() -> None:
+        async with connected(script(text("note " * 5000), prefill_rate=100, rate=500)) as (running, raw):
+            await raw.send(input="a long beginning " * 50, generate=False, stream_id="warm")
+            await raw.until("response.in_progress")
+            await raw.send(input=[{"type": "compaction_trigger"}], stream_id="compact")
+            while not backend_of(running).running:
+                await asyncio.sleep(0.005)
+            raw.socket._response.connection.transport.abort()
+            for _ in range(200):
+                if not running.server.runs and not backend_of(running).running:
+                    break
+                await asyncio.sleep(0.005)
+            assert not running.server.runs and not backend_of(running).running
+
+    go(main())
+
+
 def test_cancel_keeps_what_was_written() -> None:
     async def main() -> None:
         async with connected(script({"match": "count", "steps": [{"tokens": 5000}]}, rate=500)) as (_, raw):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
-from fulgur.backends.local_generation import LocalGeneration, api_error
+from fulgur.backends.local_generation import LocalGeneration
+from fulgur.backends.local_request import api_error
 from fulgur.backends.prompts import Prompt, Prompts
 from fulgur.errors import FulgurError
 from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens

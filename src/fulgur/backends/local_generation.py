@@ -24,10 +24,11 @@ from fulgur.backends.base import (
 )
 from fulgur.backends.calls import call_start, custom_input
 from fulgur.backends.constrain import Constraint, constraint_of, input_grammar
+from fulgur.backends.local_request import api_error, logprob_object, raw_prompt, sampling_params
 from fulgur.backends.prompts import Prompt, with_tail
 from fulgur.engine import events
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
-from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.engine.params import GenerateRequest
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
@@ -292,47 +293,3 @@ class LocalGeneration(Generation):
                 self._usage.output_tokens = self._written
                 reason = event.reason if event.reason in ("length", "cancelled") else "tool_calls"
                 yield Finish(reason, self._usage)
-
-
-def raw_prompt(turn: Turn | None) -> Item:
-    """The last item, if it is a prompt in the model's own format, else an empty one."""
-    last = turn.conversation.last() if turn is not None else None
-    return last if last is not None and last.get("type") == "raw_prompt" else {}
-
-
-def sampling_params(
-    sampling: base.Sampling, backend: LocalBackend, prompt: int, grammar: GrammarSpec | None, stops: tuple[int, ...]
-) -> SamplingParams:
-    room = max(1, backend.capabilities.context - prompt)
-    return SamplingParams(
-        max_tokens=min(sampling.max_tokens or room, room),
-        temperature=backend.default_temperature if sampling.temperature is None else sampling.temperature,
-        top_p=max(sampling.top_p, 1e-6) if sampling.top_p is not None else 1.0,
-        seed=sampling.seed,
-        presence_penalty=sampling.presence_penalty or 0.0,
-        frequency_penalty=sampling.frequency_penalty or 0.0,
-        logprobs=sampling.top_logprobs,
-        stop=tuple(stop for stop in sampling.stop if stop),
-        stop_tokens=stops,
-        grammar=grammar,
-    )
-
-
-def logprob_object(event: events.Token, token_bytes: Any) -> dict[str, Any]:
-    assert event.logprob is not None
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        data: bytes = token_bytes(token)
-        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
-
-    top = [entry(token, logprob) for token, logprob in event.logprob.top]
-    return {**entry(event.token, event.logprob.logprob), "top_logprobs": top}
-
-
-def api_error(error: FulgurError, model: str) -> FulgurError:
-    """The engine's errors as the API speaks them."""
-    if isinstance(error, ContextLengthExceeded):
-        return ApiError(400, "context_length_exceeded", f"'{model}': {error.message}.", param="input")
-    if isinstance(error, InvalidRequest):
-        return ApiError(400, "invalid_request", f"'{model}': {error.message}.", param="input")
-    return error

@@ -18,19 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tomllib
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from fulgur.backends.base import (
     Backend,
     Begin,
-    CallDelta,
     CallEnd,
-    CallStart,
     Capabilities,
     Chunk,
     Completion,
@@ -43,51 +36,14 @@ from fulgur.backends.base import (
     Turn,
     Usage,
 )
-from fulgur.errors import FulgurError, UsageError
+from fulgur.backends.script import Reply, Script, Step, load_script, opening
+from fulgur.errors import FulgurError
 from fulgur.protocol.errors import context_exceeded
 from fulgur.protocol.items import Item, item_type, text_of
 
+__all__ = ["Reply", "Script", "ScriptedBackend", "Step", "load_script"]
+
 _TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
-
-
-class Step(msgspec.Struct, forbid_unknown_fields=True):
-    """One thing the model does; exactly one of the first six fields is set."""
-
-    text: str | None = None
-    reasoning: str | None = None
-    tokens: int | None = None
-    call: str | None = None
-    custom: str | None = None
-    fail: str | None = None
-    delay: float = 0.0
-    arguments: dict[str, Any] | str | None = None
-    input: str = ""
-    namespace: str | None = None
-
-
-class Reply(msgspec.Struct, forbid_unknown_fields=True):
-    steps: list[Step]
-    match: str | None = None
-    after: str | None = None
-    times: int | None = None
-
-
-class Script(msgspec.Struct, forbid_unknown_fields=True):
-    reply: list[Reply] = []
-    rate: float = 0.0
-    prefill_rate: float = 0.0
-
-
-def load_script(path: Path) -> Script:
-    """Read a script file; a UsageError names what is wrong in it."""
-    try:
-        raw = path.read_bytes()
-        data = msgspec.json.decode(raw) if path.suffix == ".json" else tomllib.loads(raw.decode())
-        return msgspec.convert(data, Script)
-    except OSError as error:
-        raise UsageError(f"Cannot read the script {path}: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from None
 
 
 class ScriptedBackend(Backend):
@@ -282,21 +238,6 @@ class ScriptedGeneration(Generation):
     def _wake(self) -> None:
         if self._pause is not None and not self._pause.done():
             self._pause.set_result(None)
-
-
-def opening(step: Step) -> tuple[CallStart | None, type[TextDelta] | type[ReasoningDelta] | type[CallDelta], str]:
-    """What a step begins with, the kind of its deltas, and their text."""
-    if step.call is not None:
-        arguments = step.arguments if isinstance(step.arguments, str) else msgspec.json.encode(step.arguments or {})
-        text = arguments if isinstance(arguments, str) else arguments.decode()
-        return CallStart(step.call, namespace=step.namespace), CallDelta, text
-    if step.custom is not None:
-        return CallStart(step.custom, custom=True, namespace=step.namespace), CallDelta, step.input
-    if step.reasoning is not None:
-        return None, ReasoningDelta, step.reasoning
-    if step.tokens is not None:
-        return None, TextDelta, "".join(f" w{index % 10000:04d}" for index in range(step.tokens))
-    return None, TextDelta, step.text or ""
 
 
 def last_user_text(conversation: Conversation) -> str:

@@ -22,11 +22,15 @@ async def compact(backend: Backend, turn: Turn) -> tuple[Usage, Item]:
     asked = turn.conversation.extend([user_message(PROMPT)])
     usage = Usage()
     pieces: list[str] = []
-    async for chunk in backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None)):
-        if isinstance(chunk, TextDelta):
-            pieces.append(chunk.text)
-        elif isinstance(chunk, Finish):
-            usage = chunk.usage
+    generation = backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None))
+    try:
+        async for chunk in generation:
+            if isinstance(chunk, TextDelta):
+                pieces.append(chunk.text)
+            elif isinstance(chunk, Finish):
+                usage = chunk.usage
+    finally:
+        generation.cancel()
     summary = "".join(pieces).strip()
     if not summary:
         raise ApiError(500, "compaction_failed", "The model wrote no summary; the conversation is unchanged.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fulgur.backends.base import (
+    Backend,
     Begin,
     CallDelta,
     CallEnd,
@@ -21,15 +23,13 @@ from fulgur.backends.base import (
     Usage,
 )
 from fulgur.errors import FulgurError
-from fulgur.protocol import response as shape
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import SteerRequest
-from fulgur.server import compact, steering
+from fulgur.server import accounting, compact, steering
 from fulgur.server.emitter import Emitter, EventLog, Sink
 from fulgur.server.output import Output
 from fulgur.server.prepare import Prepared
-from fulgur.server.prices import cost
 from fulgur.server.steering import Steer
 from fulgur.server.store import Stored
 
@@ -55,6 +55,7 @@ class Run:
         self._token_steers: list[Steer] = []  # given to the backend
         self._generation: Generation | None = None
         self._chunks: AsyncIterator[Chunk] | None = None
+        self._work: asyncio.Future[Any] | None = None  # a prefill or a compaction
         self._begin(prepared)
 
     def _begin(self, prepared: Prepared) -> None:
@@ -77,6 +78,8 @@ class Run:
             self.stopped = reason
             if self._generation is not None:
                 self._generation.cancel()
+            if self._work is not None:
+                self._work.cancel()
 
     def steer(self, request: SteerRequest) -> None:
         """Accept a steer and set it to work; raises ApiError when it cannot be."""
@@ -140,17 +143,17 @@ class Run:
     async def _answer(self) -> list[Item] | None:
         """Generate until the end (None) or until a steer took over (its items)."""
         backend = await self.prepared.entry.ready()
-        if not self.prepared.generate:
-            if self.conversation.length or self.prepared.turn.instructions:
-                self._usage = await backend.prefill(self.prepared.turn)
-            self.response.status = "completed"
-            return None
-        if self.prepared.compact:
-            self._usage, item = await compact.compact(backend, self.prepared.turn)
-            self.emitter.emit("response.output_item.added", output_index=0, item=item)
-            self.emitter.emit("response.output_item.done", output_index=0, item=item)
-            self.output.items.append(item)
-            self.response.status = "completed"
+        if not self.prepared.generate or self.prepared.compact:
+            self._work = asyncio.ensure_future(
+                self._prefill(backend) if not self.prepared.generate else self._compact(backend)
+            )
+            await asyncio.wait([self._work])
+            work, self._work = self._work, None
+            if work.cancelled():
+                self._ended(Finish("cancelled", self._usage))
+            else:
+                work.result()
+                self.response.status = "completed"
             return None
         if self._chunks is None:
             self._generation = backend.generate(self.prepared.turn)
@@ -158,6 +161,16 @@ class Run:
         if self.stopped and self._generation is not None:
             self._generation.cancel()
         return await self._consume(self._chunks)
+
+    async def _prefill(self, backend: Backend) -> None:
+        if self.conversation.length or self.prepared.turn.instructions:
+            self._usage = await backend.prefill(self.prepared.turn)
+
+    async def _compact(self, backend: Backend) -> None:
+        self._usage, item = await compact.compact(backend, self.prepared.turn)
+        self.emitter.emit("response.output_item.added", output_index=0, item=item)
+        self.emitter.emit("response.output_item.done", output_index=0, item=item)
+        self.output.items.append(item)
 
     async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
         output, sink = self.output, self.sink
@@ -269,11 +282,13 @@ class Run:
                 response.status = "incomplete"
                 response.incomplete_details = {"reason": "steered"}
         response.output = self.output.items
-        response.usage = self._usage_object()
+        response.usage = accounting.usage_object(self._usage, self.prepared.entry.model.price)
         if response.status == "completed":
             response.completed_at = int(time.time())
         self.after = self.conversation.extend(kept(self.output.items))
-        self._measure()
+        accounting.measure(
+            self.server.metrics, self.prepared.entry, response.status, self._usage, self._started, self._first
+        )
         await self._close_log()
         return self._follow(taken, owed)
 
@@ -320,31 +335,6 @@ class Run:
         if self.log is not None:
             self.log.end()
         self.server.runs.pop(self.response.id, None)
-
-    def _usage_object(self) -> shape.Usage:
-        usage = self._usage
-        price = cost(self.prepared.entry.model.price, usage)
-        result = shape.Usage(
-            input_tokens=usage.input_tokens,
-            input_tokens_details=shape.InputTokensDetails(
-                usage.cached_tokens, max(0, usage.input_tokens - usage.cached_tokens)
-            ),
-            output_tokens=usage.output_tokens,
-            output_tokens_details=shape.OutputTokensDetails(usage.reasoning_tokens),
-            total_tokens=usage.input_tokens + usage.output_tokens,
-        )
-        if price is not None:
-            result.cost = price
-        return result
-
-    def _measure(self) -> None:
-        metrics, model, usage = self.server.metrics, self.response.model, self._usage
-        metrics.record(model, self.response.status, usage, cost(self.prepared.entry.model.price, usage))
-        if self._first is not None:
-            metrics.observe("fulgur_first_token_seconds", self._first - self._started, model=model)
-            seconds = time.perf_counter() - self._first
-            if usage.output_tokens > 1 and seconds > 0:
-                metrics.observe("fulgur_tokens_per_second", (usage.output_tokens - 1) / seconds, model=model)
 
 
 def kept(output: list[Item]) -> list[Item]:

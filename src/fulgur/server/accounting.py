@@ -1,0 +1,39 @@
+"""What a response used: its usage object, its cost, and the numbers for `/metrics`."""
+
+from __future__ import annotations
+
+import time
+
+from fulgur.backends.base import Usage
+from fulgur.protocol import response as shape
+from fulgur.server.config import Price
+from fulgur.server.metrics import Metrics
+from fulgur.server.prices import cost
+from fulgur.server.registry import Entry
+
+
+def usage_object(usage: Usage, price: Price | None) -> shape.Usage:
+    result = shape.Usage(
+        input_tokens=usage.input_tokens,
+        input_tokens_details=shape.InputTokensDetails(
+            usage.cached_tokens, max(0, usage.input_tokens - usage.cached_tokens)
+        ),
+        output_tokens=usage.output_tokens,
+        output_tokens_details=shape.OutputTokensDetails(usage.reasoning_tokens),
+        total_tokens=usage.input_tokens + usage.output_tokens,
+    )
+    paid = cost(price, usage)
+    if paid is not None:
+        result.cost = paid
+    return result
+
+
+def measure(metrics: Metrics, entry: Entry, status: str, usage: Usage, started: float, first: float | None) -> None:
+    """Note a response that has ended; `started` and `first` (its first output) are on the performance counter."""
+    metrics.record(entry.name, status, usage, cost(entry.model.price, usage))
+    if first is None:
+        return
+    metrics.observe("fulgur_first_token_seconds", first - started, model=entry.name)
+    seconds = time.perf_counter() - first
+    if usage.output_tokens > 1 and seconds > 0:
+        metrics.observe("fulgur_tokens_per_second", (usage.output_tokens - 1) / seconds, model=entry.name)
