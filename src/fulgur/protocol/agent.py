@@ -24,7 +24,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """The base of every event."""
 
 
-class SessionStarted(AgentEvent, tag="session.started"):
+class SessionStarted(AgentEvent, frozen=True, tag="session.started"):
     """The agent is ready. `resumed_turns` > 0 when it goes on with a stored session."""
 
     session_id: str
@@ -33,7 +33,7 @@ class SessionStarted(AgentEvent, tag="session.started"):
     resumed_turns: int = 0
 
 
-class TurnStarted(AgentEvent, tag="turn.started"):
+class TurnStarted(AgentEvent, frozen=True, tag="turn.started"):
     """A prompt was taken up; `reason` says in one line which way was chosen and why."""
 
     turn: int
@@ -42,21 +42,21 @@ class TurnStarted(AgentEvent, tag="turn.started"):
     reason: str
 
 
-class TextDelta(AgentEvent, tag="text.delta"):
+class TextDelta(AgentEvent, frozen=True, tag="text.delta"):
     """More of the answer."""
 
     turn: int
     text: str
 
 
-class ReasoningDelta(AgentEvent, tag="reasoning.delta"):
+class ReasoningDelta(AgentEvent, frozen=True, tag="reasoning.delta"):
     """More of the model's reasoning."""
 
     turn: int
     text: str
 
 
-class ToolStarted(AgentEvent, tag="tool.started"):
+class ToolStarted(AgentEvent, frozen=True, tag="tool.started"):
     """A tool call begins. `title` is one line for people, such as `$ pytest -q` or `read src/a.py`."""
 
     turn: int
@@ -66,7 +66,7 @@ class ToolStarted(AgentEvent, tag="tool.started"):
     arguments: str = ""
 
 
-class ToolOutput(AgentEvent, tag="tool.output"):
+class ToolOutput(AgentEvent, frozen=True, tag="tool.output"):
     """More output of a running call, as it appears (for screens; the bounded result is in `tool.finished`)."""
 
     turn: int
@@ -74,7 +74,7 @@ class ToolOutput(AgentEvent, tag="tool.output"):
     text: str
 
 
-class ToolFinished(AgentEvent, tag="tool.finished"):
+class ToolFinished(AgentEvent, frozen=True, tag="tool.finished"):
     """A tool call ended; `output` is what the model gets to read."""
 
     turn: int
@@ -85,7 +85,7 @@ class ToolFinished(AgentEvent, tag="tool.finished"):
     seconds: float = 0.0
 
 
-class ApprovalAsked(AgentEvent, tag="approval.asked"):
+class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can."""
 
     turn: int
@@ -96,7 +96,7 @@ class ApprovalAsked(AgentEvent, tag="approval.asked"):
     prefix: tuple[str, ...] = ()
 
 
-class ApprovalSettled(AgentEvent, tag="approval.settled"):
+class ApprovalSettled(AgentEvent, frozen=True, tag="approval.settled"):
     """An approval was answered, by a person ("user"), a remembered prefix ("remembered") or the policy ("policy")."""
 
     turn: int
@@ -105,7 +105,7 @@ class ApprovalSettled(AgentEvent, tag="approval.settled"):
     by: str = "user"
 
 
-class FileChanged(AgentEvent, tag="file.changed"):
+class FileChanged(AgentEvent, frozen=True, tag="file.changed"):
     """A file was changed by a tool; `diff` is unified, with `a/` and `b/` paths relative to the workspace."""
 
     turn: int
@@ -116,7 +116,7 @@ class FileChanged(AgentEvent, tag="file.changed"):
     removed: int = 0
 
 
-class GuardReported(AgentEvent, tag="guard.reported"):
+class GuardReported(AgentEvent, frozen=True, tag="guard.reported"):
     """A check of an edit: `problems` is empty when it passed. `fed_back`: the model was told and may mend it (once)."""
 
     turn: int
@@ -125,14 +125,14 @@ class GuardReported(AgentEvent, tag="guard.reported"):
     fed_back: bool = False
 
 
-class Warned(AgentEvent, tag="warning"):
+class Warned(AgentEvent, frozen=True, tag="warning"):
     """Something a person should know; the turn goes on."""
 
     message: str
     hint: str = ""
 
 
-class UsageReported(AgentEvent, tag="usage"):
+class UsageReported(AgentEvent, frozen=True, tag="usage"):
     """Numbers of one answer. `model` is the one that really answered; `cost` is None when its price is unknown."""
 
     turn: int
@@ -147,28 +147,28 @@ class UsageReported(AgentEvent, tag="usage"):
     cost: float | None = None
 
 
-class Steered(AgentEvent, tag="steered"):
+class Steered(AgentEvent, frozen=True, tag="steered"):
     """The running answer was cut and goes on in the direction of `text`; what was said stays."""
 
     turn: int
     text: str
 
 
-class Queued(AgentEvent, tag="queued"):
+class Queued(AgentEvent, frozen=True, tag="queued"):
     """`text` is kept and starts its own turn after this one; `position` counts from 1."""
 
     text: str
     position: int
 
 
-class Compacted(AgentEvent, tag="compacted"):
+class Compacted(AgentEvent, frozen=True, tag="compacted"):
     """Old items were replaced by a summary in what the model sees; the session file keeps them all."""
 
     before_tokens: int
     after_tokens: int
 
 
-class Undone(AgentEvent, tag="undone"):
+class Undone(AgentEvent, frozen=True, tag="undone"):
     """Files are back to what they were before `turn`. `kept`: files changed since; their newer content was saved."""
 
     turn: int
@@ -176,21 +176,21 @@ class Undone(AgentEvent, tag="undone"):
     kept: tuple[str, ...] = ()
 
 
-class TurnDone(AgentEvent, tag="turn.done"):
+class TurnDone(AgentEvent, frozen=True, tag="turn.done"):
     """The turn is finished and on disk; `text` is the last message of the model."""
 
     turn: int
     text: str
 
 
-class TurnStopped(AgentEvent, tag="turn.stopped"):
+class TurnStopped(AgentEvent, frozen=True, tag="turn.stopped"):
     """The turn was stopped; `text` is what had been said and stays in the history."""
 
     turn: int
     text: str
 
 
-class TurnFailed(AgentEvent, tag="turn.failed"):
+class TurnFailed(AgentEvent, frozen=True, tag="turn.failed"):
     """The turn could not be finished; `text` is what had been said and stays in the history."""
 
     turn: int
