@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -210,14 +213,10 @@ def test_type_ahead() -> None:
 
 def test_ensure_server_starts_one_and_finds_it_again(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
-    file.write_text('[server]\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
+    file.write_text('[server]\nport = 0\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
     settings = LocalServer(tmp_path, config=file)
 
     async def main() -> None:
-        import json
-        import os
-        import signal
-
         urls = await asyncio.gather(ensure_server(settings), ensure_server(settings))
         record = json.loads((tmp_path / "server.json").read_text())
         try:
@@ -258,3 +257,24 @@ def test_the_connection_limit_of_the_server_is_not_noticed() -> None:
             await connection.close()
 
     go(main())
+
+
+def test_a_taken_port_and_an_idle_server(tmp_path: Path) -> None:
+    """The configured port is taken: another is used. Nobody calls: the server ends and takes its note away."""
+
+    async def main() -> None:
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        file = tmp_path / "server.toml"
+        file.write_text('[server]\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
+        url = await ensure_server(LocalServer(tmp_path, config=file, port=port))
+        assert f":{port}/" not in url
+        taken.close()
+        command = [sys.executable, "-m", "fulgur", "serve", "-f", str(file), "--port", "0", "--idle-exit", "0.005"]
+        environment = {**os.environ, "FULGUR_HOME": str(tmp_path / "other")}
+        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
+        assert await process.wait() == 0
+        assert not (tmp_path / "other" / "server.json").exists()
+        os.kill(json.loads((tmp_path / "server.json").read_text())["pid"], signal.SIGTERM)
+
+    go(main(), 60)

@@ -17,6 +17,8 @@ import msgspec
 from fulgur import __version__
 from fulgur.errors import FulgurError
 
+IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
+
 
 @dataclass(frozen=True)
 class LocalServer:
@@ -24,7 +26,7 @@ class LocalServer:
 
     home: Path
     config: Path | None = None  # passed to `fulgur serve --file`
-    port: int | None = None  # None: what the config says, else a free one
+    port: int | None = None  # None: what the config says; a free one when it is taken
     start_seconds: float = 30.0
 
 
@@ -65,33 +67,59 @@ async def answers(base_url: str) -> bool:
 
 def write_ready(file: Path, base_url: str) -> None:
     """What a server that was started by itself leaves for others to find it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     record = {"base_url": base_url, "pid": os.getpid(), "version": __version__}
     part = file.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(record))
     part.replace(file)
 
 
+def remove_ready(file: Path) -> None:
+    """Take the note away again, if it is this process's."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("pid") == os.getpid():
+            file.unlink()
+
+
 async def _start(settings: LocalServer) -> str:
-    command = [sys.executable, "-m", "fulgur", "serve", "--ready-file", str(settings.home / "server.json")]
+    """Start a server, on its configured port if that is free, else on any; it ends by itself when it is not used."""
+    log = settings.home / "server.log"
+    first = [] if settings.port is None else ["--port", str(settings.port)]
+    for port in (first, ["--port", "0"]):
+        found = await _launch(settings, port, log)
+        if found is not None:
+            return found
+        tail = log.read_text(errors="replace").strip().splitlines()[-2:]
+        if not any("Cannot listen" in line for line in tail):
+            break
+    raise FulgurError(
+        f"The local server did not start{': ' + tail[0] if tail else ''}",
+        hint=f"Its log is {log}; start it by hand with `fulgur serve`.",
+    )
+
+
+async def _launch(settings: LocalServer, port: list[str], log: Path) -> str | None:
+    command = [sys.executable, "-m", "fulgur", "serve", "--idle-exit", f"{IDLE_MINUTES}", *port]
     if settings.config is not None:
         command += ["--file", str(settings.config)]
-    command += ["--port", str(settings.port or 0)]
-    with (settings.home / "server.log").open("ab") as log:
+    environment = {**os.environ, "FULGUR_HOME": str(settings.home)}
+    with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=environment,
         )
     for _ in range(int(settings.start_seconds / 0.05)):
         await asyncio.sleep(0.05)
         if process.returncode is not None:
-            break
+            return None
         found = await find(settings.home)
         if found is not None:
             return found
-    tail = (settings.home / "server.log").read_text(errors="replace").strip().splitlines()[-1:]
-    raise FulgurError(
-        f"The local server did not start{': ' + tail[0] if tail else ''}",
-        hint=f"Its log is {settings.home / 'server.log'}; start it by hand with `fulgur serve`.",
-    )
+    return None
 
 
 def _home() -> Path:

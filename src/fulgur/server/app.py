@@ -33,6 +33,7 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
     """Who asks, from where; and every error as the API speaks it."""
     server = server_of(request)
     began = time.perf_counter()
+    server.last_request = time.monotonic()
     try:
         _check_host(server, request)
         server.auth.check_origin(request.headers.get("Origin"), request.headers.get("Host"))

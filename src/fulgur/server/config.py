@@ -48,6 +48,7 @@ class Listen(msgspec.Struct, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: int = 8787
     store: str = ""  # SQLite file; empty: responses.sqlite in Fulgur's home
+    store_days: float = 30.0  # older responses are forgotten at the start; 0 keeps them for ever
     origins: list[str] = []  # browser origins that may call, besides this machine's own
     max_body_mb: float = 32.0
     max_connections: int = 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -27,11 +28,12 @@ class Server:
     def __init__(self, config: ServerConfig, models: registry.Registry | None = None) -> None:
         self.config = config
         self.models = models or registry.build(config)
-        self.store = Store(self._store_path())
+        self.store = Store(self._store_path(), config.server.store_days)
         self.metrics = Metrics()
         self.auth = Auth(config)
         self.runs: dict[str, Run] = {}
         self.sockets = 0
+        self.last_request = time.monotonic()
         self.background: set[asyncio.Task[None]] = set()
         self._warm: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
 
@@ -76,6 +78,10 @@ class Server:
         assert conversation is not None
         self.remember(owner, response_id, conversation)
         return conversation
+
+    def idle_seconds(self) -> float:
+        """How long nobody has wanted anything."""
+        return 0.0 if self.sockets or self.runs else time.monotonic() - self.last_request
 
     def log_exception(self, error: BaseException) -> None:
         log.error("a request failed", exc_info=error)

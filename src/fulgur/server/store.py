@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,10 +40,11 @@ class Stored(msgspec.Struct):
 
 
 class Store:
-    """The database; `path` None keeps it in memory."""
+    """The database; `path` None keeps it in memory. What is older than `days` is forgotten at the start (0: nothing)."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, days: float = 0.0) -> None:
         self._path = path
+        self._days = days
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._database: sqlite3.Connection | None = None
 
@@ -85,6 +87,8 @@ class Store:
             database.execute("PRAGMA synchronous=NORMAL")
             database.execute("PRAGMA busy_timeout=5000")
             database.executescript(_SCHEMA)
+            if self._days:
+                database.execute("DELETE FROM responses WHERE created < ?", (time.time() - self._days * 86_400,))
         except (sqlite3.Error, OSError) as error:
             raise FulgurError(f"Cannot open the response store {self._path}: {error}") from None
         self._database = database

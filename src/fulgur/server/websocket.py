@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,7 @@ async def serve(server: Server, request: web.Request, owner: str) -> web.WebSock
         await session.read()
     finally:
         server.sockets -= 1
+        server.last_request = time.monotonic()
         server.metrics.add("fulgur_websockets", -1)
         await session.close()
     return socket

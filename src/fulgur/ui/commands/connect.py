@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     model = _choose(models, args.model)
     profile, catalog = write_profile(home, base_url, models, model, args.key_env)
     print(f"Wrote {profile} and {catalog}.")
-    print(f"Start Codex with {model} on {base_url}:\n  codex -p {PROFILE}")
+    print(f"Start Codex with {model} on {base_url} (keep a server there: fulgur serve):\n  codex -p {PROFILE}")
     return 0
 
 

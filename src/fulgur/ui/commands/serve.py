@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fulgur.server.config import ServerConfig
+    from fulgur.server.state import Server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--model", metavar="PATH", type=Path, help="also serve this folder or GGUF file, by its name"
     )
     parser.add_argument("--new-key", metavar="NAME", help="make an API key, print it and what to put in the config")
-    parser.add_argument("--ready-file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody has called for so long")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,33 +39,43 @@ def run(args: argparse.Namespace) -> int:
     if args.model is not None:
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    asyncio.run(_serve(config, args.ready_file))
+    # A server with a config of its own is not the one that the agent and other terminals look for.
+    asyncio.run(_serve(config, args.idle_exit, known=args.file is None or args.idle_exit is not None))
     return 0
 
 
-async def _serve(config: object, ready_file: Path | None) -> None:
+async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool) -> None:
     from fulgur.client import local
-    from fulgur.server import app
-    from fulgur.server.config import ServerConfig
+    from fulgur.server import app, auth
+    from fulgur.server.config import home
 
-    assert isinstance(config, ServerConfig)
     running = await app.start(config)
     models = running.server.models.entries
     print(f"Fulgur listens on {running.base_url}")
     print(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
     print("  Codex:  fulgur connect codex", flush=True)
-    if ready_file is not None:
-        local.write_ready(ready_file, running.base_url)
+    note = home() / "server.json"
+    if known and auth.is_loopback(config.server.host):
+        local.write_ready(note, running.base_url)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    for entry in models.values():
-        if entry.backend.kind == "local":
-            task = asyncio.create_task(entry.ready())
-            task.add_done_callback(_say_if_failed)
-    await stop.wait()
+    loading = [asyncio.create_task(entry.ready()) for entry in models.values() if entry.backend.kind == "local"]
+    for task in loading:
+        task.add_done_callback(_say_if_failed)
+    if idle_minutes is None:
+        await stop.wait()
+    else:
+        await _until_idle(running.server, stop, idle_minutes * 60)
+    local.remove_ready(note)
     await running.close()
+
+
+async def _until_idle(server: Server, stop: asyncio.Event, seconds: float) -> None:
+    while not stop.is_set() and server.idle_seconds() < seconds:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), min(10.0, seconds))
 
 
 def _say_if_failed(task: asyncio.Task[object]) -> None:
