@@ -122,3 +122,9 @@ def test_diff_with_and_without_colour() -> None:
     assert plain.splitlines()[:2] == ["--- a/x.py", "+++ b/x.py"]
     assert "-b\n" in plain and "+c\n\\ No newline at end of file\n" in plain
     assert "\033[31m-b\033[0m" in unified("a\nb\n", "a\nc\n", "x.py", colour=True)
+
+
+def test_a_function_of_a_file_that_does_not_parse_is_found_whole() -> None:
+    text = "def total(\n    prices,\n):\n    result = f(0)\n\n    for x in (1,):\n        result += x\n    return result\n\n\nBROKEN =\n"
+    found = locate(text, Target(Path("shop.py"), "total"))
+    assert found.text == text[: text.index("\n\nBROKEN")]

@@ -207,8 +207,25 @@ def other_symbol(text: str, target: Target) -> tuple[int, int]:
     for pattern in patterns:
         for index, line in enumerate(lines):
             if re.search(pattern, line):
-                return index + 1, block_end(lines, index) + 1
+                end = indented_end if target.path.suffix in (".py", ".pyi") else block_end
+                return index + 1, end(lines, index) + 1
     raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"Name lines instead: {target.path}:FIRST-LAST.")
+
+
+def indented_end(lines: list[str], first: int) -> int:
+    """Last line of a Python block, also in a file that does not parse: what is indented deeper than its first line."""
+    margin = len(lines[first]) - len(lines[first].lstrip())
+    last, depth = first, 0
+    for index in range(first, len(lines)):
+        line = lines[index]
+        if index > first and depth <= 0 and line.strip() and len(line) - len(line.lstrip()) <= margin:
+            break
+        if line.strip():
+            last = index
+        depth += sum(line.count(letter) for letter in "([{") - sum(line.count(letter) for letter in ")]}")
+        if line.rstrip().endswith(":"):  # the header is over; a bracket left open by mistake must not swallow the file
+            depth = 0
+    return last
 
 
 def block_end(lines: list[str], first: int) -> int:
