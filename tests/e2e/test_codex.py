@@ -79,10 +79,14 @@ def test_turns_use_the_socket_they_should(node_modules: Path, tmp_path: Path, li
     assert frames(live, "response.create") == before + 2, "a warm-up and a turn"
 
 
-def test_steered_turn(node_modules: Path, tmp_path: Path, live: LiveServer) -> None:
-    """App-server, lite mode: a steer in mid-stream interrupts the answer and the next one follows it."""
+@pytest.mark.parametrize("websocket", [True, False])
+def test_steered_turn(node_modules: Path, tmp_path: Path, live: LiveServer, websocket: bool) -> None:
+    """App-server, lite mode: a steer in mid-stream ends the answer and the next one follows it.
+
+    On the socket Codex interrupts the response; over HTTP it drops the stream and posts all again.
+    """
     before = frames(live, "response.interrupt")
-    app = AppServer(Codex(node_modules, tmp_path, live.base_url, "scripted", websocket=True))
+    app = AppServer(Codex(node_modules, tmp_path, live.base_url, "scripted", websocket=websocket))
     try:
         thread = app.call(
             "thread/start", {"cwd": str(tmp_path), "sandbox": "danger-full-access", "approvalPolicy": "never"}
@@ -101,7 +105,7 @@ def test_steered_turn(node_modules: Path, tmp_path: Path, live: LiveServer) -> N
             if message.get("method") == "item/completed"
         ]
         assert "Stopped as you wished." in said
-        assert frames(live, "response.interrupt") == before + 1
+        assert frames(live, "response.interrupt") == before + websocket
         assert live.backend.running == 0
     finally:
         app.close()

@@ -40,7 +40,7 @@ class Stored(msgspec.Struct):
 
 
 class Store:
-    """The database; `path` None keeps it in memory. What is older than `days` is forgotten at the start (0: nothing)."""
+    """The database; `path` None keeps it in memory. What is older than `days` is forgotten when it opens (0: none)."""
 
     def __init__(self, path: Path | None, days: float = 0.0) -> None:
         self._path = path
