@@ -2,8 +2,8 @@
 //
 // `constants.h` is generated from the plan of one model on one GPU (kernels/gpu/header.py).
 #pragma once
-#include "constants.h"
 #include "ptx.cuh"
+#include "constants.h"
 
 constexpr int THREADS = 256, WARPS = 8, TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head

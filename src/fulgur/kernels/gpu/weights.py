@@ -6,6 +6,7 @@ written to their place: the host never holds a second copy.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,8 +152,10 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
             raise FulgurError(
                 f"{folder}: tensor {name}: type {dtype} is not supported", hint=f"Supported: {', '.join(kinds)}."
             )
-        # A view of the map: the copy to the device is the only one.
-        return torch.frombuffer(raw, dtype=torch.uint8).to(device).view(kinds[dtype]).reshape(shape)
+        with warnings.catch_warnings():
+            # A view of the map, read only: the copy to the device is the only one.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            return torch.frombuffer(raw, dtype=torch.uint8).to(device).view(kinds[dtype]).reshape(shape)
 
     def get(name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         weight = load(name)
