@@ -80,6 +80,24 @@ def test_a_chain_is_computed_once(folder: Path) -> None:
     go(main())
 
 
+def test_old_prompts_are_not_kept(folder: Path) -> None:
+    """Each prompt holds all of its conversation; a long session must not hold all of them."""
+
+    async def main() -> None:
+        async with connected(folder) as (_, backend):
+            await backend.describe()
+            conversation = Conversation([user_message("start")])
+            for number in range(30):
+                prompt = backend.prompts.of(Turn(conversation))
+                backend.prompts.keep(conversation, prompt, "said", [1])
+                said = {"type": "message", "role": "assistant", "content": "said"}
+                conversation = conversation.extend([said]).extend([user_message(f"turn {number}")])
+            holding = [part for part in conversation.chain() if part.memo]
+            assert 1 <= len(holding) <= 4
+
+    go(main())
+
+
 def test_structured_output_cannot_fail(folder: Path) -> None:
     async def main() -> None:
         async with connected(folder) as (connection, _):

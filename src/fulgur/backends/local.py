@@ -136,7 +136,7 @@ class LocalBackend(Backend):
             tools=prompts.format != "plain",
             fim=family is not None,
             edit=family is not None and family.name == "fulgur",
-            steering=True,
+            steering=bool(template),
             grammar=True,
             reasoning="<think>" in template or prompts.format == "harmony",
             logprobs=True,

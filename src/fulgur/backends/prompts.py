@@ -14,6 +14,7 @@ from fulgur.text.split import detect_format
 from fulgur.text.template import ChatTemplate
 from fulgur.text.tokenizer import Tokenizer
 
+_LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and a steer between
 _MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
 
 
@@ -86,10 +87,13 @@ class Prompts:
         part: Conversation | None = conversation
         best: Prompt | None = None
         steps = 0
-        while part is not None and steps < 4:  # what is further back is a beginning of these, or was given up
+        while part is not None and steps < _LOOK_BACK:
             for prompt in part.memo.get(self._key, ()):
                 if text.startswith(prompt.text) and (best is None or len(prompt.text) > len(best.text)):
                     best = prompt
+            part, steps = part.parent, steps + 1
+        while part is not None and steps < 2 * _LOOK_BACK:
+            part.memo.pop(self._key, None)  # a prompt holds the whole conversation up to it: old ones are not kept
             part, steps = part.parent, steps + 1
         return best
 
