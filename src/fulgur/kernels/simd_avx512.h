@@ -71,29 +71,38 @@ static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
 }
 static inline __m512i broadcast4(const int8_t* p) { int v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
 
-// acc[m] += sum over a group of (weight + offset) * activation, for M activation rows against one tile.
+// acc[m] += sum over a group of (weight + offset) * activation, for M activation rows against one tile. Few rows get
+// two sums each, because one product waits for the last for five cycles; of many rows one each is enough.
 template <int BITS, int M>
 INLINE void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
-  const __m512i low = _mm512_set1_epi8(15);
-  __m512i s[M];
+  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
+  constexpr bool kTwoSums = M <= 6;
+  __m512i a[M], b[M];
 #pragma GCC unroll 16
-  for (int m = 0; m < M; m++) s[m] = acc[m].v;
-  for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, w += 64, q += BITS == 8 ? 4 : 8) {
-    const __m512i x = _mm512_loadu_si512(w);
+  for (int m = 0; m < M; m++) a[m] = acc[m].v, b[m] = _mm512_setzero_si512();
+  for (int i = 0; i < k; i += 8, w += BITS == 8 ? 128 : 64, q += 8) {
+    __m512i x = _mm512_loadu_si512(w), y;
     _mm_prefetch(w + kPrefetch, _MM_HINT_T0);
     if constexpr (BITS == 8) {
-#pragma GCC unroll 16
-      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], x, broadcast4(q + m * stride));
+      y = _mm512_loadu_si512(w + 64);
+      _mm_prefetch(w + 64 + kPrefetch, _MM_HINT_T0);
     } else {
-      const __m512i lo = _mm512_and_si512(x, low), hi = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+      y = kTwoSums ? _mm512_and_si512(x, high) : _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+      x = _mm512_and_si512(x, low);
+    }
 #pragma GCC unroll 16
-      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], lo, broadcast4(q + m * stride));
+    for (int m = 0; m < M; m++) a[m] = _mm512_dpbusd_epi32(a[m], x, broadcast4(q + m * stride));
 #pragma GCC unroll 16
-      for (int m = 0; m < M; m++) s[m] = _mm512_dpbusd_epi32(s[m], hi, broadcast4(q + m * stride + 4));
+    for (int m = 0; m < M; m++) {
+      __m512i& sum = kTwoSums ? b[m] : a[m];
+      sum = _mm512_dpbusd_epi32(sum, y, broadcast4(q + m * stride + 4));
     }
   }
 #pragma GCC unroll 16
-  for (int m = 0; m < M; m++) acc[m].v = s[m];
+  for (int m = 0; m < M; m++) {
+    if constexpr (kTwoSums) a[m] = _mm512_add_epi32(a[m], BITS == 8 ? b[m] : _mm512_srai_epi32(b[m], 4));
+    acc[m].v = a[m];
+  }
 }
 
 // The same for one activation row against T neighbouring tiles: a broadcast activation serves all of them, and the
