@@ -265,6 +265,21 @@ def test_a_vanished_client_ends_its_warm_up_and_its_compaction() -> None:
     go(main())
 
 
+def test_a_stopping_server_says_goodbye_at_once() -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session:
+            async with serving(script({"steps": [{"tokens": 100_000}]}, rate=200)) as running:
+                socket = await session.ws_connect(f"{running.base_url}/responses")
+                raw = Raw(socket)
+                await raw.send(input="x")
+                await raw.until("response.output_text.delta")
+            while (message := await socket.receive(timeout=5)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert message.type is aiohttp.WSMsgType.CLOSE and message.data == 1001
+
+    go(main())
+
+
 def test_cancel_keeps_what_was_written() -> None:
     async def main() -> None:
         async with connected(script({"match": "count", "steps": [{"tokens": 5000}]}, rate=500)) as (_, raw):
@@ -346,7 +361,7 @@ def test_many_idle_sockets_and_some_that_stream(count: int) -> None:
                 sockets = [await session.ws_connect(f"{running.base_url}/responses") for _ in range(count)]
                 results = await asyncio.gather(*(Raw(socket).turn(input="go") for socket in sockets[:16]))
                 assert all(result["type"] == "response.completed" for result in results)
-                assert running.server.sockets == count
+                assert len(running.server.sockets) == count
                 await asyncio.gather(*(socket.close() for socket in sockets))
 
     go(main())

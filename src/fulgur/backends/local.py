@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fulgur.engine.process import EngineClient
     from fulgur.server.config import Model
 
-_LONG = 16_384  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
+_LONG = 8_192  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
 
 
 class LocalBackend(Backend):

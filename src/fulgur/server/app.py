@@ -107,7 +107,11 @@ def build(server: Server) -> web.Application:
     async def closed(_: web.Application) -> None:
         await server.close()
 
+    async def going(_: web.Application) -> None:
+        await server.hang_up()
+
     app.on_startup.append(opened)
+    app.on_shutdown.append(going)
     app.on_cleanup.append(closed)
     return app
 

@@ -8,6 +8,8 @@ import time
 from collections import OrderedDict
 from pathlib import Path
 
+from aiohttp import WSCloseCode, web
+
 from fulgur.backends.base import Conversation
 from fulgur.protocol.errors import ApiError, previous_not_found
 from fulgur.server import registry
@@ -32,7 +34,7 @@ class Server:
         self.metrics = Metrics()
         self.auth = Auth(config)
         self.runs: dict[str, Run] = {}
-        self.sockets = 0
+        self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
         self.background: set[asyncio.Task[None]] = set()
         self._warm: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
@@ -78,6 +80,11 @@ class Server:
         assert conversation is not None
         self.remember(owner, response_id, conversation)
         return conversation
+
+    async def hang_up(self) -> None:
+        """Tell every socket that the server goes; its client may come back to the next one."""
+        going = (socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets)
+        await asyncio.gather(*going, return_exceptions=True)
 
     def idle_seconds(self) -> float:
         """How long nobody has wanted anything."""

@@ -40,19 +40,19 @@ class Held:
 async def serve(server: Server, request: web.Request, owner: str) -> web.WebSocketResponse:
     """Take the upgrade and live with the connection until it ends."""
     limits = server.config.server
-    if server.sockets >= limits.max_connections:
+    if len(server.sockets) >= limits.max_connections:
         raise ApiError(503, "too_many_connections", "The server has no room for another connection.")
     socket = web.WebSocketResponse(
         heartbeat=HEARTBEAT_S, compress=False, max_msg_size=int(limits.max_body_mb * (1 << 20)), autoclose=True
     )
     await socket.prepare(request)
-    server.sockets += 1
+    server.sockets.add(socket)
     server.metrics.add("fulgur_websockets")
     session = Session(server, socket, SocketSink(request), owner)
     try:
         await session.read()
     finally:
-        server.sockets -= 1
+        server.sockets.discard(socket)
         server.last_request = time.monotonic()
         server.metrics.add("fulgur_websockets", -1)
         await session.close()
