@@ -162,6 +162,37 @@ def test_a_call_the_model_begins_itself_follows_the_tools_grammar(
     go(main())
 
 
+@pytest.mark.parametrize("parallel", [True, False])
+def test_parallel_calls_only_when_they_are_wanted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, parallel: bool
+) -> None:
+    """The splitter plays a model that goes on calling."""
+
+    class Calls:
+        count = 0
+
+        def feed(self, text: str) -> list[Any]:
+            self.count += 1
+            number = self.count
+            delta = parts.ToolCallDelta(number, "{}")
+            return [parts.ToolCallStart(number, "look"), delta, parts.ToolCallEnd(number)]
+
+        def finish(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr("fulgur.backends.local_generation.splitter_for", lambda *_, **__: Calls())
+
+    async def main() -> None:
+        async with connected(folder) as (connection, _):
+            tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+            body = {"input": "x", "tools": [tool], "parallel_tool_calls": parallel, "max_output_tokens": 4}
+            answer = await ask(connection, **body)
+            assert len(answer.output) == (4 if parallel else 1)
+            assert answer.status == ("incomplete" if parallel else "completed")
+
+    go(main())
+
+
 def test_steer_at_a_token_prefills_only_the_steer(folder: Path) -> None:
     async def main() -> None:
         async with connected(folder) as (connection, backend):

@@ -66,6 +66,8 @@ class LocalGeneration(Generation):
         # An answer that may be steered is limited here: the limit counts anew after a steer.
         steerable = self._turn is not None and self._constraint is None and not raw_prompt(self._turn)
         self._limit = asked.sampling.max_tokens if steerable else None
+        self._one_call = self._turn is not None and not self._turn.parallel_tool_calls
+        self._enough = ""  # why nothing more is wanted
         self._custom: list[str] | None = None  # JSON arguments of a custom call, until its input is known
         self._tools = {tool["name"]: tool for tool in (asked.tools if isinstance(asked, Turn) else [])}
 
@@ -94,12 +96,15 @@ class LocalGeneration(Generation):
             async for batch in self._engine.batches():
                 for event in batch:
                     if isinstance(event, events.Token):
-                        if self._limit is not None and self._written >= self._limit:
-                            continue  # made before the engine heard that it is enough
+                        if self._enough:
+                            continue  # made before the engine heard of it
                         self._take(event)
                         if event.text:
                             for chunk in self._split(event.text, call):
                                 yield chunk
+                                if isinstance(chunk, CallEnd) and self._one_call:
+                                    self._stop("stop")
+                                    break
                                 if isinstance(chunk, CallStart) and (grammar := self._grammar_of(chunk)) is not None:
                                     async for inner in self._custom_input(grammar):
                                         yield inner
@@ -170,6 +175,12 @@ class LocalGeneration(Generation):
         if self._cancelled:
             self._engine.cancel()
 
+    def _stop(self, reason: str) -> None:
+        """It is enough; what the engine makes until it hears of it is not used."""
+        self._enough = reason
+        if self._engine is not None:
+            self._engine.cancel()
+
     def _sampling(self, grammar: GrammarSpec | None) -> base.Sampling:
         sampling = self._asked.sampling
         if self._limit is None:
@@ -184,8 +195,8 @@ class LocalGeneration(Generation):
         self._tokens.append(event.token)
         self._answer.append(event.text)
         self._written += 1
-        if self._written == self._limit and self._engine is not None:
-            self._engine.cancel()
+        if self._written == self._limit:
+            self._stop("length")
         if self._logprobs is not None and event.logprob is not None:
             self._logprobs.append(logprob_object(event, self._backend.prompts.tokenizer.token_bytes))
 
@@ -238,7 +249,7 @@ class LocalGeneration(Generation):
         self._answer.append(steer.text)
         self._tokens += steer.tokens
         self._usage = Usage(held + len(steer.tokens), held)
-        self._written = 0
+        self._written, self._enough = 0, ""
         if self._turn is not None and self._backend.prompts.template is not None:
             self._splitter = self._new_splitter(steer.text)
         return base.Steered(items, old, Begin(self._usage.input_tokens, held))
@@ -247,9 +258,9 @@ class LocalGeneration(Generation):
         if event.text:
             self._answer.append(event.text)
             yield from self._split(event.text, call)
-        if call is None:
+        if call is None and self._enough != "stop":
             yield from self._flush()
-        else:
+        elif call is not None:
             yield CallEnd(whole=event.reason == "stop")
         if event.reason == "error":
             raise FulgurError(event.message or "The engine could not go on.")
@@ -258,9 +269,9 @@ class LocalGeneration(Generation):
         usage.draft_tokens, usage.accepted_tokens = event.usage.draft_tokens, event.usage.accepted_tokens
         usage.seconds = time.perf_counter() - self._submitted
         self._remember(event)
-        reason = event.reason if event.reason in ("length", "cancelled") else "stop"
-        if self._written == self._limit and reason == "cancelled" and not self._cancelled:
-            reason = "length"
+        reason: str = event.reason if event.reason in ("length", "cancelled") else "stop"
+        if self._enough and not self._cancelled:
+            reason = self._enough
         yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage)
 
     def _remember(self, event: events.Finished) -> None:
