@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fulgur.model.weights import Weights
     from fulgur.text.tokenizer import Tokenizer
 
-RUNTIMES = ("native", "reference")
+RUNTIMES = ("native", "reference", "cuda")
 # The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some eight
 # files of a small model warm: going back to one costs no prefill.
 _DEFAULT_TOKENS = (16384, 65536)
@@ -60,28 +60,47 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
 
     if options.runtime not in RUNTIMES:
         raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
-    weights = load(options.model, bits=options.bits)
     tokenizer = open_tokenizer(options.model)
-    blocks = kv_blocks(weights.config, options.kv_tokens)
-    runtime = open_runtime(options.runtime, weights, blocks, options.threads)
+    runtime: Runtime
+    if options.runtime == "cuda":
+        runtime, config, weight_bytes = _open_cuda(options)
+        blocks = runtime.kv_blocks
+    else:
+        weights = load(options.model, bits=options.bits)
+        config, weight_bytes = weights.config, weights.nbytes
+        blocks = kv_blocks(config, options.kv_tokens)
+        runtime = open_runtime(options.runtime, weights, blocks, options.threads)
     if "cost" not in engine_options:
         engine_options["cost"] = measure_cost(runtime)
     engine = Engine(runtime, tokenizer, **engine_options)
     info = EngineInfo(
         model=options.model.stem if options.model.is_file() else options.model.resolve().name,
-        config=weights.config,
+        config=config,
         context=engine.context,
         kv_tokens=blocks * _BLOCK,
         vocab_size=runtime.vocab_size,
         runtime=options.runtime,
         isa=str(getattr(runtime, "isa", options.runtime)),
         threads=int(getattr(runtime, "threads", 1)),
-        weight_bytes=weights.nbytes,
-        kv_bytes=blocks * _BLOCK * kv_bytes_per_token(weights.config),
+        weight_bytes=weight_bytes,
+        kv_bytes=blocks * _BLOCK * kv_bytes_per_token(config),
         memory=process_memory(),
         pid=os.getpid(),
     )
     return engine, info
+
+
+def _open_cuda(options: EngineOptions) -> tuple[Runtime, ModelConfig, int]:
+    """A model folder on the GPU: 4 bits are int4, 8 are fp8, none given keeps bf16."""
+    from fulgur.kernels.gpu.runtime import BITS, open_folder
+    from fulgur.model.config import ModelConfig
+
+    if options.bits not in BITS:
+        raise FulgurError(f"{options.bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
+    config = ModelConfig.from_folder(options.model)
+    blocks = kv_blocks(config, options.kv_tokens)
+    runtime = open_folder(options.model, weights=BITS[options.bits], kv_blocks=blocks)
+    return runtime, config, runtime.weight_bytes
 
 
 def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None) -> Runtime:

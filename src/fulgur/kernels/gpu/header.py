@@ -51,10 +51,11 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, depth: int | None = 
         area = max(area, attention)
     deepest = max(m.format.chunks for m in plan.matrices.values())
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
-    for choice in (depth,) if depth else (32, 16):
-        found = Layout(choice, record, attention, area)
-        if choice > deepest and found.total <= (limit if choice == 16 or depth else share):
-            return found
+    choices = [Layout(d, record, attention, area) for d in ((depth,) if depth else (32, 16, 8)) if d > deepest]
+    for bound in (share, limit):
+        for found in choices:
+            if max(found.total, found.attention_only) <= bound:
+                return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
     )

@@ -1,0 +1,178 @@
+"""The plan of a step in numpy, phase by phase: what the CUDA sources compute, to check plan and packing without a GPU.
+
+Matrices are cut into the same K slices and added in the same order, attention into the same splits, activations are
+rounded to bf16 at the same places (`narrow`), the weights come out of the packed arena. Only the order inside a block
+of 128 columns is numpy's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.kernels.gpu.header import norm_stride
+from fulgur.kernels.gpu.pack import unpack
+from fulgur.kernels.gpu.plan import Matrix, Phase, missing_barriers
+from fulgur.kernels.gpu.weights import GpuWeights
+from fulgur.kernels.reference import rms_norm, rotate, silu
+from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
+from fulgur.model.rope import rope_tables
+
+Float = npt.NDArray[np.float32]
+
+
+class Interpreter:
+    """One sequence; `cache` holds keys and values [layer, kind, position, kv head, head_dim]."""
+
+    def __init__(self, weights: GpuWeights, context: int = 512, *, narrow: bool = True) -> None:
+        self.plan, self.config, self.narrow = weights.plan, weights.plan.config, narrow
+        self.phases = list(self.plan.phases())
+        wrong = missing_barriers(self.phases)
+        if wrong:
+            raise ValueError(f"the plan lacks barriers: {wrong}")
+        c = self.config
+        self._weights = weights
+        self._norms = weights.norms.numpy()
+        self._embed = weights.embed.float().numpy()
+        self._cos, self._sin = rope_tables(c, context)
+        self._unpacked: dict[tuple[str, int, int], Float] = {}
+        self.cache = np.zeros((c.n_layers, 2, context, c.n_kv_heads, c.head_dim), np.float32)
+
+    def step(self, tokens: list[int], position: int) -> Float:
+        """Logits [rows, vocab] of rows at consecutive positions."""
+        buffers: dict[str, Any] = {"token": tokens, "position": position, "kv": self.cache}
+        for phase in self.phases:
+            made = getattr(self, f"_{phase.name}")(phase, buffers)
+            extra = set(made) - phase.writes
+            assert not extra, f"{phase.name} writes {extra}, which the plan does not say"
+            buffers |= made
+        logits: Float = buffers["logits"]
+        return logits
+
+    def _vector(self, layer: int, at: int, size: int) -> Float:
+        start = layer * norm_stride(self.plan) + at
+        vector: Float = self._norms[start : start + size]
+        return vector
+
+    def _round(self, x: Float) -> Float:
+        return from_bfloat16(to_bfloat16(x)) if self.narrow else x
+
+    def _matrix(self, matrix: Matrix, layer: int, copy: int) -> Float:
+        key = (matrix.name, layer, copy)
+        if key not in self._unpacked:
+            start = self.plan.address(matrix, layer, copy, 0, 0)
+            data = self._weights.arena[start : start + matrix.copy_bytes]
+            self._unpacked[key] = unpack(data, matrix.format, matrix.rows, matrix.copy_blocks * 128).numpy()
+        return self._unpacked[key]
+
+    def _product(self, phase: Phase, x: Float, copies: list[int] | None = None) -> Float:
+        """[split, rows, out]: slices of K added in ascending order; `copies` are experts along K."""
+        matrix = phase.matrix
+        assert matrix is not None
+        parts = [self._matrix(matrix, phase.layer, copy) for copy in copies or [0]]
+        weight = np.concatenate(parts, axis=1)
+        x = np.pad(x, ((0, 0), (0, weight.shape[1] - x.shape[1])))
+        out = np.zeros((matrix.split, len(x), matrix.rows), np.float32)
+        for split in range(matrix.split):
+            for warp in range(matrix.kw):
+                first, last = matrix.slice(split, warp)
+                part = np.zeros_like(out[split])
+                for block in range(first, last):
+                    k = slice(block * 128, (block + 1) * 128)
+                    part += x[:, k] @ weight[:, k].T
+                out[split] += part
+        return out
+
+    def _norm(self, x: Float, layer: int, at: int) -> Float:
+        return self._round(rms_norm(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps))
+
+    def _qkv(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        x = self._embed[b["token"]] if phase.layer == 0 else b["x"]
+        made = {"qkv": self._product(phase, self._norm(x, phase.layer, 0))}
+        return {**made, "x": x} if phase.layer == 0 else made
+
+    def _attention(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        c, i, n = self.config, phase.layer, len(b["token"])
+        qkv = b["qkv"].sum(axis=0, dtype=np.float32)
+        at = 2 * c.d_model + 2 * c.head_dim
+        if c.qkv_bias:
+            qkv = qkv + self._vector(i, at, c.q_rows + 2 * c.kv_rows)
+        q, k, v = np.split(qkv.reshape(n, -1, c.head_dim), (c.n_heads, c.n_heads + c.n_kv_heads), axis=1)
+        if c.qk_norm:
+            q = rms_norm(q, self._vector(i, 2 * c.d_model, c.head_dim), c.norm_eps)
+            k = rms_norm(k, self._vector(i, 2 * c.d_model + c.head_dim, c.head_dim), c.norm_eps)
+        here = np.arange(b["position"], b["position"] + n)
+        q, k = rotate(q, self._cos[here], self._sin[here]), rotate(k, self._cos[here], self._sin[here])
+        self.cache[i, 0, here], self.cache[i, 1, here] = self._round(k), self._round(v)
+        rows = [self._attend(i, q[r], int(here[r])) for r in range(n)]
+        return {"kv": self.cache, "attended": self._round(np.stack(rows).reshape(n, -1))}
+
+    def _attend(self, layer: int, q: Float, position: int) -> Float:
+        """Split softmax: each split keeps its maximum and sum, the splits are added in ascending order."""
+        c, length = self.config, self.plan.split_length(position)
+        grouped = q.reshape(c.n_kv_heads, -1, c.head_dim) * np.float32(c.head_dim**-0.5)
+        peaks, totals, sums = [], [], []
+        for begin in range(0, position + 1, length):
+            keys, values = self.cache[layer, :, begin : min(begin + length, position + 1)]
+            scores = np.einsum("hgd,thd->hgt", grouped, keys)
+            peaks.append(scores.max(axis=2))
+            weight = np.exp(scores - peaks[-1][:, :, None])
+            totals.append(weight.sum(axis=2))
+            sums.append(np.einsum("hgt,thd->hgd", weight, values))
+        peak = np.max(peaks, axis=0)
+        shrink = [np.exp(p - peak) for p in peaks]
+        total = sum(s * t for s, t in zip(shrink, totals, strict=True))
+        out: Float = sum(s[:, :, None] * v for s, v in zip(shrink, sums, strict=True)) / total[:, :, None]  # type: ignore[index]
+        return out.reshape(c.n_heads, c.head_dim)
+
+    def _o(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        return {"x": b["x"] + self._product(phase, b["attended"])[0]}
+
+    def _router(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        return {"router": self._product(phase, self._norm(b["x"], phase.layer, self.config.d_model))}
+
+    def _routes(self, b: dict[str, Any]) -> tuple[npt.NDArray[np.int64], Float]:
+        c = self.config
+        logits = b["router"].sum(axis=0, dtype=np.float32)
+        chosen = np.argsort(-logits, axis=1, kind="stable")[:, : c.experts_per_token]
+        weight = np.exp(logits - logits.max(axis=1, keepdims=True))
+        share = np.take_along_axis(weight, chosen, axis=1)
+        return chosen, share / (share if c.norm_topk else weight).sum(axis=1, keepdims=True)
+
+    def _gate_up(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        c = self.config
+        x = self._norm(b["x"], phase.layer, c.d_model)
+        if not self.plan.moe:
+            return {"h": self._round(_swiglu(self._product(phase, x)[0])[:, : c.d_ffn])}
+        chosen, share = self._routes(b)
+        assert phase.matrix is not None
+        width = -(-c.d_expert // 128) * 128  # the experts lie one after another, each padded to whole blocks
+        h = np.zeros((len(x), c.experts_per_token * width), np.float32)
+        for row in range(len(x)):
+            for rank, expert in enumerate(chosen[row]):
+                both = self._product(phase, x[row : row + 1], [int(expert)])[0]
+                part = _swiglu(both)[0, : c.d_expert] * share[row, rank]
+                h[row, rank * width : rank * width + c.d_expert] = part
+        return {"h": self._round(h)}
+
+    def _down(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        if not self.plan.moe:
+            return {"x": b["x"] + self._product(phase, b["h"])[0]}
+        chosen, _ = self._routes(b)
+        rows = [self._product(phase, b["h"][r : r + 1], [int(e) for e in chosen[r]])[0, 0] for r in range(len(chosen))]
+        return {"x": b["x"] + np.stack(rows)}
+
+    def _head(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        logits = self._product(phase, self._norm(b["x"], self.config.n_layers, 0))[0]
+        return {"logits": logits, "candidates": logits.argmax(axis=1)}
+
+    def _finish(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        return {"token": b["candidates"]}
+
+
+def _swiglu(both: Float) -> Float:
+    """Tiles of 8 gate rows and their 8 up rows."""
+    pairs = both.reshape(len(both), -1, 2, 8)
+    return (silu(pairs[:, :, 0]) * pairs[:, :, 1]).reshape(len(both), -1)

@@ -1,0 +1,302 @@
+"""The GPU runtime: the interface of `kernels.native.Runtime`, with the decode loop on the device.
+
+A step of up to 8 rows is one pass of the kernels; more rows are passes of 8, and a long run of prompt tokens goes
+through torch (`prefill.py`). Greedy decoding runs on the device by itself; tokens arrive in pinned memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu.device import Gpu, probe
+from fulgur.kernels.gpu.drivers import Driver, args_of
+from fulgur.kernels.gpu.header import RING, layout
+from fulgur.kernels.gpu.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
+from fulgur.kernels.gpu.prefill import Prefill
+from fulgur.kernels.gpu.records import STOPS, Mailbox, buffer_bytes, state_record
+from fulgur.kernels.gpu.weights import GpuWeights, from_folder, random_weights
+from fulgur.model.config import ModelConfig
+from fulgur.model.rope import rope_tables
+
+Int = npt.NDArray[np.int32]
+Float = npt.NDArray[np.float32]
+
+TORCH_ROWS = 512  # from here on unpacking the weights for torch costs less than passes of 8 rows
+BITS = {4: "int4", 8: "fp8", 16: "bf16", None: "bf16"}
+
+
+def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
+    """The plan for as many rows a pass as shared memory holds."""
+    for rows in (MAX_ROWS, 4, 2, 1):
+        plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
+        try:
+            layout(plan, "persistent", gpu.shared)
+            layout(plan, "graph", gpu.shared)
+        except FulgurError:
+            if rows == 1:
+                raise
+            continue
+        return plan
+    raise AssertionError("rows 1 either fits or raises")
+
+
+class Runtime:
+    block_tokens = KV_BLOCK
+    max_rows = 2048
+
+    def __init__(
+        self, weights: GpuWeights, *, kv_blocks: int, driver: str = "persistent", gpu: Gpu | None = None
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self.gpu = gpu or probe()
+        self.weights, self.config, self.kv_blocks = weights, weights.plan.config, kv_blocks
+        c = self.config
+        self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
+        self.driver, self.isa, self.threads = driver, f"{self.gpu.name}, {driver}", 1
+        self._stream = torch.cuda.Stream()
+        device = weights.arena.device
+        wide = weights.plan
+        narrow = Plan(**{**wide.__dict__, "rows": 1})
+        width = -(-self.max_context // KV_BLOCK)
+        cos, sin = rope_tables(c, self.max_context)
+        try:
+            self._buffers: dict[str, Any] = {
+                name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
+                for name, size in buffer_bytes(wide).items()
+            }
+            self._kv = torch.zeros(
+                (c.n_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim), dtype=torch.bfloat16, device=device
+            )
+            self._logits = torch.zeros((wide.rows, c.vocab_size), dtype=torch.float32, device=device)
+        except torch.cuda.OutOfMemoryError:
+            need = 4 * c.n_layers * kv_blocks * KV_BLOCK * c.n_kv_heads * c.head_dim
+            raise FulgurError(
+                f"the KV cache of {kv_blocks * KV_BLOCK} tokens needs {need / 1e9:.1f} GB more GPU memory",
+                hint="Ask for fewer KV tokens or narrower weights.",
+            ) from None
+        rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
+        self._tables = torch.zeros((wide.rows, width), dtype=torch.int32, device=device)
+        self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
+        self._state = torch.zeros(ctypes.sizeof(self._records[wide.rows]), dtype=torch.uint8, device=device)
+        self._staged = torch.zeros_like(self._state, device="cpu").pin_memory()
+        self._mail = torch.zeros(ctypes.sizeof(Mailbox), dtype=torch.uint8).pin_memory()
+        self.mailbox: Any = Mailbox.from_address(self._mail.data_ptr())
+        held = {
+            **self._buffers, "weights": weights.arena, "norms": weights.norms, "embed": weights.embed, "kv": self._kv,
+            "rope": rope, "tables": self._tables, "state": self._state, "mailbox": self._mail,
+        }  # fmt: skip
+        self._rope = rope
+        args = args_of(held, kv_blocks=kv_blocks, table_width=width)
+        with torch.cuda.stream(self._stream):
+            self._wide = Driver(driver, wide, self.gpu, args)
+            self._narrow = Driver(driver, narrow, self.gpu, args) if wide.rows > 1 else self._wide
+        self._prefill = Prefill(weights, self._kv, rope)
+        self._warm()
+
+    def _warm(self) -> None:
+        for driver in (self._narrow, self._wide):
+            record = self._records[driver.plan.rows].from_address(self._staged.data_ptr())
+            record.done = 1
+            self._state.copy_(self._staged)
+            self._torch.cuda.synchronize()
+            driver.warm(self._stream)
+            self._synchronize()
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.weights.nbytes
+
+    @property
+    def kv_bytes(self) -> int:
+        return int(self._kv.numel() * 2)
+
+    def step(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
+    ) -> Int:
+        """See `reference.Runtime.step`."""
+        tokens, positions, sequences, tables, logit_rows = (
+            np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
+        )
+        self._check(tokens, positions, sequences, tables)
+        n, begin = len(tokens), self._through_torch(tokens, positions, sequences, tables, logit_rows)
+        best = np.zeros(n, np.int32)
+        place = {int(row): i for i, row in enumerate(logit_rows)}
+        while begin < n:
+            end = min(begin + self._wide.plan.rows, n)
+            wanted = [row for row in range(begin, end) if row in place]
+            self._pass(
+                tokens[begin:end],
+                positions[begin:end],
+                sequences[begin:end],
+                tables,
+                bool(wanted and logits is not None),
+            )
+            best[begin:end] = self.mailbox.token[: end - begin]
+            if logits is not None and wanted:
+                rows = self._logits[[row - begin for row in wanted]].cpu().numpy()
+                for row, value in zip(wanted, rows, strict=True):
+                    logits[place[row]] = value
+            begin = end
+        return best[logit_rows]
+
+    def decode_greedy(self, token: int, position: int, table: Int, stop: Int, cancel: Int, out: Int) -> int:
+        """Up to len(out) greedy steps of one sequence on the device; see `native.Runtime.decode_greedy`."""
+        written = 0
+        for following in self.decode(token, position, table, stop, cancel, len(out)):
+            out[written] = following
+            written += 1
+        return written
+
+    def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
+        """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
+        stops = {int(s) for s in stop}
+        if len(stops) > STOPS:
+            raise FulgurError(f"{len(stops)} stop tokens; the device checks at most {STOPS}")
+        limit = min(limit, self.max_context - position, len(table) * KV_BLOCK - position)
+        row = np.ascontiguousarray(table, np.int32)[None]
+        while limit > 0:
+            # A graph launch is queued per token: not so many that a cancelled run has a long tail of empty ones.
+            steps = min(limit, RING if self.driver == "persistent" else 32)
+            if cancel is not None and cancel[0]:
+                return
+            zero = np.zeros(1, np.int32)
+            self._upload(1, steps, np.array([token]), np.array([position]), zero, row, stops)
+            self._narrow.run(steps, 0, self._stream)
+            for token in self._arrivals(cancel):
+                yield token
+                position, limit = position + 1, limit - 1
+                if token in stops:
+                    return
+
+    def _arrivals(self, cancel: Int | None) -> Iterator[int]:
+        """What the mailbox receives until the device says that it is done; a launch that failed raises."""
+        box, seen, idle = self.mailbox, 0, 0
+        try:
+            while True:
+                finished, count = box.finished, box.count
+                if cancel is not None and cancel[0]:
+                    box.cancel = 1
+                while seen < count:
+                    yield int(box.token[seen % RING])
+                    seen += 1
+                    idle = 0
+                if finished:
+                    return
+                idle += 1
+                if idle > 2000:
+                    if self._stream.query() and not box.finished:
+                        self._synchronize()
+                        raise FulgurError("the GPU ended a run without a result")
+                    time.sleep(50e-6)
+        finally:
+            box.cancel = 1  # left early: the device stops at its next step
+            self._synchronize()
+
+    def copy_block(self, source: int, target: int) -> None:
+        for block in (source, target):
+            if not 0 <= block < self.kv_blocks:
+                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+        with self._torch.cuda.stream(self._stream):
+            self._kv[:, :, target] = self._kv[:, :, source]
+
+    def close(self) -> None:
+        self._synchronize()
+        for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
+            driver.close()
+
+    def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logits: bool) -> None:
+        driver = self._narrow if len(tokens) == 1 else self._wide
+        used, local = np.unique(sequences, return_inverse=True)
+        self._upload(driver.plan.rows, 1, tokens, positions, local.astype(np.int32), tables[used], set())
+        driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
+        self._synchronize()
+
+    def _upload(
+        self, rows: int, steps: int, tokens: Int, positions: Int, sequences: Int, tables: Int, stops: set[int]
+    ) -> None:
+        n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
+        ctypes.memset(self._staged.data_ptr(), 0, self._staged.numel())
+        ctypes.memset(self._mail.data_ptr(), 0, 16)
+        record.rows, record.steps, record.stops = n, steps, len(stops)
+        record.stop[: len(stops)] = sorted(stops)
+        record.token[:n], record.position[:n], record.table[:n] = (
+            tokens.tolist(),
+            positions.tolist(),
+            sequences.tolist(),
+        )
+        starts = {int(s): int(positions[sequences == s].min()) for s in np.unique(sequences)}
+        record.first[:n] = [starts[int(s)] for s in sequences]
+        torch, width = self._torch, min(tables.shape[1], self._tables.shape[1])
+        with torch.cuda.stream(self._stream):
+            self._state.copy_(self._staged, non_blocking=True)
+            self._tables[: len(tables), :width] = torch.from_numpy(np.maximum(tables[:, :width], 0)).to(
+                self._tables.device
+            )
+            self._buffers["counters"].zero_()
+
+    def _through_torch(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
+        """How many leading rows were long enough a run without logits to go through torch."""
+        n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
+        n = min(n, int((sequences == sequences[0]).sum()))
+        if n < TORCH_ROWS:
+            return 0
+        torch, device = self._torch, self._kv.device
+        with torch.cuda.stream(self._stream), torch.no_grad():
+            row = torch.from_numpy(tables[sequences[0]]).to(device)
+            self._prefill.run(torch.from_numpy(tokens[:n]).long().to(device), int(positions[0]), row)
+        self._synchronize()
+        return n
+
+    def _synchronize(self) -> None:
+        try:
+            self._stream.synchronize()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.") from None
+
+    def _check(self, token: Int, position: Int, sequence: Int, table: Int) -> None:
+        n = len(token)
+        if not 0 < n <= self.max_rows or len(position) != n or len(sequence) != n:
+            raise ValueError(f"{n} tokens, {len(position)} positions, {len(sequence)} sequences: 1 to {self.max_rows}")
+        if token.min() < 0 or token.max() >= self.vocab_size:
+            raise ValueError(f"a token is outside the vocabulary of {self.vocab_size}")
+        if position.min() < 0 or position.max() >= self.max_context:
+            raise ValueError(f"a position is outside the context of {self.max_context}")
+        if table.ndim != 2 or sequence.min() < 0 or sequence.max() >= len(table):
+            raise ValueError(f"sequences reach {sequence.max()}, tables has shape {table.shape}")
+        used = table[sequence, position // KV_BLOCK]
+        if used.min() < 0 or used.max() >= self.kv_blocks:
+            raise ValueError("a row has no KV block in its table")
+
+
+def open_folder(
+    folder: Path, *, weights: str = "bf16", head: str | None = None, kv_blocks: int, driver: str = "persistent"
+) -> Runtime:
+    """A model folder on the first GPU."""
+    gpu = probe()
+    plan = widest(ModelConfig.from_folder(folder), weights, head, gpu)
+    return Runtime(from_folder(folder, plan, "cuda"), kv_blocks=kv_blocks, driver=driver, gpu=gpu)
+
+
+def open_random(
+    config: ModelConfig,
+    *,
+    weights: str,
+    head: str | None = None,
+    kv_blocks: int,
+    driver: str = "persistent",
+    seed: int = 0,
+) -> Runtime:
+    """A random model made on the GPU, for benchmarks."""
+    gpu = probe()
+    plan = widest(config, weights, head, gpu)
+    return Runtime(random_weights(plan, "cuda", seed), kv_blocks=kv_blocks, driver=driver, gpu=gpu)

@@ -1,0 +1,114 @@
+"""Build the CUDA sources for the CPU (emulator/) and drive them as the GPU runtime does."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fulgur.kernels.gpu.build import sources
+from fulgur.kernels.gpu.header import header, layout
+from fulgur.kernels.gpu.plan import Plan
+from fulgur.kernels.gpu.records import Args, Mailbox, buffer_bytes, state_record
+from fulgur.kernels.gpu.weights import GpuWeights
+from fulgur.model.rope import rope_tables
+
+HERE = Path(__file__).parent / "emulator"
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+def build(plan: Plan, driver: str, folder: Path) -> ctypes.CDLL:
+    if COMPILER is None:
+        pytest.skip("no C++ compiler (g++ or clang++) to build the emulated CUDA sources with")
+    texts = {**sources(driver), "constants.h": header(plan, driver, layout(plan, driver))}
+    texts |= {path.name: path.read_text(encoding="utf-8") for path in HERE.iterdir()}
+    name = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+    library = folder / f"{driver}-{name}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as build_folder:
+            for file, text in texts.items():
+                (Path(build_folder) / file).write_text(text, encoding="utf-8")
+            command = [
+                COMPILER,
+                "-O1",
+                "-w",
+                "-U_FORTIFY_SOURCE",
+                "-std=c++17",
+                "-shared",
+                "-fPIC",
+                f'-DDRIVER="{driver}.cu"',
+                "run.cpp",
+            ]
+            done = subprocess.run([*command, "-o", str(library)], cwd=build_folder, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr[:3000]
+    return ctypes.CDLL(str(library))
+
+
+class Emulated:
+    """One driver over numpy buffers. Activations start as NaN where the sources must write before they read."""
+
+    def __init__(self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1) -> None:
+        self.plan, self.driver, self.seed = weights.plan, driver, seed
+        plan, c = self.plan, self.plan.config
+        self.memory = layout(plan, driver)
+        self.library = build(plan, driver, folder)
+        self._record = state_record(plan.rows)
+        found = [self.library.sizes(i) for i in range(3)]
+        assert found == [ctypes.sizeof(Args), ctypes.sizeof(self._record), ctypes.sizeof(Mailbox)]
+        self.buffers = {name: np.zeros(size // 4 + 1, np.float32) for name, size in buffer_bytes(plan).items()}
+        for name in ("x", "qkv", "partial", "router", "best"):
+            self.buffers[name].fill(np.nan)
+        cos, sin = rope_tables(c, context)
+        blocks = -(-context // 64)
+        self.buffers["rope"] = np.concatenate((cos, sin), axis=1)
+        self.buffers["kv"] = np.zeros((c.n_layers, 2, blocks, c.n_kv_heads, 64, c.head_dim), np.uint16)
+        self.buffers["logits"] = np.full((plan.rows, c.vocab_size), np.nan, np.float32)
+        # Blocks in an order of their own, so that a table that is not used shows.
+        self.buffers["tables"] = np.random.default_rng(5).permutation(blocks).astype(np.int32)[None]
+        self.state, self.mailbox = self._record(), Mailbox()
+        self.args = Args(kv_blocks=blocks, table_width=blocks)
+        for name, array in self.buffers.items():
+            setattr(self.args, name, array.ctypes.data)
+        self._weights = weights
+        for name, tensor in (("weights", weights.arena), ("norms", weights.norms), ("embed", weights.embed)):
+            setattr(self.args, name, tensor.data_ptr())
+        self.args.state, self.args.mailbox = ctypes.addressof(self.state), ctypes.addressof(self.mailbox)
+
+    def _launch(self, kernel: str, ctas: int, shared: int) -> None:
+        self.seed += 1
+        function = ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p)
+        hung = self.library.emulate(function, ctypes.byref(self.args), ctas, shared, self.seed)
+        assert hung == 0, f"{kernel}: {hung} threads hang (or, if negative, shared memory was overrun)"
+
+    def run(self, tokens: list[int], position: int, steps: int = 1, stop: tuple[int, ...] = ()) -> list[int]:
+        """The tokens of one launch: the argmax of each row, or of each step."""
+        n, state = len(tokens), self.state
+        ctypes.memset(ctypes.byref(state), 0, ctypes.sizeof(state))
+        cancel, self.mailbox = self.mailbox.cancel, Mailbox()
+        self.mailbox.cancel, self.args.mailbox = cancel, ctypes.addressof(self.mailbox)
+        state.rows, state.steps, state.stops = n, steps, len(stop)
+        state.stop[: len(stop)] = stop
+        state.token[:n], state.position[:n] = tokens, range(position, position + n)
+        state.first[:n] = [position] * n
+        self.buffers["counters"].fill(0)
+        if self.driver == "persistent":
+            self._launch("decode_persistent", self.plan.ctas, self.memory.total)
+        else:
+            for _ in range(steps):
+                for phase in self.plan.phases():
+                    self.args.layer = phase.layer
+                    ctas = 1 if phase.name == "finish" else self.plan.ctas
+                    shared = self.memory.attention_only if phase.name == "attention" else self.memory.total
+                    self._launch(f"step_{phase.name}", ctas, shared)
+        assert not self.state.error
+        return list(self.mailbox.token[: self.mailbox.count])
+
+    @property
+    def logits(self) -> np.ndarray:
+        return self.buffers["logits"]

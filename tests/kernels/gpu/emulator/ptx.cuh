@@ -1,0 +1,188 @@
+// The GPU in one CPU thread: stands in for ptx.cuh, so that the CUDA sources themselves run where there is no GPU.
+//
+// Every CUDA thread is a fiber; which runs next is drawn at random, so that a missing barrier shows as a wrong result. Asynchronous
+// copies land at a random moment between their issue and the wait that promises them. Shared memory starts as NaNs. A
+// collective that not all lanes reach ends as a reported deadlock.
+#pragma once
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+typedef unsigned short bf16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(8) uint2 { u32 x, y; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+template <class A> A min(A a, A b) { return a < b ? a : b; }
+template <class A> A max(A a, A b) { return a > b ? a : b; }
+inline float __uint_as_float(u32 v) { float f; memcpy(&f, &v, 4); return f; }
+inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
+inline u32 float_bits(float f) { u32 v; memcpy(&v, &f, 4); return v; }
+inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
+#define INF __int_as_float(0x7f800000)
+
+namespace emu {
+struct Dim { int x; };
+struct Fiber;
+struct Gate {                       // a barrier of a fixed number of fibers
+  int members, arrived = 0;
+  std::vector<Fiber*> waiting;
+};
+struct Warp {
+  Gate gate{32};
+  u32 slot[2][32][6];
+};
+struct Cta {
+  int index;
+  std::vector<char> memory;
+  char* base;
+  Gate gate{256};
+  std::vector<Warp> warps;
+};
+struct Copy { char* to; const char* from; };
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  Dim thread, block, grid;
+  Cta* cta;
+  Warp* warp;
+  int parity = 0;
+  bool begun = false, finished = false;
+  jmp_buf place;
+  std::vector<std::vector<Copy>> groups;       // committed, oldest first
+  std::vector<Copy> open;
+};
+inline Fiber* current;
+inline jmp_buf scheduler;
+inline std::vector<Fiber*> ready;
+inline u32 noise = 1;
+inline u32 draw() { noise ^= noise << 13; noise ^= noise >> 17; noise ^= noise << 5; return noise; }
+// A context begins a fiber on its own stack; after that jumps switch between fibers without system calls.
+inline void sleep() {
+  if (!_setjmp(current->place)) _longjmp(scheduler, 1);
+}
+inline void wake(Fiber* fiber) {
+  current = fiber;
+  if (_setjmp(scheduler)) return;
+  if (fiber->begun) _longjmp(fiber->place, 1);
+  fiber->begun = true;
+  setcontext(&fiber->context);
+}
+inline void meet(Gate& gate) {
+  if (++gate.arrived == gate.members) {
+    gate.arrived = 0;
+    for (Fiber* f : gate.waiting) ready.push_back(f);
+    gate.waiting.clear();
+    return;
+  }
+  gate.waiting.push_back(current);
+  sleep();
+}
+inline void land(const Copy& c) { memcpy(c.to, c.from, 16); }
+}  // namespace emu
+
+#define threadIdx (emu::current->thread)
+#define blockIdx (emu::current->block)
+#define gridDim (emu::current->grid)
+#define SHARED_MEMORY(name) char* name = emu::current->cta->base
+
+inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
+inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
+template <class T> T __shfl_xor_sync(u32, T v, int mask) {
+  emu::Fiber* f = emu::current;
+  int lane = f->thread.x & 31, p = f->parity;
+  memcpy(f->warp->slot[p][lane], &v, 4);
+  emu::meet(f->warp->gate);
+  memcpy(&v, f->warp->slot[p][lane ^ mask], 4);
+  f->parity ^= 1;
+  return v;
+}
+template <class T> T __ldcg(const T* p) { return *p; }
+inline void __threadfence_system() {}
+inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
+
+inline u32 round_bf16(float v) {
+  u32 b = float_bits(v);
+  if ((b & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (b + 0x7fffu + ((b >> 16) & 1)) >> 16;
+}
+inline u32 pack_bf16(float lo, float hi) { return round_bf16(lo) | (round_bf16(hi) << 16); }
+inline float from_half(u32 h) {
+  int e = (h >> 10) & 31, m = h & 1023;
+  float v = e ? ldexpf(1024 + m, e - 25) : ldexpf(m, -24);
+  return h & 0x8000 ? -v : v;
+}
+inline float load(const float* p) { return *p; }
+inline float4 load4(const float* p) { return *(const float4*)p; }
+inline uint4 load16(const void* p) { return *(const uint4*)p; }
+inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
+inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
+inline void copy_async16(u32 to, const void* from) {
+  emu::Copy c{emu::current->cta->base + to, (const char*)from};
+  if ((uintptr_t)from % 16 || to % 16) { fprintf(stderr, "a 16-byte copy is not aligned\n"); abort(); }
+  if (emu::draw() & 1) emu::land(c);
+  else emu::current->open.push_back(c);
+}
+inline void copy_commit() {
+  emu::current->groups.push_back(std::move(emu::current->open));
+  emu::current->open.clear();
+}
+template <int PENDING> void copy_wait() {
+  auto& groups = emu::current->groups;
+  while ((int)groups.size() > PENDING) {
+    for (const emu::Copy& c : groups.front()) emu::land(c);
+    groups.erase(groups.begin());
+  }
+}
+inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
+inline u32 shared4(u32 at) { return *(const u32*)(emu::current->cta->base + at); }
+inline u32 shared2(u32 at) { return *(const unsigned short*)(emu::current->cta->base + at); }
+inline float half_of(u32 pair, int h) { return __uint_as_float(h ? pair & 0xffff0000u : pair << 16); }
+inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  emu::Fiber* f = emu::current;
+  int lane = f->thread.x & 31, g = lane >> 2, t = lane & 3, p = f->parity;
+  u32 mine[6] = {a0, a1, a2, a3, b0, b1};
+  memcpy(f->warp->slot[p][lane], mine, sizeof mine);
+  emu::meet(f->warp->gate);
+  auto* slot = f->warp->slot[p];
+  for (int i = 0; i < 4; ++i) {
+    int bottom = i >> 1, column = 2 * t + (i & 1);
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) {
+      int owner = (k & 7) >> 1, late = k >> 3;
+      sum += half_of(slot[g * 4 + owner][bottom + 2 * late], k & 1) * half_of(slot[column * 4 + owner][4 + late], k & 1);
+    }
+    c[i] += sum;
+  }
+  f->parity ^= 1;
+}
+inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
+  float lo = fmaf(half_of(a, 0), half_of(b, 0), half_of(c, 0)), hi = fmaf(half_of(a, 1), half_of(b, 1), half_of(c, 1));
+  return pack_bf16(lo, hi);
+}
+inline void wait_for_predecessor() {}
+inline void let_successor_start() {}
+inline void arrive(u32* counter) { ++*counter; }
+inline u32 add_acquire_release(u32* counter, u32 by) { u32 old = *counter; *counter += by; return old; }
+inline u32 load_acquire(const u32* counter) {
+  emu::ready.push_back(emu::current);
+  emu::sleep();
+  return *(const volatile u32*)counter;
+}

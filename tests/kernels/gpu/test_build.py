@@ -1,0 +1,84 @@
+"""The CUDA sources compile for every generation of GPU that is supported; cubins are cached; errors say what to do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu import build as building
+from fulgur.kernels.gpu.header import header, layout
+from fulgur.kernels.gpu.plan import make_plan
+from fulgur.kernels.gpu.shapes import SHAPES, SMALL
+
+# Between them: both drivers, every format, experts or not, and the oldest, the measured and a newer architecture.
+CASES = [
+    ("qwen3-coder-30b-a3b", "fp8", "persistent", "sm_90a"),
+    ("llama-3.2-1b", "bf16", "graph", "sm_80"),
+    ("qwen3-coder-30b-a3b", "int4", "graph", "sm_100"),
+    ("qwen2.5-coder-7b", "int4-64", "persistent", "sm_120"),
+]
+
+
+def has_nvrtc() -> bool:
+    try:
+        building._nvrtc_version()
+    except FulgurError:
+        return False
+    return True
+
+
+def with_nvcc(texts: dict[str, str], driver: str, arch: str, folder: Path) -> None:
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    target = f"-gencode=arch=compute_{arch[3:]},code={arch}"
+    command = ["nvcc", "-cubin", "-std=c++17", target, "-o", "out.cubin", f"{driver}.cu"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("name", "weights", "driver", "arch"), CASES)
+def test_sources_compile(name: str, weights: str, driver: str, arch: str, tmp_path: Path) -> None:
+    plan = make_plan(SHAPES[name], weights=weights, rows=1)
+    memory = layout(plan, driver)
+    if has_nvrtc():
+        cubin = building.build(plan, driver, memory, arch, cache=tmp_path)
+        assert cubin[:4] == b"\x7fELF"
+        (stored,) = tmp_path.iterdir()
+        stored.write_bytes(b"cached")
+        assert building.build(plan, driver, memory, arch, cache=tmp_path) == b"cached"
+    elif shutil.which("nvcc"):
+        with_nvcc({**building.sources(driver), "constants.h": header(plan, driver, memory)}, driver, arch, tmp_path)
+    else:
+        pytest.skip("neither NVRTC (nvidia-cuda-nvrtc, cuda-bindings) nor nvcc is installed")
+
+
+@pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
+def test_a_compiler_error_is_shown() -> None:
+    with pytest.raises(FulgurError, match=r"broken\.cu does not compile for sm_90a:\n.*identifier \"wrong\""):
+        building.compile_source("broken.cu", {"broken.cu": "__global__ void k() { wrong(); }"}, "sm_90a")
+
+
+def test_gpus_that_are_too_old_are_refused() -> None:
+    with pytest.raises(FulgurError, match="compute capability 7.5"):
+        building.architecture((7, 5))
+    assert [building.architecture(c) for c in ((8, 0), (8, 6), (9, 0), (12, 0))] == [
+        "sm_80",
+        "sm_86",
+        "sm_90a",
+        "sm_120",
+    ]
+
+
+def test_without_a_gpu_the_runtime_says_so() -> None:
+    import torch
+
+    from fulgur.kernels.gpu.runtime import open_random
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(FulgurError, match="no usable NVIDIA GPU"):
+        open_random(SMALL["llama"], weights="bf16", kv_blocks=4)

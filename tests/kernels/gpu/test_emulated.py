@@ -1,0 +1,101 @@
+"""The CUDA sources themselves, run on the CPU by the emulator: both drivers against the interpreter of the plan.
+
+Threads run in random order and asynchronous copies land at random moments, so a missing barrier or a wrong wait shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from emulate import Emulated
+
+from fulgur.kernels.gpu.interpreter import Interpreter
+from fulgur.kernels.gpu.plan import make_plan
+from fulgur.kernels.gpu.shapes import SMALL
+from fulgur.kernels.gpu.weights import GpuWeights, assemble
+from fulgur.model.bfloat16 import to_bfloat16
+from fulgur.model.random import random_model
+
+CONTEXT = 512
+TOKENS = [5, 17, 900, 33, 2, 77, 640, 12]
+# The first of each is what most users run; between them every format and family runs in both drivers.
+CASES = [
+    ("llama", "bf16", "persistent"), ("llama", "int4", "graph"), ("qwen2", "fp8", "graph"),
+    ("qwen2", "int4-64", "persistent"), ("qwen3", "fp8-rows", "persistent"), ("qwen3", "bf16", "graph"),
+    ("qwen3_moe", "fp8", "persistent"), ("qwen3_moe", "int4", "graph"), ("qwen3_moe", "bf16", "persistent"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+def weights_of(family: str, weights: str, rows: int, head: str | None = None) -> GpuWeights:
+    config = SMALL[family]
+    tensors = random_model(config, 3)
+    plan = make_plan(config, weights=weights, head=head, ctas=4, rows=rows)
+    return assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
+
+
+def fill_cache(position: int, emulated: Emulated, interpreter: Interpreter) -> None:
+    """The same random keys and values for every position below `position`."""
+    values = np.random.default_rng(7).standard_normal(interpreter.cache[:, :, :position].shape).astype(np.float32)
+    interpreter.cache[:, :, :position] = interpreter._round(values)
+    blocks = emulated.buffers["tables"][0][np.arange(position) // 64]
+    kv = emulated.buffers["kv"]
+    for at in range(position):
+        kv[:, :, blocks[at], :, at % 64] = to_bfloat16(values[:, :, at])
+
+
+@pytest.mark.parametrize(("family", "weights", "driver"), CASES)
+def test_logits_match_the_interpreter(family: str, weights: str, driver: str, folder: Path) -> None:
+    model = weights_of(family, weights, 3)
+    emulated, interpreter = Emulated(model, driver, folder, context=CONTEXT), Interpreter(model, CONTEXT)
+    position = 318  # several splits; the three rows straddle a KV block
+    fill_cache(position, emulated, interpreter)
+    tokens = emulated.run(TOKENS[:3], position)
+    expected = interpreter.step(TOKENS[:3], position)
+    error = np.linalg.norm(emulated.logits - expected) / np.linalg.norm(expected)
+    assert error < 5e-3, error  # a value on the edge of two bf16 may fall to either side
+    assert tokens == expected.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(("family", "weights"), [("qwen2", "int4"), ("qwen3_moe", "fp8")])
+def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, folder: Path) -> None:
+    model = weights_of(family, weights, 8)
+    single, wide = (Emulated(model, "persistent", folder, context=CONTEXT, seed=s) for s in (1, 50))
+    alone = []
+    for i, token in enumerate(TOKENS):
+        single.run([token], 60 + i)
+        alone.append(single.logits[0].copy())
+    for width in (8, 5):
+        wide.buffers["kv"][:] = 0
+        for begin in range(0, 8, width):
+            part = TOKENS[begin : begin + width]
+            wide.run(part, 60 + begin)
+            assert np.array_equal(wide.logits[: len(part)], alone[begin : begin + len(part)])
+        assert np.array_equal(wide.buffers["kv"], single.buffers["kv"])
+
+
+@pytest.mark.parametrize(("family", "weights", "head"), [("llama", "fp8", "bf16"), ("qwen3_moe", "int4", "fp8")])
+def test_decoding_on_the_device(family: str, weights: str, head: str, folder: Path) -> None:
+    """Many steps in one launch, the same by both drivers, as by steps of one; it ends at a stop token and on cancel."""
+    model = weights_of(family, weights, 1, head)
+    drivers = [Emulated(model, driver, folder, context=CONTEXT) for driver in ("persistent", "graph")]
+    expected, token = [], TOKENS[0]
+    for i in range(3):
+        (token,) = drivers[0].run([token], 62 + i)
+        expected.append(token)
+    cut = expected.index(expected[1]) + 1  # random models repeat themselves
+    for emulated in drivers:
+        emulated.buffers["kv"][:] = 0
+        assert emulated.run(TOKENS[:1], 62, steps=3) == expected
+        assert emulated.mailbox.finished == 1
+        emulated.buffers["kv"][:] = 0
+        assert emulated.run(TOKENS[:1], 62, steps=3, stop=(7, expected[1])) == expected[:cut]
+        emulated.mailbox.cancel = 1
+        assert emulated.run(TOKENS[:1], 62, steps=3) == expected[:1]

@@ -1,0 +1,96 @@
+"""The plan covers all work exactly once, stays within the GPU's limits and has every barrier it needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu.formats import FORMATS, WARPS
+from fulgur.kernels.gpu.header import layout
+from fulgur.kernels.gpu.plan import Plan, make_plan, missing_barriers
+from fulgur.kernels.gpu.shapes import SHAPES, SMALL
+from fulgur.model.config import ModelConfig
+
+ALL = {**SHAPES, **SMALL}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_every_block_is_read_once(name: str, rows: int) -> None:
+    plan = make_plan(ALL[name], weights="fp8")
+    for matrix in plan.matrices.values():
+        edges = [matrix.range(cta, plan.ctas, rows) for cta in range(plan.ctas)]
+        assert edges[0][0] == 0 and edges[-1][1] == matrix.units(rows)
+        assert all(a[1] == b[0] for a, b in pairwise(edges))
+        slices = [matrix.slice(s, w) for s in range(matrix.split) for w in range(matrix.kw)]
+        assert slices[0][0] == 0 and slices[-1][1] == matrix.blocks
+        assert all(a[1] == b[0] for a, b in pairwise(slices))
+        assert WARPS % matrix.kw == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_matrices_do_not_overlap(name: str) -> None:
+    plan = make_plan(ALL[name], weights="int4", head="fp8")
+    spans = []
+    for key, matrix in plan.matrices.items():
+        layers = 1 if key == "head" else plan.config.n_layers
+        spans += [(start := plan.address(matrix, i, 0, 0, 0), start + matrix.nbytes) for i in range(layers)]
+    spans.sort()
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    assert spans[-1][1] <= plan.arena_bytes and all(start % 16 == 0 for start, _ in spans)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_barriers_are_complete(name: str) -> None:
+    phases = list(make_plan(ALL[name]).phases())
+    assert missing_barriers(phases + phases) == []
+
+
+def test_each_missing_barrier_is_noticed() -> None:
+    phases = list(make_plan(SMALL["qwen3_moe"]).phases())
+    for i in range(1, len(phases)):
+        without = [*phases[:i], replace(phases[i], after=None), *phases[i + 1 :]]
+        assert missing_barriers(without), f"{phases[i].name} without its barrier"
+
+
+def tokens_bytes(plan: Plan) -> float:
+    return plan.weight_bytes_per_token / 1e9
+
+
+def test_bytes_of_a_token_are_those_of_the_model() -> None:
+    """The figures of the roofline: 2.47 GB for Llama-3.2-1B in bf16, 3.04 and 1.62 GB for the 30B in fp8 and 4 bits."""
+    assert tokens_bytes(make_plan(SHAPES["llama-3.2-1b"])) == pytest.approx(2.47, rel=0.01)
+    moe = SHAPES["qwen3-coder-30b-a3b"]
+    assert tokens_bytes(make_plan(moe, weights="fp8")) == pytest.approx(3.06, rel=0.01)
+    assert tokens_bytes(make_plan(moe, weights="int4")) == pytest.approx(1.6, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("weights", FORMATS)
+def test_decoding_fits_with_a_deep_ring(name: str, weights: str) -> None:
+    plan = make_plan(SHAPES[name], weights=weights, rows=1)
+    assert layout(plan, "persistent").depth == 32
+    graph = layout(plan, "graph")
+    assert graph.depth > max(m.format.chunks for m in plan.matrices.values()) and graph.total <= 227 << 10
+
+
+def test_splits_depend_on_the_position_only_and_are_bounded() -> None:
+    plan = make_plan(SHAPES["qwen3-coder-30b-a3b"])
+    lengths = [plan.split_length(p) for p in range(0, 262144, 997)]
+    assert lengths == sorted(lengths) and lengths[0] == 64
+    assert all(-(-(p + 1) // plan.split_length(p)) <= plan.max_splits for p in range(0, 262144, 997))
+
+
+def changed(**fields: object) -> ModelConfig:
+    return ModelConfig(**{**SMALL["llama"].__dict__, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"head_dim": 48}, {"n_heads": 34, "n_kv_heads": 2}])
+def test_shapes_that_the_kernels_cannot_run_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(FulgurError):
+        make_plan(changed(**fields))
+    with pytest.raises(FulgurError, match="weight format"):
+        make_plan(SMALL["llama"], weights="int3")
