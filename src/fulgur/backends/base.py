@@ -191,7 +191,9 @@ Chunk = Begin | TextDelta | ReasoningDelta | CallStart | CallDelta | CallEnd | S
 
 
 class Generation(ABC):
-    """One running answer."""
+    """One running answer. `more`: the next chunk is there already, so that both may leave in one write."""
+
+    more: bool = False
 
     @abstractmethod
     def __aiter__(self) -> AsyncIterator[Chunk]: ...

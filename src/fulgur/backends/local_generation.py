@@ -94,7 +94,10 @@ class LocalGeneration(Generation):
             if call is not None:
                 self._calls += 1
             async for batch in self._engine.batches():
+                left = len(batch)
                 for event in batch:
+                    left -= 1
+                    self.more = left > 0
                     if isinstance(event, events.Token):
                         if self._enough:
                             continue  # made before the engine heard of it

@@ -64,6 +64,7 @@ class Emitter:
 
     def __init__(self, sink: Sink, stream_id: str | None, log: EventLog | None) -> None:
         self.sequence = 0
+        self.more = False  # another token is there already: this one leaves with it
         self.sink = sink
         self.log = log
         self._lane = {} if stream_id is None else {"stream_id": stream_id}
@@ -95,6 +96,9 @@ class Emitter:
         """One token. The hot path: nothing is built here but the bytes."""
         data = b'%b%d,"delta":%b%b' % (self._head, self.sequence, _encode(text), self._tail)
         self.sequence += 1
-        self.sink.send(self._kind, data)
+        if self.more:
+            self.sink.later(self._kind, data)
+        else:
+            self.sink.send(self._kind, data)
         if self.log is not None:
             self.log.append(self._kind, data)

@@ -173,9 +173,10 @@ class Run:
         self.output.items.append(item)
 
     async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
-        output, sink = self.output, self.sink
+        output, sink, emitter, generation = self.output, self.sink, self.emitter, self._generation
         async for chunk in chunks:
             kind = type(chunk)
+            emitter.more = generation is not None and generation.more
             if kind is TextDelta:
                 if output.kind != "message" and self._cut_here():
                     return await self._leave(chunks)
