@@ -79,7 +79,7 @@ def test_any_split_into_steps_gives_the_same_bits(
     rng = np.random.default_rng(seed)
     runtime = Runtime(weights, kv_blocks=8)
     tables = rng.permutation(8).reshape(2, 4).astype(np.int32)
-    other = rng.integers(0, 301, LENGTH)
+    other = rng.integers(0, 301, LENGTH + 4)
     done = 0
     for end in [*sorted(set(cuts)), LENGTH]:
         n, m = end - done, int(rng.integers(0, 4))
