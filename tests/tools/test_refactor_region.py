@@ -128,3 +128,10 @@ def test_a_function_of_a_file_that_does_not_parse_is_found_whole() -> None:
     text = "def total(\n    prices,\n):\n    result = f(0)\n\n    for x in (1,):\n        result += x\n    return result\n\n\nBROKEN =\n"
     found = locate(text, Target(Path("shop.py"), "total"))
     assert found.text == text[: text.index("\n\nBROKEN")]
+
+
+def test_a_named_function_is_preferred_to_the_whole_of_a_short_file() -> None:
+    text = "def load(path):\n    return path\n\n\ndef total(prices):\n    return sum(prices)\n"
+    found = locate(text, Target(Path("shop.py")), "add type hints to total")
+    assert found.text == text[text.index("def total") :]
+    assert locate(text, Target(Path("shop.py")), "add type hints").text == text

@@ -78,9 +78,9 @@ def locate(text: str, target: Target, instruction: str = "") -> Region:
     if target.symbol is not None:
         first, last = python_symbol(src, target) if src is not None else other_symbol(text, target)
         return bounded(text, first, last, target)
-    if line_count <= MAX_LINES and len(text) <= MAX_CHARS:
-        return bounded(text, 1, line_count, target)
     found = mentioned(src, instruction) if src is not None else None
+    if found is None and line_count <= MAX_LINES and len(text) <= MAX_CHARS:
+        return bounded(text, 1, line_count, target)
     if found is None:
         raise FulgurError(
             f"{target.path} has {line_count} lines: which part?",
