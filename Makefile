@@ -37,6 +37,7 @@ e2e: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 	$(BIN)/mypy
 
 bench: $(VENV)/.bench

@@ -8,7 +8,8 @@ INLINE void score_heads(const KvCache& cache, const int32_t* table, int layer, i
                         float* scores, size_t ld) {
   const int pairs = cache.head_dim / 2;
   for (int first = 0; first < length; first += 32) {  // two key tiles at once: enough independent sums
-    const uint32_t* keys = cache.keys(table[first / kBlockTokens], layer, kv_head) + first % kBlockTokens / 16 * pairs * 16;
+    const uint32_t* keys =
+        cache.keys(table[first / kBlockTokens], layer, kv_head) + first % kBlockTokens / 16 * pairs * 16;
     F16 s[N], t[N];
 #pragma GCC unroll 8
     for (int h = 0; h < N; h++) s[h] = t[h] = set(0.f);
@@ -57,7 +58,8 @@ INLINE void weigh_values(const KvCache& cache, const int32_t* table, int layer, 
 #pragma GCC unroll 4
       for (int v = 0; v < V; v++)
 #pragma GCC unroll 4
-        for (int h = 0; h < N; h++) s[h][v] = dot_pair(s[h][v], values + j * cache.head_dim + 16 * v, p[h * ld + first + j]);
+        for (int h = 0; h < N; h++)
+          s[h][v] = dot_pair(s[h][v], values + j * cache.head_dim + 16 * v, p[h * ld + first + j]);
   }
   for (int h = 0; h < N; h++)
     for (int v = 0; v < V; v++) store(out + h * cache.head_dim + dim + 16 * v, s[h][v] * set(inverse[h]));
@@ -69,7 +71,8 @@ static void weigh_heads(const KvCache& cache, const int32_t* table, int layer, i
   int h = 0;
   const auto call = [&](auto count) {
     constexpr int N = decltype(count)::value;
-    weigh_values<N, V>(cache, table, layer, kv_head, dim, p + h * ld, ld, length, inverse + h, out + h * cache.head_dim);
+    weigh_values<N, V>(cache, table, layer, kv_head, dim, p + h * ld, ld, length, inverse + h,
+                       out + h * cache.head_dim);
     h += N;
   };
   while (heads - h >= 4) call(Count<4>{});

@@ -13,16 +13,30 @@
 
 namespace fulgur {
 
-namespace isa_portable { extern const Ops table; }
+namespace isa_portable {
+extern const Ops table;
+}
 const Ops* ops_portable() { return &isa_portable::table; }
 
 #if defined(FULGUR_X86)
-namespace isa_avx2 { extern const Ops table; }
-namespace isa_avxvnni { extern const Ops table; }
-namespace isa_avx512 { extern const Ops table; }
-namespace isa_avx512bf16 { extern const Ops table; }
-namespace isa_amx { extern const Ops table; }
-namespace isa_amx_emulated { extern const Ops table; }
+namespace isa_avx2 {
+extern const Ops table;
+}
+namespace isa_avxvnni {
+extern const Ops table;
+}
+namespace isa_avx512 {
+extern const Ops table;
+}
+namespace isa_avx512bf16 {
+extern const Ops table;
+}
+namespace isa_amx {
+extern const Ops table;
+}
+namespace isa_amx_emulated {
+extern const Ops table;
+}
 
 static bool cpuid7(unsigned subleaf, unsigned* a, unsigned* b, unsigned* c, unsigned* d) {
   return __get_cpuid_count(7, subleaf, a, b, c, d) != 0;

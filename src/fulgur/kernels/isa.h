@@ -35,8 +35,8 @@ static inline void tile_dot_matrix(const uint8_t*, const uint16_t*, int, int, co
 
 extern const Ops table;
 const Ops table = {
-    ISA_NAME,   norm_quantise, linear,    linear_add, linear_swiglu, linear_argmax,
-    embed,      widen,         norm_rope, store_kv,   attend,        read_bytes,
+    ISA_NAME, norm_quantise, linear,    linear_add, linear_swiglu, linear_argmax,
+    embed,    widen,         norm_rope, store_kv,   attend,        read_bytes,
 };
 
 }  // namespace fulgur::ISA

@@ -33,8 +33,8 @@ struct Matrix {
 
 // Activations of a step, quantised to int8 per group of the matrix they will meet.
 struct Acts {
-  int8_t* q = nullptr;       // [row][stride]
-  float* scale = nullptr;    // [row][group_stride]
+  int8_t* q = nullptr;            // [row][stride]
+  float* scale = nullptr;         // [row][group_stride]
   int32_t* correction = nullptr;  // [row][group_stride]: -(weight offset) * sum of q over the group
   size_t stride = 0;
   size_t group_stride = 0;

@@ -97,8 +97,10 @@ template <class Epilogue>
 INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
                       Epilogue&& epilogue) {
   if (m == 1) {
-    if (w.bits == 4) one_row<4>(w, begin, end, acts, epilogue);
-    else one_row<8>(w, begin, end, acts, epilogue);
+    if (w.bits == 4)
+      one_row<4>(w, begin, end, acts, epilogue);
+    else
+      one_row<8>(w, begin, end, acts, epilogue);
     return;
   }
   const size_t scale_bytes = w.scale_bytes(), tile_bytes = w.tile_bytes();

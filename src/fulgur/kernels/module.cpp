@@ -46,7 +46,8 @@ const Ops* find_ops(const std::string& name) {
 Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
   Matrix m{data.data(), bits, group, rows, cols};
   if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group || rows <= 0)
-    throw std::invalid_argument(std::string(name) + ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
+    throw std::invalid_argument(std::string(name) +
+                                ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
   if (data.size() != m.bytes())
     throw std::invalid_argument(std::string(name) + ": " + std::to_string(data.size()) + " packed bytes, " +
                                 std::to_string(m.bytes()) + " expected");
@@ -56,20 +57,24 @@ Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const ch
 // A model under construction: matrices and vectors by name, then one runtime over copies of them on huge pages.
 class NativeRuntime {
  public:
-  NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors, const std::optional<Halves>& embed,
-                const Floats& cos, const Floats& sin, int kv_blocks, int threads, const std::string& isa) {
+  NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors,
+                const std::optional<Halves>& embed, const Floats& cos, const Floats& sin, int kv_blocks, int threads,
+                const std::string& isa) {
     const auto number = [&](const char* key) { return nb::cast<int>(dims[key]); };
-    Dims d{number("vocab"), number("d_model"), number("layers"), number("heads"), number("kv_heads"),
-           number("head_dim"), number("d_ffn"), number("context"), number("max_rows"), nb::cast<float>(dims["eps"])};
-    if (d.heads % d.kv_heads || d.heads / d.kv_heads > 64 || d.head_dim % 16 || d.head_dim > 256 || d.d_model % 32 || d.d_ffn % 32)
-      throw std::invalid_argument("the kernels need head_dim to be a multiple of 16, d_model and d_ffn of 32, and whole KV groups");
+    Dims d{number("vocab"),    number("d_model"), number("layers"),  number("heads"),    number("kv_heads"),
+           number("head_dim"), number("d_ffn"),   number("context"), number("max_rows"), nb::cast<float>(dims["eps"])};
+    if (d.heads % d.kv_heads || d.heads / d.kv_heads > 64 || d.head_dim % 16 || d.head_dim > 256 || d.d_model % 32 ||
+        d.d_ffn % 32)
+      throw std::invalid_argument(
+          "the kernels need head_dim to be a multiple of 16, d_model and d_ffn of 32, and whole KV groups");
 
     size_t total = 0;
     std::map<std::string, Matrix> views;
     for (auto [key, value] : matrices) {
       const auto name = nb::cast<std::string>(key);
       const auto t = nb::cast<nb::tuple>(value);
-      views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), nb::cast<int>(t[4]), name.c_str());
+      views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]),
+                         nb::cast<int>(t[4]), name.c_str());
       total += views[name].bytes();
     }
     weights_ = std::make_unique<Arena>(total);
@@ -79,8 +84,9 @@ class NativeRuntime {
       if (found == views.end()) throw std::invalid_argument("matrix '" + name + "' is missing");
       Matrix m = found->second;
       if (m.rows != rows || m.cols != cols)
-        throw std::invalid_argument("matrix '" + name + "' is " + std::to_string(m.rows) + "x" + std::to_string(m.cols) + ", expected " +
-                                    std::to_string(rows) + "x" + std::to_string(cols));
+        throw std::invalid_argument("matrix '" + name + "' is " + std::to_string(m.rows) + "x" +
+                                    std::to_string(m.cols) + ", expected " + std::to_string(rows) + "x" +
+                                    std::to_string(cols));
       std::memcpy(at, m.data, m.bytes());
       m.data = at;
       at += m.bytes();
@@ -114,7 +120,8 @@ class NativeRuntime {
     model.head = matrix("head", d.vocab, d.d_model);
     model.final_norm = vector("final_norm", d.d_model, true);
     if (embed) {
-      if (embed->size() != static_cast<size_t>(d.vocab) * d.d_model) throw std::invalid_argument("the embedding has the wrong size");
+      if (embed->size() != static_cast<size_t>(d.vocab) * d.d_model)
+        throw std::invalid_argument("the embedding has the wrong size");
       embed_ = *embed;
       model.embed = embed_->data();
     } else {
@@ -132,35 +139,54 @@ class NativeRuntime {
             const IntsOut& argmax, const std::optional<FloatsOut>& logits) {
     Runtime& runtime = alive();
     const int n = static_cast<int>(tokens.size()), m = static_cast<int>(wanted.size());
-    if (n < 1 || n > dims_.max_rows) throw std::invalid_argument("a step takes 1 to " + std::to_string(dims_.max_rows) + " rows, not " + std::to_string(n));
-    if (positions.size() != tokens.size() || sequences.size() != tokens.size() || argmax.size() < wanted.size() || m > n)
-      throw std::invalid_argument("tokens, positions and sequences must have one length, and argmax room for every wanted row");
+    if (n < 1 || n > dims_.max_rows)
+      throw std::invalid_argument("a step takes 1 to " + std::to_string(dims_.max_rows) + " rows, not " +
+                                  std::to_string(n));
+    if (positions.size() != tokens.size() || sequences.size() != tokens.size() || argmax.size() < wanted.size() ||
+        m > n)
+      throw std::invalid_argument(
+          "tokens, positions and sequences must have one length, and argmax room for every wanted row");
     for (int i = 0; i < n; i++) {
       const int token = tokens.data()[i], position = positions.data()[i], sequence = sequences.data()[i];
-      if (token < 0 || token >= dims_.vocab) throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
-      if (sequence < 0 || sequence >= static_cast<int>(tables.shape(0))) throw std::out_of_range("row " + std::to_string(i) + " names sequence " + std::to_string(sequence) + ", which has no table");
+      if (token < 0 || token >= dims_.vocab)
+        throw std::out_of_range("token " + std::to_string(token) + " is not in the vocabulary");
+      if (sequence < 0 || sequence >= static_cast<int>(tables.shape(0)))
+        throw std::out_of_range("row " + std::to_string(i) + " names sequence " + std::to_string(sequence) +
+                                ", which has no table");
       if (position < 0 || position >= dims_.context || position / kBlockTokens >= static_cast<int>(tables.shape(1)))
         throw std::out_of_range("position " + std::to_string(position) + " is outside the context or the block table");
       const int32_t* table = tables.data() + sequence * tables.shape(1);
       // Rows of a sequence ascend, so only its first row needs its whole table looked at.
-      for (int b = i && sequences.data()[i - 1] == sequence ? position / kBlockTokens : 0; b <= position / kBlockTokens; b++)
-        if (table[b] < 0 || table[b] >= kv_blocks_) throw std::out_of_range("KV block " + std::to_string(table[b]) + " of sequence " + std::to_string(sequence) + " does not exist");
+      for (int b = i && sequences.data()[i - 1] == sequence ? position / kBlockTokens : 0; b <= position / kBlockTokens;
+           b++)
+        if (table[b] < 0 || table[b] >= kv_blocks_)
+          throw std::out_of_range("KV block " + std::to_string(table[b]) + " of sequence " + std::to_string(sequence) +
+                                  " does not exist");
     }
     for (int i = 0; i < m; i++)
       if (wanted.data()[i] < (i ? wanted.data()[i - 1] + 1 : 0) || wanted.data()[i] >= n)
-        throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) + ": rows of the step in ascending order are wanted");
+        throw std::out_of_range("logits wanted of row " + std::to_string(wanted.data()[i]) +
+                                ": rows of the step in ascending order are wanted");
     if (logits && (static_cast<int>(logits->shape(0)) < m || static_cast<int>(logits->shape(1)) != dims_.vocab))
-      throw std::invalid_argument("logits must be [at least " + std::to_string(m) + ", " + std::to_string(dims_.vocab) + "]");
-    const StepInput in{n, tokens.data(), positions.data(), sequences.data(), tables.data(), tables.shape(1), m, wanted.data()};
+      throw std::invalid_argument("logits must be [at least " + std::to_string(m) + ", " + std::to_string(dims_.vocab) +
+                                  "]");
+    const StepInput in{n, tokens.data(), positions.data(), sequences.data(), tables.data(), tables.shape(1),
+                       m, wanted.data()};
     nb::gil_scoped_release release;
     runtime.step(in, argmax.data(), logits ? logits->data() : nullptr, logits ? logits->shape(1) : 0);
   }
 
   void copy_block(int source, int target) {
-    if (std::min(source, target) < 0 || std::max(source, target) >= kv_blocks_) throw std::out_of_range("no such KV block");
+    if (std::min(source, target) < 0 || std::max(source, target) >= kv_blocks_)
+      throw std::out_of_range("no such KV block");
     alive().copy_block(source, target);
   }
-  void close() { runtime_.reset(); weights_.reset(); vectors_.clear(); embed_.reset(); }
+  void close() {
+    runtime_.reset();
+    weights_.reset();
+    vectors_.clear();
+    embed_.reset();
+  }
 
   std::string isa() { return alive().ops().name; }
   int threads() { return alive().threads(); }
@@ -174,7 +200,8 @@ class NativeRuntime {
   }
   const float* keep(const Floats& values, size_t size, const std::string& name) {
     if (values.size() != size)
-      throw std::invalid_argument("'" + name + "' has " + std::to_string(values.size()) + " values, expected " + std::to_string(size));
+      throw std::invalid_argument("'" + name + "' has " + std::to_string(values.size()) + " values, expected " +
+                                  std::to_string(size));
     vectors_.emplace_back(values.data(), values.data() + size);
     return vectors_.back().data();
   }
@@ -211,16 +238,21 @@ double read_bandwidth(size_t bytes, int threads, double seconds) {
 }
 
 // Single operations, for the table-driven test of every instruction set against the reference.
-void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int bits, int group,
-                      const nb::ndarray<int8_t, nb::c_contig>& q, const nb::ndarray<float, nb::c_contig>& scale, const nb::ndarray<int32_t, nb::c_contig>& correction) {
+void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int bits,
+                      int group, const nb::ndarray<int8_t, nb::c_contig>& q,
+                      const nb::ndarray<float, nb::c_contig>& scale,
+                      const nb::ndarray<int32_t, nb::c_contig>& correction) {
   const int n = static_cast<int>(x.size());
   const Acts acts{q.data(), scale.data(), correction.data(), static_cast<size_t>(n), static_cast<size_t>(n / group)};
-  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, Matrix{nullptr, bits, group, 16, n}, acts, 0);
+  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, Matrix{nullptr, bits, group, 16, n},
+                               acts, 0);
 }
 
-void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows, int cols,
-               const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q, const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
-               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& correction, const FloatsOut& out, const std::optional<IntsOut>& out_index) {
+void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows,
+               int cols, const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q,
+               const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
+               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& correction, const FloatsOut& out,
+               const std::optional<IntsOut>& out_index) {
   const Ops* ops = find_ops(isa);
   const Matrix w = view(data, bits, group, rows, cols, "weights");
   const int m = static_cast<int>(q.shape(0));
@@ -228,21 +260,27 @@ void op_linear(const std::string& isa, const std::string& kind, const Bytes& dat
   std::vector<uint8_t> scratch(static_cast<size_t>(cols) * kTileRows + 64);
   uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
   const size_t ld = out.shape(1);
-  if (kind == "store") ops->linear(w, 0, w.tiles(), acts, m, tile, nullptr, out.data(), ld);
-  else if (kind == "add") ops->linear_add(w, 0, w.tiles(), acts, m, tile, out.data(), ld);
-  else if (kind == "swiglu") ops->linear_swiglu(w, 0, w.tiles() / 2, acts, m, tile, out.data(), ld);
+  if (kind == "store")
+    ops->linear(w, 0, w.tiles(), acts, m, tile, nullptr, out.data(), ld);
+  else if (kind == "add")
+    ops->linear_add(w, 0, w.tiles(), acts, m, tile, out.data(), ld);
+  else if (kind == "swiglu")
+    ops->linear_swiglu(w, 0, w.tiles() / 2, acts, m, tile, out.data(), ld);
   else if (kind == "argmax") {
     std::vector<Best> best(m);
     for (auto& b : best) clear(b);
     ops->linear_argmax(w, 0, w.tiles(), acts, m, tile, best.data(), out.data(), ld);
     for (int i = 0; i < m; i++) out_index.value().data()[i] = argmax(best[i]);
-  } else throw std::invalid_argument("unknown kind '" + kind + "'");
+  } else
+    throw std::invalid_argument("unknown kind '" + kind + "'");
 }
 
-void op_attention(const std::string& isa, const Floats& keys, const Floats& values, const Floats& q, const FloatsOut& out) {
+void op_attention(const std::string& isa, const Floats& keys, const Floats& values, const Floats& q,
+                  const FloatsOut& out) {
   // keys, values [length][head_dim]; q [heads][head_dim], unscaled; every token in its own place of a shuffled table.
   const Ops* ops = find_ops(isa);
-  const int length = static_cast<int>(keys.shape(0)), dim = static_cast<int>(keys.shape(1)), heads = static_cast<int>(q.shape(0));
+  const int length = static_cast<int>(keys.shape(0)), dim = static_cast<int>(keys.shape(1)),
+            heads = static_cast<int>(q.shape(0));
   const int blocks = (length + kBlockTokens - 1) / kBlockTokens;
   KvCache cache{nullptr, 1, 1, dim, blocks};
   std::vector<uint32_t> memory(cache.block_stride() * blocks);
@@ -250,15 +288,17 @@ void op_attention(const std::string& isa, const Floats& keys, const Floats& valu
   std::vector<int32_t> table(blocks);
   for (int b = 0; b < blocks; b++) table[b] = blocks - 1 - b;
   for (int i = 0; i < length; i++)
-    ops->store_kv(cache, table[i / kBlockTokens], 0, 0, i % kBlockTokens, keys.data() + i * dim, values.data() + i * dim);
+    ops->store_kv(cache, table[i / kBlockTokens], 0, 0, i % kBlockTokens, keys.data() + i * dim,
+                  values.data() + i * dim);
   std::vector<float> scaled(q.data(), q.data() + heads * dim), scratch(attention_scratch(heads, length));
   for (auto& v : scaled) v *= 1.44269504f / __builtin_sqrtf(static_cast<float>(dim));
   ops->attend(cache, table.data(), 0, 0, scaled.data(), heads, length, out.data(), scratch.data());
 }
 
-void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head, const std::optional<Floats>& weight,
-                  float eps, const Floats& cos, const Floats& sin) {
-  find_ops(isa)->norm_rope(head.data(), weight ? weight->data() : nullptr, eps, cos.data(), sin.data(), static_cast<int>(head.size()), 1.f);
+void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head,
+                  const std::optional<Floats>& weight, float eps, const Floats& cos, const Floats& sin) {
+  find_ops(isa)->norm_rope(head.data(), weight ? weight->data() : nullptr, eps, cos.data(), sin.data(),
+                           static_cast<int>(head.size()), 1.f);
 }
 
 }  // namespace
@@ -266,21 +306,28 @@ void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, 
 NB_MODULE(_native, m) {
   m.doc() = "Fulgur's CPU kernels: one model's decode step on a few persistent threads.";
   m.attr("BLOCK_TOKENS") = kBlockTokens;
-  m.def("isas", [] {
-    std::vector<std::string> names;
-    for (const Ops* ops : available()) names.emplace_back(ops->name);
-    return names;
-  }, "Instruction sets with kernels that this CPU runs, best first.");
+  m.def(
+      "isas",
+      [] {
+        std::vector<std::string> names;
+        for (const Ops* ops : available()) names.emplace_back(ops->name);
+        return names;
+      },
+      "Instruction sets with kernels that this CPU runs, best first.");
   m.def("has_emulated_amx", [] { return ops_amx_emulated() != nullptr; });
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
-  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg());
   m.def("op_linear", &op_linear);
   m.def("op_attention", &op_attention);
   m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
   nb::class_<NativeRuntime>(m, "NativeRuntime")
-      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const std::optional<Halves>&, const Floats&, const Floats&, int, int, const std::string&>(),
-           nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("embed").none(), nb::arg("cos"), nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"), nb::arg("isa"))
-      .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"), nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
+      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const std::optional<Halves>&, const Floats&,
+                    const Floats&, int, int, const std::string&>(),
+           nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("embed").none(), nb::arg("cos"),
+           nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"), nb::arg("isa"))
+      .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"),
+           nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
       .def("copy_block", &NativeRuntime::copy_block)
       .def("close", &NativeRuntime::close)
       .def_prop_ro("isa", &NativeRuntime::isa)

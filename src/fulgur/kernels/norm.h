@@ -63,7 +63,8 @@ static void norm_rope(float* head, const float* weight, float eps, const float* 
     float f[16];
     store(f, factor);
     for (int i = 0; i < half; i++) {
-      const float a = head[i] * f[0] * (weight ? weight[i] : 1.f), b = head[half + i] * f[0] * (weight ? weight[half + i] : 1.f);
+      const float a = head[i] * f[0] * (weight ? weight[i] : 1.f),
+                  b = head[half + i] * f[0] * (weight ? weight[half + i] : 1.f);
       head[i] = (a * cos[i] - b * sin[i]) * scale;
       head[half + i] = (b * cos[i] + a * sin[i]) * scale;
     }
@@ -85,7 +86,8 @@ static void store_kv(const KvCache& cache, int block, int layer, int head, int s
                      const float* value) {
   const int dim = cache.head_dim;
   uint32_t* k = cache.keys(block, layer, head) + slot / 16 * (dim / 2) * 16 + slot % 16;
-  for (int i = 0; i < dim / 2; i++) k[i * 16] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
+  for (int i = 0; i < dim / 2; i++)
+    k[i * 16] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
   auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
   for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
 }

@@ -24,7 +24,9 @@ inline void merge(Best& best, const Best& other) {
 inline int32_t argmax(const Best& best) {
   int top = 0;
   for (int r = 1; r < kTileRows; r++)
-    if (best.value[r] > best.value[top] || (best.value[r] == best.value[top] && best.index[r] + r < best.index[top] + top)) top = r;
+    if (best.value[r] > best.value[top] ||
+        (best.value[r] == best.value[top] && best.index[r] + r < best.index[top] + top))
+      top = r;
   return best.index[top] + top;
 }
 
@@ -67,11 +69,12 @@ struct Ops {
 
 // Floats of scratch `attend` needs: scores and probabilities, one row per head.
 inline size_t attention_scratch(int heads, int length) {
-  return static_cast<size_t>(heads) * ((length + kBlockTokens) & ~(kBlockTokens - 1)) * 2 + 2 * static_cast<size_t>(heads) * 256;
+  return static_cast<size_t>(heads) * ((length + kBlockTokens) & ~(kBlockTokens - 1)) * 2 +
+         2 * static_cast<size_t>(heads) * 256;
 }
 
 const Ops* ops_portable();
-const Ops* ops_avx2();       // null where this build or this CPU has none
+const Ops* ops_avx2();  // null where this build or this CPU has none
 const Ops* ops_avxvnni();
 const Ops* ops_avx512();
 const Ops* ops_avx512bf16();

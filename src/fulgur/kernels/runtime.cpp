@@ -138,7 +138,8 @@ void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread
   const int per_head = d.head_dim / kTileRows, group = d.heads / d.kv_heads;
   const Range mine = share(d.kv_heads, thread);
   part(mine.begin * group * per_head, mine.end * group * per_head);
-  for (int offset : {d.heads, d.heads + d.kv_heads}) part((offset + mine.begin) * per_head, (offset + mine.end) * per_head);
+  for (int offset : {d.heads, d.heads + d.kv_heads})
+    part((offset + mine.begin) * per_head, (offset + mine.end) * per_head);
 }
 
 void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head) {
@@ -194,8 +195,10 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   const Range mine = share(rows, thread);
   for (int m = mine.begin; m < mine.end; m++) {
     float* x = x_ + static_cast<size_t>(m) * d.d_model;
-    if (model_.embed) ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
-    else ops_->embed(model_.head, in.tokens[m], x);
+    if (model_.embed)
+      ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
+    else
+      ops_->embed(model_.head, in.tokens[m], x);
   }
   team_.barrier(thread);
 

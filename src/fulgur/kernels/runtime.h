@@ -41,8 +41,8 @@ struct Model {
   std::vector<Layer> layers;
   Matrix head;
   const float* final_norm;
-  const uint16_t* embed;     // fp16 [vocab][d_model], or null: rows are read from the packed head (tied)
-  const float *cos, *sin;    // [context][head_dim / 2]
+  const uint16_t* embed;   // fp16 [vocab][d_model], or null: rows are read from the packed head (tied)
+  const float *cos, *sin;  // [context][head_dim / 2]
 };
 
 struct StepInput {
@@ -75,7 +75,9 @@ class Runtime {
     uint8_t* tile;
     Best* best;
   };
-  struct Range { int begin, end; };
+  struct Range {
+    int begin, end;
+  };
 
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;

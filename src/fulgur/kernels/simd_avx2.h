@@ -1,10 +1,17 @@
 // Sixteen lanes with AVX2 + FMA + F16C: two registers. AVX-VNNI for the integer products where the CPU has it.
 
-struct F16 { __m256 a, b; };
-struct I16 { __m256i a, b; };
+struct F16 {
+  __m256 a, b;
+};
+struct I16 {
+  __m256i a, b;
+};
 
 static inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-static inline void store(float* p, F16 x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+static inline void store(float* p, F16 x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps(p + 8, x.b);
+}
 static inline F16 set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 static inline I16 seti(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 static inline F16 operator+(F16 x, F16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
@@ -24,7 +31,8 @@ static inline F16 round(F16 x) { return {_mm256_round_ps(x.a, 8), _mm256_round_p
 static inline I16 addi(I16 x, I16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 static inline void store_i8(int8_t* p, I16 x) {
   __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
 static inline float hsum8(__m256 v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -59,20 +67,24 @@ static inline F16 keep(F16 x, int n, float fill) {
   return load(v);
 }
 static inline __m256i where_greater8(__m256 a, __m256 b, __m256i x, __m256i y) {
-  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(y), _mm256_castsi256_ps(x), _mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+  return _mm256_castps_si256(
+      _mm256_blendv_ps(_mm256_castsi256_ps(y), _mm256_castsi256_ps(x), _mm256_cmp_ps(a, b, _CMP_GT_OQ)));
 }
 static inline I16 where_greater(F16 a, F16 b, I16 x, I16 y) {
   return {where_greater8(a.a, b.a, x.a, y.a), where_greater8(a.b, b.b, x.b, y.b)};
 }
 static inline I16 loadi(const int32_t* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
 }
 static inline void storei(int32_t* p, I16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
 
-struct Pair { float a, b; };
+struct Pair {
+  float a, b;
+};
 static inline Pair pair(float a, float b) { return {a, b}; }
 static inline __m256 dot_pair8(__m256 acc, const uint32_t* kv, __m256 qa, __m256 qb) {
   __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kv));
@@ -100,7 +112,11 @@ static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
     }
   }
 }
-static inline __m256i broadcast4(const int8_t* p) { int v; std::memcpy(&v, p, 4); return _mm256_set1_epi32(v); }
+static inline __m256i broadcast4(const int8_t* p) {
+  int v;
+  std::memcpy(&v, p, 4);
+  return _mm256_set1_epi32(v);
+}
 
 // acc += w (unsigned bytes) * q (signed bytes), four to a lane, exactly.
 #ifdef __AVXVNNI__
@@ -109,9 +125,9 @@ static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) { return _mm256_dp
 // maddubs saturates at 16 bits, which 255 * 127 * 2 exceeds: split the weight byte into its nibbles' worth.
 static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) {
   const __m256i low = _mm256_set1_epi8(0x7f), ones = _mm256_set1_epi16(1);
-  __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(w, low), q);     // <= 127 * 128 * 2 = 32512
+  __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(w, low), q);  // <= 127 * 128 * 2 = 32512
   __m256i top = _mm256_and_si256(w, _mm256_set1_epi8(static_cast<char>(0x80)));
-  __m256i b = _mm256_maddubs_epi16(_mm256_srli_epi16(top, 7), q);    // the top bit as 0 or 1, times 128 below
+  __m256i b = _mm256_maddubs_epi16(_mm256_srli_epi16(top, 7), q);  // the top bit as 0 or 1, times 128 below
   __m256i s = _mm256_add_epi32(_mm256_madd_epi16(a, ones), _mm256_slli_epi32(_mm256_madd_epi16(b, ones), 7));
   return _mm256_add_epi32(acc, s);
 }
@@ -149,8 +165,12 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
         s[m].b = dot4(dot4(s[m].b, yl, a), yh, b);
 #else  // 4-bit products leave room in 16 bits: add before widening
         const __m256i ones = _mm256_set1_epi16(1);
-        s[m].a = _mm256_add_epi32(s[m].a, _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(xl, a), _mm256_maddubs_epi16(xh, b)), ones));
-        s[m].b = _mm256_add_epi32(s[m].b, _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(yl, a), _mm256_maddubs_epi16(yh, b)), ones));
+        s[m].a = _mm256_add_epi32(
+            s[m].a,
+            _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(xl, a), _mm256_maddubs_epi16(xh, b)), ones));
+        s[m].b = _mm256_add_epi32(
+            s[m].b,
+            _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(yl, a), _mm256_maddubs_epi16(yh, b)), ones));
 #endif
       }
     }

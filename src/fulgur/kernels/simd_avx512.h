@@ -1,7 +1,11 @@
 // Sixteen lanes with AVX-512: one register. VNNI for the integer products, BF16 for attention where the CPU has it.
 
-struct F16 { __m512 v; };
-struct I16 { __m512i v; };
+struct F16 {
+  __m512 v;
+};
+struct I16 {
+  __m512i v;
+};
 
 static inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 static inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
@@ -19,12 +23,16 @@ static inline F16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 static inline I16 to_int(F16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 static inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
 static inline I16 addi(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-static inline void store_i8(int8_t* p, I16 a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+static inline void store_i8(int8_t* p, I16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
 static inline float hmax(F16 a) { return _mm512_reduce_max_ps(a.v); }
 static inline float hsum(F16 a) { return _mm512_reduce_add_ps(a.v); }
 static inline int32_t hsumi(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 static inline F16 pow2(F16 n) { return {_mm512_scalef_ps(_mm512_set1_ps(1.f), n.v)}; }
-static inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+static inline F16 load_half(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
 static inline F16 keep(F16 a, int n, float fill) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), _mm512_set1_ps(fill), a.v)};
 }
@@ -44,7 +52,9 @@ static inline void store_pairs(Pair* p, F16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a.v));
 }
 #else
-struct Pair { float a, b; };
+struct Pair {
+  float a, b;
+};
 static inline Pair pair(float a, float b) { return {a, b}; }
 static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
   __m512i x = _mm512_loadu_si512(kv);
@@ -69,7 +79,11 @@ static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
     _mm512_storeu_si512(out + 64, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
   }
 }
-static inline __m512i broadcast4(const int8_t* p) { int v; std::memcpy(&v, p, 4); return _mm512_set1_epi32(v); }
+static inline __m512i broadcast4(const int8_t* p) {
+  int v;
+  std::memcpy(&v, p, 4);
+  return _mm512_set1_epi32(v);
+}
 
 // acc[m] += sum over a group of (weight + offset) * activation, for M activation rows against one tile. Few rows get
 // two sums each, because one product waits for the last for five cycles; of many rows one each is enough.

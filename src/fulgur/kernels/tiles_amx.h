@@ -4,14 +4,21 @@
 // every machine.
 
 #ifdef FULGUR_AMX_EMULATED
-struct Tile { int rows; uint8_t bytes[16][64]; };
+struct Tile {
+  int rows;
+  uint8_t bytes[16][64];
+};
 static thread_local Tile tile_registers[8];
-static void tile_rows(int rows) { for (int i = 0; i < 8; i++) tile_registers[i].rows = i < 6 ? rows : 16; }
+static void tile_rows(int rows) {
+  for (int i = 0; i < 8; i++) tile_registers[i].rows = i < 6 ? rows : 16;
+}
 #define _tile_zero(t) std::memset(tile_registers[t].bytes, 0, sizeof tile_registers[t].bytes)
-#define _tile_loadd(t, base, stride) \
-  for (int r_ = 0; r_ < tile_registers[t].rows; r_++) std::memcpy(tile_registers[t].bytes[r_], (const char*)(base) + r_ * (stride), 64)
-#define _tile_stored(t, base, stride) \
-  for (int r_ = 0; r_ < tile_registers[t].rows; r_++) std::memcpy((char*)(base) + r_ * (stride), tile_registers[t].bytes[r_], 64)
+#define _tile_loadd(t, base, stride)                  \
+  for (int r_ = 0; r_ < tile_registers[t].rows; r_++) \
+  std::memcpy(tile_registers[t].bytes[r_], (const char*)(base) + r_ * (stride), 64)
+#define _tile_stored(t, base, stride)                 \
+  for (int r_ = 0; r_ < tile_registers[t].rows; r_++) \
+  std::memcpy((char*)(base) + r_ * (stride), tile_registers[t].bytes[r_], 64)
 static void tile_dot_signed_unsigned(int c, int a, int b) {
   for (int m = 0; m < tile_registers[c].rows; m++)
     for (int n = 0; n < 16; n++) {
@@ -31,7 +38,10 @@ struct alignas(64) TileConfig {
 };
 static void tile_rows(int rows) {
   TileConfig config;
-  for (int i = 0; i < 8; i++) { config.bytes_per_row[i] = 64; config.rows[i] = static_cast<uint8_t>(i < 6 ? rows : 16); }
+  for (int i = 0; i < 8; i++) {
+    config.bytes_per_row[i] = 64;
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? rows : 16);
+  }
   // gcc 12 declares only part of the configuration as an input and may drop the stores above.
   asm volatile("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
@@ -41,27 +51,30 @@ static void tile_rows(int rows) {
 constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group % 64 == 0; }
 
 // One group into sum tile C, 64 columns at a time, alternating the operand registers; advances q and w.
-#define DOT_GROUP(C)                                             \
-  _tile_zero(C);                                                 \
-  for (int k = 0; k < group; k += 128) {                         \
-    _tile_loadd(4, q, acts.stride);                              \
-    _tile_loadd(6, w, 64);                                       \
-    _tile_dpbsud(C, 4, 6);                                       \
-    q += 64;                                                     \
-    w += 1024;                                                   \
-    if (k + 64 < group) {                                        \
-      _tile_loadd(5, q, acts.stride);                            \
-      _tile_loadd(7, w, 64);                                     \
-      _tile_dpbsud(C, 5, 7);                                     \
-      q += 64;                                                   \
-      w += 1024;                                                 \
-    }                                                            \
+#define DOT_GROUP(C)                     \
+  _tile_zero(C);                         \
+  for (int k = 0; k < group; k += 128) { \
+    _tile_loadd(4, q, acts.stride);      \
+    _tile_loadd(6, w, 64);               \
+    _tile_dpbsud(C, 4, 6);               \
+    q += 64;                             \
+    w += 1024;                           \
+    if (k + 64 < group) {                \
+      _tile_loadd(5, q, acts.stride);    \
+      _tile_loadd(7, w, 64);             \
+      _tile_dpbsud(C, 5, 7);             \
+      q += 64;                           \
+      w += 1024;                         \
+    }                                    \
   }
 
 static void tile_dot_matrix(const uint8_t* w, const uint16_t* scales, int groups, int group, const Acts& acts, int row,
                             int rows, F16* out) {
   static thread_local int configured = 0;
-  if (configured != rows) { tile_rows(rows); configured = rows; }
+  if (configured != rows) {
+    tile_rows(rows);
+    configured = rows;
+  }
   alignas(64) int32_t sums[4][16][16];
   const int8_t* q = acts.q + row * acts.stride;
   for (int m = 0; m < rows; m++) out[m] = set(0.f);
