@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,11 @@ from fulgur.text.tokenizer import Tokenizer
 WISH = "Change {}: not that way, keep the old signature and add a keyword argument."  # new each time
 AFTER = 24  # tokens of the answer before the steer
 TEMPERATURE = 1.0  # greedy, random weights repeat one word, and the drafter would make every step a long one
-HISTORY = 4  # items of about 1,000 tokens
+HISTORY = 3  # items of about 1,000 tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeats", type=int, default=20, help="how often each side is measured")
+    parser.add_argument("--repeats", type=int, default=15, help="how often each side is measured")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> Report:
 
 async def measure(folder: Path, repeats: int) -> Report:
     report = Report("steer: from the steer to the first token of the new direction")
-    model = write_chat_model(folder / "model", context=32_768, d_model=512, n_layers=6)
+    model = write_chat_model(folder / "model", context=32_768, d_model=1024, n_layers=8)
     (folder / "server.toml").write_text(
         f'[server]\nport = 0\nstore = ":memory:"\n'
         f'[models.local]\nbackend = "local"\npath = "{model}"\ncontext = 16384\nkv_tokens = 32768\n'
@@ -62,8 +63,8 @@ async def measure(folder: Path, repeats: int) -> Report:
     async with process(command, "listens on ") as base_url, await EngineClient.start(model, kv_tokens=32_768) as engine:
         connection = await Connection.open(base_url)
         for number in range(repeats + 2):  # by turns, so that a busy moment of the machine hits all of them
-            steered.append(await steer_time(connection, WISH.format(number)))
-            resent.append(await resend_time(base_url, WISH.format(1000 + number)))
+            steered.append(await long_enough(lambda wish: steer_time(connection, wish), number))
+            resent.append(await long_enough(lambda wish: resend_time(base_url, wish), 1000 + number))
             step, prefill = await engine_times(engine, prompts, number)
             steps.append(step)
             prefills.append(prefill)
@@ -84,10 +85,20 @@ def history() -> list[dict[str, Any]]:
     return [*items, user_message("Rename the function.")]
 
 
-async def steer_time(connection: Connection, wish: str) -> float:
+async def long_enough(measured: Callable[[str], Awaitable[float | None]], number: int) -> float:
+    """Random weights may end an answer before it can be steered: then another is tried."""
+    for attempt in range(20):
+        seconds = await measured(WISH.format(f"{number}.{attempt}"))
+        if seconds is not None:
+            return seconds
+    raise FulgurError("The answers were too short to be steered.")
+
+
+async def steer_time(connection: Connection, wish: str) -> float | None:
     body = {"model": "local", "input": history(), "store": False, "max_output_tokens": 4000, "temperature": TEMPERATURE}
     stream = await connection.create(body)
-    began, tokens, successor, seconds = 0.0, 0, False, 0.0
+    began, tokens, successor = 0.0, 0, False
+    seconds: float | None = None
     async for event in stream:
         if isinstance(event, ev.ResponseCreated):
             successor = tokens > 0
@@ -103,12 +114,12 @@ async def steer_time(connection: Connection, wish: str) -> float:
     return seconds
 
 
-async def resend_time(base_url: str, wish: str) -> float:
+async def resend_time(base_url: str, wish: str) -> float | None:
     partial = await read_partial(base_url, history())
     began = time.perf_counter()
     said = {"type": "message", "role": "assistant", "content": partial}
-    await read_partial(base_url, [*history(), said, user_message(wish)], stop_after=1)
-    return time.perf_counter() - began
+    first = await read_partial(base_url, [*history(), said, user_message(wish)], stop_after=1)
+    return time.perf_counter() - began if partial and first else None
 
 
 async def read_partial(base_url: str, items: list[dict[str, Any]], stop_after: int = AFTER) -> str:
@@ -121,14 +132,14 @@ async def read_partial(base_url: str, items: list[dict[str, Any]], stop_after: i
                 pieces.append(event.delta)
                 if len(pieces) == stop_after:
                     return "".join(pieces)
-    raise FulgurError("The answer was too short to be steered.")
+    return ""  # it ended before
 
 
 async def engine_times(engine: EngineClient, prompts: Prompts, number: int) -> tuple[float, float]:
     """Seconds of a decode step and of prefilling the steer's tokens, from the engine itself."""
     base = prompts.of(Turn(Conversation(history()))).tokens
     held = [*base, *([number + 10] * 70)]  # a tail of its own, so that the steer's tokens are new each time
-    steer = prompts.steer([user_message(WISH.format(number))]).tokens
+    steer = prompts.steer([user_message(WISH.format(f"{number}.0"))]).tokens
     before = await usage(engine, held)
     after = await usage(engine, [*held, *steer])
     return before.decode_seconds / (AFTER - 1), after.prefill_seconds
