@@ -47,8 +47,8 @@ def reply(text: str, finished: bool = True) -> Reply:
     return Reply(text, finished, 10, 4, 50, 0.01, 0.005)
 
 
-def after(document: Document, text: str, finished: bool = True) -> str:
-    return document.after(document.locate("x"), reply(text, finished))
+def after(document: Document, text: str, finished: bool = True, instruction: str = "") -> str:
+    return document.after(document.locate("x"), reply(text, finished), instruction)
 
 
 def test_a_random_model_changes_nothing(file: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +103,34 @@ def test_answers_that_cannot_be_used(file: Path) -> None:
     ]:
         with pytest.raises(FulgurError, match=said):
             after(document, text, finished)
+
+
+def test_a_rename_is_exact_or_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = Document.open(Path(), "app.py:load")
+    exact = document.text.replace("data", "rows")
+    stray = exact.replace("    return", "    rows += 1\n    return")
+    assert after(document, exact, instruction="rename data to rows") == exact
+    assert "the refactoring did it" not in capsys.readouterr().err
+    assert after(document, stray, instruction="rename data to rows") == exact
+    assert "the refactoring did it" in capsys.readouterr().err
+    for names in ("nothing to rows", "data to path"):
+        with pytest.raises(FulgurError):
+            after(document, stray, instruction=f"rename {names}")
+
+
+def test_what_was_not_asked_is_refused(file: Path) -> None:
+    document = Document.open(Path(), "app.py:load")
+    with pytest.raises(FulgurError, match="more than the docstring"):
+        after(document, 'def load(path):\n    """Read."""\n    return read(path)\n', instruction="add a docstring")
+    with pytest.raises(FulgurError, match="would rename data to rosw"):
+        after(document, "<|call|>rename data rosw<|end|>", instruction="rename data to rows")
+    with pytest.raises(FulgurError, match="`raed`"):
+        after(document, "def load(path):\n    return raed(path)\n", instruction="return directly")
+
+
+def test_the_shipped_model_renames(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", "app.py:load", "rename data to rows", "--write"]) == 0
+    assert file.read_bytes() == SOURCE.replace(b"data", b"rows")
 
 
 def test_a_call_changes_the_whole_file(file: Path) -> None:

@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,7 +25,7 @@ from fulgur.train.rows import pack, save_rows
 from fulgur.train.shapes import CONTEXT
 from fulgur.train.tokenizer import ASSET, CodeTokenizer
 
-Record = tuple[list[int], list[float]]
+Record = tuple[Sequence[int], Sequence[float]]
 MIDDLE_WEIGHT = 2.0
 _CHARACTERS_PER_TOKEN = 3.1  # a cautious guess: a chunk of this size nearly always fits a row
 
@@ -143,8 +144,10 @@ def code_records(
 def edit_records(document: Document, tokenizer: CodeTokenizer, rng: random.Random) -> Iterator[Record]:
     """Training examples of one file: held-out phrasings and operations are kept for the evaluation."""
     from fulgur.train import edits
+    from fulgur.train.edits.strange import SHARE, strange_names
 
-    for example in edits.generate_file(document.text, document.path, rng):
+    text = strange_names(document.text, rng) if rng.random() < SHARE else document.text
+    for example in edits.generate_file(text, document.path, rng):
         if not (example.heldout_phrasing or example.heldout_op):
             yield edits.encode(tokenizer, example)
 
@@ -167,7 +170,13 @@ def make_rows(job: Job) -> tuple[str, int]:
                     return
                 yield from edit_records(document, tokenizer, rng)
 
-    tokens, weights = pack(records(), job.length)
+    found: Iterable[Record] = records()
+    if job.kind == "edits":
+        # Examples of one file must not share a row: an answer would show what the next one asks for.
+        held = [(array("H", ids), array("f", values)) for ids, values in found]
+        rng.shuffle(held)
+        found = held
+    tokens, weights = pack(found, job.length)
     order = list(range(len(tokens)))
     rng.shuffle(order)
     if not order:

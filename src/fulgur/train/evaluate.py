@@ -11,14 +11,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from fulgur.errors import FulgurError, UsageError
-from fulgur.text.edit_format import encode_pieces
+from fulgur.text.edit_format import NOEDIT, answer_pieces, encode_pieces
 from fulgur.tools.embedded import ASSETS, Ask, Embedded, model_folder
-from fulgur.train.edits import EditExample
+from fulgur.train.edits import EditExample, check
 from fulgur.train.evaluate_baselines import Copy, Lookup, Ngram
 from fulgur.train.evaluate_codemod import Codemod
 from fulgur.train.evaluate_score import Answers, Scores, Share, score
@@ -45,10 +45,14 @@ class Baseline(Protocol):
     def fill(self, hole: Hole, several: bool) -> str: ...
 
 
-def prompts(model: Embedded, tasks: Tasks) -> list[Ask]:
-    """Every prompt in a fixed order."""
-    examples = [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]
-    asks = [model.edit(e.path, e.above, e.region, e.below, e.instruction, e.recent) for e in examples]
+def prompts(model: Embedded, tasks: Tasks) -> list[Ask | None]:
+    """Every prompt in a fixed order; None where the region does not fit the context, which counts as no edit."""
+    asks: list[Ask | None] = []
+    for e in [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]:
+        try:
+            asks.append(model.edit(e.path, e.above, e.region, e.below, e.instruction, e.recent))
+        except FulgurError:
+            asks.append(None)
     holes = [*tasks.single, *tasks.multi]
     return [*asks, *(model.completion(hole.path, hole.prefix, hole.suffix, FILLED) for hole in holes)]
 
@@ -72,7 +76,13 @@ def ask_model(model: Embedded, tasks: Tasks, say: Callable[[str], None]) -> tupl
     tokens = accepted = 0
     began = time.perf_counter()
     for start in range(0, len(asked), BATCH):
-        for reply in model.ask(asked[start : start + BATCH]):
+        part = asked[start : start + BATCH]
+        replies = iter(model.ask([ask for ask in part if ask is not None]))
+        for ask in part:
+            if ask is None:
+                written.append(NOEDIT)
+                continue
+            reply = next(replies)
             written.append(reply.text)
             tokens += reply.tokens
             accepted += reply.accepted
@@ -95,11 +105,32 @@ def ask_float(folder: Path, model: Embedded, tasks: Tasks, quantised: Answers, s
     drafts += [*quantised.single, *quantised.multi]
     written: list[str] = []
     for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
+        if ask is None:
+            written.append(NOEDIT)
+            continue
         guess = [*tokenizer.encode(draft), model.stops[0]]
         tokens = reference.answer(encode_pieces(tokenizer, ask.pieces), guess, ask.max_tokens)
         written.append(tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False))
         say(f"{folder.name} (float): {len(written)}/{len(drafts)} answers")
     return sorted_out(tasks, written)
+
+
+def told(label: str, tasks: Tasks, answers: Answers) -> Iterator[dict[str, Any]]:
+    """Every task with what was written, to be read by people."""
+    edits = [(split, tasks.edits[split], answers.edits[split]) for split in tasks.edits]
+    for split, examples, texts in [
+        *edits, ("noop", tasks.noops, answers.noops), ("next", tasks.next_edits, answers.next_edits)
+    ]:  # fmt: skip
+        for example, written in zip(examples, texts, strict=True):
+            wanted = "".join(str(getattr(piece, "token", piece)) for piece in answer_pieces(example.answer))
+            yield {"model": label, "split": split, "op": example.op, "passed": check(example, written),
+                   "instruction": example.instruction, "recent": [[e.before, e.after] for e in example.recent],
+                   "path": example.path, "above": example.above, "region": example.region, "below": example.below,
+                   "wanted": wanted, "written": written}  # fmt: skip
+    for split, holes, texts in (("single", tasks.single, answers.single), ("multi", tasks.multi, answers.multi)):
+        for hole, written in zip(holes, texts, strict=True):
+            yield {"model": label, "split": split, "path": hole.path, "prefix": hole.prefix, "suffix": hole.suffix,
+                   "wanted": hole.middle, "written": written}  # fmt: skip
 
 
 def ask_baseline(baseline: Baseline, tasks: Tasks) -> Answers:
@@ -183,6 +214,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--per-op", type=int, default=6, help="examples of each operation and column (default 6)")
     parser.add_argument("--holes", type=int, default=300, help="single-line completions; half as many of several lines")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--answers", type=Path, help="write every edit, hole and answer of the models to this file")
     parser.add_argument("--baselines-only", action="store_true", help="no model, only the baselines")
     args = parser.parse_args(argv)
     floats = dict(pair.split("=", 1) for pair in args.float if "=" in pair)
@@ -201,6 +233,9 @@ def main(argv: list[str] | None = None) -> int:
         model = Embedded.open(str(folder), kv_tokens=BATCH * 1536)
         answers, speeds = ask_model(model, tasks, say)
         results[label] = score(tasks, answers)
+        if args.answers:
+            with args.answers.open("a" if label != models[0][0] else "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in told(label, tasks, answers))
         extra += [
             {"name": f"model.{name}.{label}", "value": round(value, 3), "unit": ""} for name, value in speeds.items()
         ]

@@ -131,9 +131,9 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
                     found.append(example)
         tasks.edits[split] = found
     rng = random.Random(seed)
-    wanted = max(20, per_op * 25)
+    wanted = max(20, per_op * 50)
     tasks.noops = rng.sample(noops, min(len(noops), wanted))
-    tasks.next_edits = rng.sample(tasks.next_edits, min(len(tasks.next_edits), wanted // 2))
+    tasks.next_edits = rng.sample(tasks.next_edits, min(len(tasks.next_edits), wanted // 4))
     for file in ordered:
         if len(tasks.single) >= holes and len(tasks.multi) >= holes // 2:
             break

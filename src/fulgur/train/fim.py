@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import warnings
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 LONGEST = 1_200  # characters of a hidden span
+AT_WORDS = 0.7  # share of cursors inside a line that stand before a word or a sign
+_WORDS = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,26 @@ def choose_span(
     indented = start + len(text[start:stop]) - len(text[start:stop].lstrip())
     kind = rng.random()
     if kind < 0.45:  # the rest of a line; one time in three all of it
-        return (indented if rng.random() < 0.35 else rng.randint(indented, stop - 1)), stop
+        return (indented if rng.random() < 0.35 else cursor(text, indented, stop, rng)), stop
     if kind < 0.60:  # a piece inside a line
-        a = rng.randint(indented, stop - 1)
+        a = cursor(text, indented, stop, rng)
         return a, rng.randint(a + 1, stop)
     if kind < 0.90:  # several lines, from the indentation or from inside the first one
         count = min(rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)), last - number)
-        a = indented if rng.random() < 0.7 else rng.randint(indented, stop - 1)
+        a = indented if rng.random() < 0.7 else cursor(text, indented, stop, rng)
         final = number + count
         b = lines.starts[final + 1] - 1 if final + 1 < len(lines.starts) else len(text)
         return a, max(min(b, end, a + LONGEST), a + 1)
     return _stretch(begin, end, rng)
+
+
+def cursor(text: str, start: int, stop: int, rng: random.Random) -> int:
+    """Where a completion begins in a line: mostly before a word or a sign, as people stop typing; else anywhere."""
+    if rng.random() < AT_WORDS:
+        places = [match.start() for match in _WORDS.finditer(text, start, stop)]
+        if places:
+            return rng.choice(places)
+    return rng.randint(start, stop - 1)
 
 
 def _stretch(begin: int, end: int, rng: random.Random) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ _OPEN = 64
 
 
 def pack(
-    records: Iterable[tuple[list[int], list[float]]], length: int, pad: int = 0
+    records: Iterable[tuple[Sequence[int], Sequence[float]]], length: int, pad: int = 0
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
     """Best-fit packing without cutting: [rows, length] tokens and weights. Longer records are left out."""
-    done: list[list[tuple[list[int], list[float]]]] = []
-    bins: list[tuple[int, list[tuple[list[int], list[float]]]]] = []  # (room left, records)
+    done: list[list[tuple[Sequence[int], Sequence[float]]]] = []
+    bins: list[tuple[int, list[tuple[Sequence[int], Sequence[float]]]]] = []  # (room left, records)
     for record in records:
         size = len(record[0])
         if size > length or size < 2:

@@ -12,9 +12,11 @@ import pytest
 from samples import SAMPLES
 
 from fulgur.text.edit_format import Call, NoEdit, Rewrite, answer_pieces, pieces_text
+from fulgur.tools.refactor import apply_call
 from fulgur.train.edits import OPERATIONS, EditExample, check, generate_file
 from fulgur.train.edits.oracle import parses
 from fulgur.train.edits.phrase import phrasings
+from fulgur.train.edits.strange import strange_names
 
 
 @cache
@@ -102,7 +104,33 @@ def test_a_new_parameter_is_never_refused() -> None:
     assert all(isinstance(example.answer, Call) for example in examples_of("add_parameter_callers"))
 
 
-def test_local_names_are_rewritten_and_visible_ones_called() -> None:
-    assert all(not isinstance(example.answer, Call) for example in examples_of("rename_local"))
-    for name in ("rename_symbol", "rename_parameter", "remove_parameter", "add_parameter_callers", "use_keywords"):
+def test_names_are_changed_by_calls_that_work() -> None:
+    for name in ("rename_local", "rename_symbol", "rename_parameter", "remove_parameter", "use_keywords"):
         assert all(not isinstance(example.answer, Rewrite) for example in examples_of(name))
+    for example in examples_of("rename_local"):
+        if isinstance(example.answer, Call):
+            text = SAMPLES[example.path]
+            start = text.index(example.region)
+            changed = apply_call(text, example.answer, (start, start + len(example.region)))
+            assert example.answer.args[1] in changed and changed != text
+
+
+def test_a_local_rename_written_out_passes_too() -> None:
+    example = EditExample(
+        "rename_local", "a.py", "", "def f(a):\n    b = a\n    return b\n", "", (), "rename b to c",
+        Call("rename", ("b", "c")), "", False, False,
+    )  # fmt: skip
+    assert check(example, "def f(a):\n    c = a\n    return c\n<|end|>")
+    assert not check(example, "def f(a):\n    c = a\n    return b\n<|end|>")
+    assert not check(example, "def f(a):\n    c = a\n    c += 1\n    return c\n<|end|>")
+
+
+def test_strange_names_change_whole_words_and_keep_the_code_whole() -> None:
+    changed = 0
+    for path, text in SAMPLES.items():
+        for seed in range(6):
+            other = strange_names(text, random.Random(f"{path}{seed}"))
+            changed += other != text
+            assert parses(other) and other.count("\n") == text.count("\n")
+            assert len(set(other.split()) - set(text.split())) < len(set(text.split()))
+    assert changed > len(SAMPLES)

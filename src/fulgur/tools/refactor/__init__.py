@@ -19,7 +19,7 @@ Span = tuple[int, int] | None
 
 # name -> (least arguments, most arguments, what does it)
 CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]] = {
-    "rename": (2, 2, lambda src, a, at: rename(src, a[0], a[1], at)),
+    "rename": (2, 2, lambda src, a, at: renamed(src, a[0], a[1], at)),
     "rename_parameter": (3, 3, lambda src, a, at: parameters.rename_parameter(src, a[0], a[1], a[2], at)),
     "add_parameter": (
         2,
@@ -34,6 +34,19 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
     "remove_unused_imports": (0, 0, lambda src, a, at: imports.remove_unused_imports(src)),
     "sort_imports": (0, 0, lambda src, a, at: imports.sort_imports(src)),
 }
+
+
+def renamed(src: Source, old: str, new: str, at: Span) -> str:
+    """A rename; a parameter of the function at `at` is renamed with the calls that name it."""
+    owners = [
+        function
+        for function in src.functions()
+        if at is not None and src.whole_lines(function)[0] < at[1] and src.whole_lines(function)[1] > at[0]
+        and old in {arg.arg for arg in [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]}
+    ]  # fmt: skip
+    if len(owners) == 1:
+        return parameters.rename_parameter(src, owners[0].name, old, new, at)
+    return rename(src, old, new, at)
 
 
 def apply_call(text: str, call: Call, at: Span = None) -> str:

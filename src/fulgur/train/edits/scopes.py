@@ -1,8 +1,7 @@
 """Scope-aware forward operations: renames, extracting and inlining.
 
-When the answer is a call and when a rewrite: a name whose every use lies inside the region's own function (a local
-variable) is rewritten in place; a name that can be seen from outside the region (a parameter, a function, a class, a
-method, a module constant) is answered with a call, because the region alone cannot show every use.
+A rename is always answered with a call: the refactoring is exact, sees every use, and copies nothing. The network's
+part is to read the instruction.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
-from fulgur.tools.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable, names_in
+from fulgur.tools.refactor.source import FUNCTIONS, Edit, Function, Source, names_in
 from fulgur.train.edits import values
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.signatures import parameters
@@ -42,31 +41,30 @@ def local_uses(src: Source, function: Function) -> dict[str, list[ast.Name]]:
     return {name: uses for name, uses in names.items() if name in stored and name not in banned}
 
 
-def rename_edits(src: Source, nodes: list[ast.Name], new: str) -> list[Edit]:
-    """One edit a use; positions that do not show the name (f-strings on older Pythons) make the site unusable."""
-    edits = []
-    for node in nodes:
-        start = src.start(node)
-        if src.text[start : start + len(node.id)] != node.id:
-            raise Unusable("position")
-        edits.append(Edit(start, start + len(node.id), new))
-    return sorted(set(edits))
-
-
-@operation("scope", limit=4)
+@operation("call", limit=4)
 def rename_local(src: Source, rng: random.Random) -> Iterator[Change]:
+    outer = {node.id for node in src.of(ast.Name) if src.function_of(node) is None} | imported(src)
     for function in shuffled(src.functions(), rng):
-        found = {name: uses for name, uses in local_uses(src, function).items() if len(uses) <= 14 and name != "_"}
-        if not found:
+        uses = local_uses(src, function)
+        inner = {
+            name for node in ast.walk(function) if isinstance(node, ast.comprehension) for name in names_in(node.target)
+        }
+        found = sorted(name for name in uses if name != "_" and name not in outer | inner)
+        if not found or src.function_of(function) is not None:
             continue
-        old = rng.choice(sorted(found))
+        old = rng.choice(found)
         taken = names_in(function) | {arg.arg for arg in parameters(function)}
         new = values.variation(old, taken, rng)
-        edits = rename_edits(src, found[old], new)
         slots = {"old": old, "new": new, "func": function.name}
-        text = src.text[slice(*src.whole_lines(function))]
-        if len(re.findall(rf"\b{old}\b", text)) == len(edits):
-            yield Change(edits, slots, within=src.whole_lines(function))
+        inside = [use for use in uses[old] if use in src.parents]  # not in an f-string: its place is known
+        cover = src.span(rng.choice(inside)) if inside and rng.random() < 0.4 else src.whole_lines(function)
+        yield Change([], slots, call=Call("rename", (old, new)), cover=cover, within=src.whole_lines(function))
+
+
+def imported(src: Source) -> set[str]:
+    """Names that imports and definitions bind anywhere in the file."""
+    found = {node.name for node in src.functions()} | {node.name for node in src.of(ast.ClassDef)}
+    return found | {alias.asname or alias.name for alias in src.of(ast.alias)}
 
 
 @operation("call", limit=4)

@@ -8,6 +8,8 @@ import random
 import re
 from pathlib import Path
 
+from fulgur.train.edits.strange import new_name
+
 
 def _words() -> dict[str, list[str]]:
     text = (Path(__file__).parent / "words.txt").read_text(encoding="utf-8")
@@ -122,9 +124,9 @@ def literal_for(name: str, rng: random.Random) -> str:
 
 
 def fresh(taken: set[str], pool: list[str], rng: random.Random) -> str:
-    """A name from the pool that is not taken and is no keyword."""
+    """A name from the pool, or now and then one nobody has seen, that is not taken and is no keyword."""
     for _ in range(20):
-        name = rng.choice(pool)
+        name = new_name(rng, pool[0]) if rng.random() < 0.15 else rng.choice(pool)
         if name not in taken and not keyword.iskeyword(name):
             return name
     return f"{rng.choice(pool)}_{rng.choice(['new', 'alt', 'extra'])}"
@@ -144,6 +146,8 @@ def variation(name: str, taken: set[str], rng: random.Random) -> str:
             new = rng.choice(
                 [f"Base{bare}", f"{bare}Impl", f"{bare}Base", f"_{bare}", f"Abstract{bare}", rng.choice(CLASSES)]
             )
+        elif kind < 0.15:
+            new = new_name(rng, name)
         elif kind < 0.35:
             new = rng.choice(LOCALS)
         elif kind < 0.5 and "_" in bare:

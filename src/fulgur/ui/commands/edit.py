@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     model = Embedded.open(args.model)
     ask = model.edit(document.name, region.above, region.text, region.below, args.instruction)
     [reply] = model.ask([ask])
-    changed = document.after(region, reply)
+    changed = document.after(region, reply, args.instruction)
     show(document, changed, reply, args.write)
     return 0
 
@@ -72,14 +72,20 @@ class Document:
 
         return locate(self.text, self.target, instruction)
 
-    def after(self, region: Region, reply: Reply) -> str:
+    def after(self, region: Region, reply: Reply, instruction: str = "") -> str:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
         from fulgur.text.edit_format import Call, Rewrite, parse_answer
         from fulgur.tools.embedded import ABILITIES, BIGGER
         from fulgur.tools.refactor import apply_call
+        from fulgur.tools.refactor.verify import call_objection
 
         answer = parse_answer(reply.text)
         if isinstance(answer, Call):
+            problem = call_objection(answer, instruction, self.text) if instruction else None
+            if problem:
+                raise FulgurError(
+                    f"the model's answer is not what was asked: {problem}; nothing was changed", hint=BIGGER
+                )
             return apply_call(self.text, answer, (region.start, region.end))
         if not isinstance(answer, Rewrite) or answer.text == region.text:
             raise FulgurError(
@@ -94,7 +100,42 @@ class Document:
         problem = broken(self.path, self.text, changed)
         if problem:
             raise FulgurError(f"the model's answer does not parse ({problem}); nothing was changed", hint=BIGGER)
+        return self.checked(region, answer.text, changed, instruction)
+
+    def checked(self, region: Region, rewrite: str, changed: str, instruction: str) -> str:
+        """A rewrite that nothing speaks against. A rename must be exact, else the refactoring does it and says so."""
+        from fulgur.tools.embedded import BIGGER
+        from fulgur.tools.refactor.verify import objection, rename_asked, undefined
+
+        if self.path.suffix not in (".py", ".pyi") or not instruction:
+            return changed
+        renamed = rename_asked(instruction)
+        if renamed is not None and parse_python(self.text) is None:
+            return self.renamed(region, rewrite, changed, renamed)
+        problem = objection(region.text, rewrite, instruction, self.text)
+        if problem:
+            raise FulgurError(f"the model's answer is not what was asked: {problem}; nothing was changed", hint=BIGGER)
+        missing = undefined(rewrite, self.text)
+        if missing:
+            print(f"Note: nothing in the file defines or imports {', '.join(missing)}.", file=sys.stderr)
         return changed
+
+    def renamed(self, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> str:
+        """The exact rename; where the refactoring cannot do it, the model's own if it changes this name alone."""
+        from fulgur.text.edit_format import Call
+        from fulgur.tools.refactor import RefactorError, apply_call
+        from fulgur.tools.refactor.verify import renamed_only, words
+
+        try:
+            exact = apply_call(self.text, Call("rename", names), (region.start, region.end))
+        except RefactorError:
+            outside = self.text[: region.start] + "\n" + self.text[region.end :]
+            if names[0] in words(outside) or not renamed_only(region.text, rewrite, *names):
+                raise
+            return changed
+        if exact != changed:
+            print("The model's rewrite was not this rename alone; the refactoring did it.", file=sys.stderr)
+        return exact
 
 
 def shown(path: Path) -> str:

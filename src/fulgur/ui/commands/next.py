@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import Rewrite, parse_answer
     from fulgur.tools.embedded import Embedded
+    from fulgur.tools.refactor.verify import invented_name
     from fulgur.ui.commands.edit import Document, broken, fitted, show
 
     document = Document.open(args.cd or Path(), args.target)
@@ -45,12 +46,14 @@ def run(args: argparse.Namespace) -> int:
     asks = [model.edit(document.name, r.above, r.text, r.below, None, tuple(recent)) for r in regions]
     replies = model.ask(asks)
     text, made = document.text, 0
+    python, hint = document.path.suffix in (".py", ".pyi"), " ".join(e.before + e.after for e in recent)
     for region, reply in sorted(zip(regions, replies, strict=True), key=lambda pair: -pair[0].start):
         answer = parse_answer(reply.text)
         if not isinstance(answer, Rewrite) or not reply.finished or answer.text == region.text:
             continue
         new = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
-        if broken(document.path, text, new) is None:
+        strange = python and invented_name(answer.text, hint, document.text)
+        if broken(document.path, text, new) is None and not strange:
             text, made = new, made + 1
     if not made:
         print("No next edit.", file=sys.stderr)
