@@ -1,4 +1,13 @@
 import os
+from pathlib import Path
+
+import pytest
 
 # Some hypervisors hide the AMX tile sizes: oneDNN then dies on an illegal instruction. Read before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the emulated sources are built: the same model and driver are built once."""
+    return tmp_path_factory.mktemp("emulated")

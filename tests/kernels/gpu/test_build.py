@@ -63,7 +63,7 @@ def test_a_compiler_error_is_shown() -> None:
 
 
 def test_gpus_that_are_too_old_are_refused() -> None:
-    with pytest.raises(FulgurError, match="compute capability 7.5"):
+    with pytest.raises(FulgurError, match=r"compute capability 7\.5"):
         building.architecture((7, 5))
     assert [building.architecture(c) for c in ((8, 0), (8, 6), (9, 0), (12, 0))] == [
         "sm_80",

@@ -20,18 +20,12 @@ from fulgur.model.bfloat16 import to_bfloat16
 from fulgur.model.random import random_model
 
 CONTEXT = 512
-TOKENS = [5, 17, 900, 33, 2, 77, 640, 12]
-# The first of each is what most users run; between them every format and family runs in both drivers.
+TOKENS = [5, 17, 300, 33, 2, 77, 240, 12]
+# Between them every format and family, and both drivers. (A build takes two seconds.)
 CASES = [
-    ("llama", "bf16", "persistent"), ("llama", "int4", "graph"), ("qwen2", "fp8", "graph"),
-    ("qwen2", "int4-64", "persistent"), ("qwen3", "fp8-rows", "persistent"), ("qwen3", "bf16", "graph"),
-    ("qwen3_moe", "fp8", "persistent"), ("qwen3_moe", "int4", "graph"), ("qwen3_moe", "bf16", "persistent"),
+    ("qwen2", "int4", "persistent"), ("qwen3_moe", "fp8", "persistent"), ("qwen3", "fp8-rows", "persistent"),
+    ("llama", "int4-64", "graph"), ("qwen3_moe", "bf16", "graph"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("emulated")
 
 
 def weights_of(family: str, weights: str, rows: int, head: str | None = None) -> GpuWeights:
@@ -53,13 +47,13 @@ def fill_cache(position: int, emulated: Emulated, interpreter: Interpreter) -> N
 
 @pytest.mark.parametrize(("family", "weights", "driver"), CASES)
 def test_logits_match_the_interpreter(family: str, weights: str, driver: str, folder: Path) -> None:
-    model = weights_of(family, weights, 3)
+    model = weights_of(family, weights, 8)
     emulated, interpreter = Emulated(model, driver, folder, context=CONTEXT), Interpreter(model, CONTEXT)
     position = 318  # several splits; the three rows straddle a KV block
     fill_cache(position, emulated, interpreter)
     tokens = emulated.run(TOKENS[:3], position)
     expected = interpreter.step(TOKENS[:3], position)
-    error = np.linalg.norm(emulated.logits - expected) / np.linalg.norm(expected)
+    error = np.linalg.norm(emulated.logits[:3] - expected) / np.linalg.norm(expected)
     assert error < 5e-3, error  # a value on the edge of two bf16 may fall to either side
     assert tokens == expected.argmax(axis=1).tolist()
 
@@ -69,13 +63,14 @@ def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, fol
     model = weights_of(family, weights, 8)
     single, wide = (Emulated(model, "persistent", folder, context=CONTEXT, seed=s) for s in (1, 50))
     alone = []
-    for i, token in enumerate(TOKENS):
+    tokens = TOKENS[: 5 if model.plan.moe else 8]
+    for i, token in enumerate(tokens):
         single.run([token], 60 + i)
         alone.append(single.logits[0].copy())
-    for width in (8, 5):
+    for width in (8, 3):
         wide.buffers["kv"][:] = 0
-        for begin in range(0, 8, width):
-            part = TOKENS[begin : begin + width]
+        for begin in range(0, len(tokens), width):
+            part = tokens[begin : begin + width]
             wide.run(part, 60 + begin)
             assert np.array_equal(wide.logits[: len(part)], alone[begin : begin + len(part)])
         assert np.array_equal(wide.buffers["kv"], single.buffers["kv"])

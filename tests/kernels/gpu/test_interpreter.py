@@ -14,7 +14,7 @@ from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
 from fulgur.model.config import ModelConfig
 from fulgur.model.random import random_model
 
-TOKENS = [5, 17, 900, 33, 2, 77, 640, 12, 5, 5, 1002]
+TOKENS = [5, 17, 300, 33, 2, 77, 240, 12, 5, 5, 402]
 
 
 def stored(config: ModelConfig) -> dict[str, np.ndarray]:

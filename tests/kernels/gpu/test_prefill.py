@@ -23,15 +23,16 @@ def test_same_cache_as_the_plan(family: str, weights: str) -> None:
     model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
     context = 256
     interpreter = Interpreter(model, context)
-    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 90)
+    length, cut = (20, 9) if plan.moe else (72, 40)  # experts are slow in numpy
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, length)
     interpreter.step(tokens.tolist(), 0)
     kv = torch.zeros((config.n_layers, 2, 4, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
     rope = torch.from_numpy(np.concatenate(rope_tables(config, context), axis=1))
     prefill, table = Prefill(model, kv, rope), torch.tensor([2, 0, 3, 1], dtype=torch.int32)
-    for begin, end in ((0, 70), (70, 90)):  # the second part attends to what the first left in the cache
+    for begin, end in ((0, cut), (cut, length)):  # the second part attends to what the first left in the cache
         prefill.run(torch.from_numpy(tokens[begin:end]), begin, table)
     slots = kv[:, :, table.long()].permute(0, 1, 2, 4, 3, 5)  # [layer, kind, block, slot, head, dim]
     got = slots.reshape(config.n_layers, 2, -1, config.n_kv_heads, config.head_dim)
-    expected = interpreter.cache[:, :, :90]
-    error = np.linalg.norm(got[:, :, :90].float().numpy() - expected) / np.linalg.norm(expected)
+    expected = interpreter.cache[:, :, :length]
+    error = np.linalg.norm(got[:, :, :length].float().numpy() - expected) / np.linalg.norm(expected)
     assert error < 0.03, error

@@ -76,9 +76,17 @@ class Module:
         return self._functions[name]
 
     def launch(
-        self, name: str, args: Args, *, ctas: int, threads: int, shared: int, stream: int, cooperative: bool = False,
+        self,
+        name: str,
+        args: Args | list[int],
+        *,
+        ctas: int,
+        threads: int,
+        shared: int,
+        stream: int,
+        cooperative: bool = False,
         dependent: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         cu = self._cu
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = ctas, 1, 1
@@ -101,7 +109,9 @@ class Module:
                 attribute.value = value
                 attributes.append(attribute)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(args))
+        # A structure by value, or the addresses of several plain arguments.
+        addresses = args if isinstance(args, list) else [ctypes.addressof(args)]
+        parameters = (ctypes.c_void_p * len(addresses))(*addresses)
         function = self.function(name, shared)
         _check(cu.cuLaunchKernelEx(config, function, ctypes.addressof(parameters), 0), f"launching {name}")
 

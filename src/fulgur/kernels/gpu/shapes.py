@@ -64,19 +64,19 @@ SHAPES: dict[str, ModelConfig] = {
 }
 # Small ones of every family, for checks: odd sizes on purpose.
 SMALL: dict[str, ModelConfig] = {
-    "llama": _shape("llama", 1003, 256, 2, (8, 2, 64), 520, max_context=4096),
-    "qwen2": _shape("qwen2", 1003, 192, 2, (6, 2, 32), 328, max_context=4096, tied=True),
-    "qwen3": _shape("qwen3", 1003, 256, 2, (4, 2, 128), 520, max_context=4096),
+    "llama": _shape("llama", 403, 256, 2, (8, 2, 64), 264, max_context=4096),
+    "qwen2": _shape("qwen2", 403, 192, 2, (6, 2, 32), 200, max_context=4096, tied=True),
+    "qwen3": _shape("qwen3", 403, 256, 2, (4, 2, 128), 264, max_context=4096),
     "qwen3_moe": _shape(
         "qwen3_moe",
-        1003,
+        403,
         256,
         2,
         (8, 1, 64),
         64,
         max_context=4096,
-        n_experts=16,
-        experts_per_token=4,
+        n_experts=8,
+        experts_per_token=3,
         d_expert=136,
         norm_topk=True,
     ),

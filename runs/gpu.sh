@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The GPU engine on this machine: build, check, time; one table at the end.
+#   runs/gpu.sh           everything (about 20 minutes on an H200)
+#   runs/gpu.sh check     correctness only (about 6 minutes)
+#   runs/gpu.sh bench     speed only, with transformers beside it (about 10 minutes)
+# Needs an NVIDIA driver, PyTorch, cuda-bindings and NVRTC; neither nvcc nor a C++ compiler. RESULTS: where files go.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+PYTHON=${PYTHON:-python3}
+RESULTS=${RESULTS:-build/gpu}
+mkdir -p "$RESULTS"
+what=${1:-all}
+status=0
+
+if [ "$what" != bench ]; then
+  timeout 330 "$PYTHON" -m fulgur.kernels.gpu.check --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+      timeout 110 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        "$PYTHON" -m fulgur.kernels.gpu.check --quick --only "drivers agree qwen3_moe" --seconds 90 \
+        >"$RESULTS/$tool.txt" 2>&1
+      code=$?
+      [ $code -eq 0 ] || status=1
+      echo "compute-sanitizer $tool: exit $code; $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$RESULTS/$tool.txt" | tail -1)"
+    done
+  fi
+fi
+if [ "$what" != check ]; then
+  timeout 580 "$PYTHON" -m fulgur.kernels.gpu.bench --phases --peer --seconds 480 --json "$RESULTS/gpu.json" 2>&1 |
+    tee "$RESULTS/bench.txt" || status=1
+fi
+echo
+echo "== summary =="
+[ -f "$RESULTS/check.txt" ] && grep -E 'checks passed|^FAIL' "$RESULTS/check.txt" | sort -u
+[ -f "$RESULTS/bench.txt" ] && grep -E 'tok/s|TB/s$|failed|not run' "$RESULTS/bench.txt" | sort -u
+exit $status

@@ -1,0 +1,250 @@
+"""How fast is it? `python -m fulgur.kernels.gpu.bench`: random models made on the GPU, batch 1, greedy, no speculation.
+
+Every row is a median over several runs of the decode loop after a prompt of random tokens; the share is of the read
+bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` times
+every kernel of the graph driver alone, to see where a step goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu.build import SOURCES, architecture, compile_source
+from fulgur.kernels.gpu.device import Gpu, Module, probe
+from fulgur.kernels.gpu.drivers import THREADS
+from fulgur.kernels.gpu.header import DRIVERS
+from fulgur.kernels.gpu.runtime import Runtime, open_random
+from fulgur.kernels.gpu.shapes import SHAPES
+
+# model, precision, and the tokens a second that are wanted of it
+TABLE: tuple[tuple[str, str, float], ...] = (
+    ("llama-3.2-1b", "bf16", 1400),
+    ("qwen2.5-coder-1.5b", "bf16", 1100),
+    ("qwen2.5-coder-7b", "fp8", 470),
+    ("qwen3-coder-30b-a3b", "fp8", 1000),
+    ("qwen3-coder-30b-a3b", "int4", 1400),
+)
+PROMPT, STEPS, RUNS = 512, 256, 5
+
+
+def read_bandwidth(gpu: Gpu) -> float:
+    """Bytes a second over 4 GiB, the median of ten sweeps."""
+    import ctypes
+
+    import torch
+
+    text = (SOURCES / "bandwidth.cu").read_text(encoding="utf-8")
+    cubin = compile_source("bandwidth.cu", {"bandwidth.cu": text}, architecture(gpu.capability))
+    module = Module(cubin)
+    data = torch.randint(0, 1 << 30, (1 << 30,), dtype=torch.int32, device="cuda")
+
+    class Arguments(ctypes.Structure):
+        _fields_ = (("data", ctypes.c_void_p), ("count", ctypes.c_ulonglong), ("sink", ctypes.c_void_p))
+
+    sink = torch.zeros(4, dtype=torch.int32, device="cuda")
+    values = Arguments(data.data_ptr(), data.numel() // 4, sink.data_ptr())
+    parts = [ctypes.addressof(values) + getattr(Arguments, name).offset for name in ("data", "count", "sink")]
+    times = []
+    for _ in range(12):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        module.launch(
+            "read_sweep", parts, ctas=4 * gpu.multiprocessors, threads=512, shared=0,
+            stream=torch.cuda.current_stream().cuda_stream,
+        )  # fmt: skip
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    module.close()
+    return float(data.numel() * 4 / statistics.median(times[2:]))
+
+
+def prefill(runtime: Runtime, blocks: Any) -> tuple[int, float]:
+    """A prompt of random tokens; the token that follows it and the seconds it took."""
+    tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, PROMPT).astype(np.int32)
+    start = time.perf_counter()
+    best = runtime.step(
+        tokens, np.arange(PROMPT, dtype=np.int32), np.zeros(PROMPT, np.int32), blocks, np.array([PROMPT - 1], np.int32)
+    )
+    return int(best[0]), time.perf_counter() - start
+
+
+def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[str, float]:
+    """Tokens a second as the host sees them arrive, and how varied they were."""
+    blocks = np.arange(-(-(PROMPT + steps) // 64) + 1, dtype=np.int32)[None]
+    token, seconds = prefill(runtime, blocks)
+    none, out = np.zeros(0, np.int32), np.zeros(steps, np.int32)
+    times, gaps = [], []
+    for i in range(runs + 1):
+        start = last = time.perf_counter()
+        for count, following in enumerate(runtime.decode(token, PROMPT, blocks[0], none, None, steps)):
+            out[count] = following
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+        if i:  # the first run warms up
+            times.append(time.perf_counter() - start)
+    return {
+        "tok_s": steps / statistics.median(times),
+        "gap": statistics.median(gaps[steps:]),
+        "prefill": seconds,
+        "distinct": float(len(set(out.tolist()))),
+    }
+
+
+def phase_times(runtime: Runtime) -> list[tuple[str, float, int]]:
+    """Microseconds of each phase of the graph driver, kernel after kernel over all layers, and its weight bytes."""
+    import torch
+
+    driver, stream = runtime._narrow, runtime._stream
+    position = np.array([PROMPT], np.int32)
+    blocks = np.arange(16, dtype=np.int32)[None]
+    rows = []
+    phases = list(driver.plan.phases())
+    for name in dict.fromkeys(phase.name for phase in phases if phase.name != "finish"):
+        chosen = [phase for phase in phases if phase.name == name]
+        runtime._upload(1, 1, np.zeros(1, np.int32), position, np.zeros(1, np.int32), blocks, set())
+        times = []
+        for _ in range(6):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            with torch.cuda.stream(stream):
+                start.record(stream)
+                for phase in chosen * (8 if len(chosen) == 1 else 1):
+                    args = driver._copy(0)
+                    args.layer = phase.layer
+                    shared = driver.memory.attention_only if name == "attention" else driver.memory.total
+                    driver._module.launch(
+                        f"step_{name}", args, ctas=driver.plan.ctas, threads=THREADS, shared=shared,
+                        stream=stream.cuda_stream,
+                    )  # fmt: skip
+                end.record(stream)
+            runtime._synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / (len(chosen) * (8 if len(chosen) == 1 else 1)))
+        matrix = chosen[0].matrix
+        rows.append((name, statistics.median(times[1:]), matrix.bytes_per_row if matrix else 0))
+    return rows
+
+
+def free() -> None:
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def bench_row(name: str, weights: str, driver: str, bandwidth: float, phases: bool) -> dict[str, float]:
+    runtime = open_random(SHAPES[name], weights=weights, kv_blocks=32, driver=driver)
+    try:
+        found = decode_rate(runtime)
+        plan = runtime.weights.plan
+        c = plan.config
+        cache = 4 * c.n_layers * c.n_kv_heads * c.head_dim * (PROMPT + STEPS // 2)
+        found["share"] = (plan.weight_bytes_per_token + cache) * found["tok_s"] / bandwidth
+        if phases and driver == "graph":
+            for phase, micros, size in phase_times(runtime):
+                rate = size / micros / 1e6 if size else 0.0
+                print(f"  {phase:10} {micros:8.2f} us  {size / 1e6:8.2f} MB  {rate:5.2f} TB/s", flush=True)
+    finally:
+        runtime.close()
+        del runtime
+        free()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fulgur.kernels.gpu.bench", description=__doc__)
+    parser.add_argument("--models", default="", metavar="A,B", help="only these models")
+    parser.add_argument("--drivers", default=",".join(DRIVERS), metavar="A,B")
+    parser.add_argument("--peer", action="store_true", help="time transformers too")
+    parser.add_argument("--phases", action="store_true", help="time each phase of the graph driver")
+    parser.add_argument("--seconds", type=float, default=400, help="start no further row after this time")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    try:
+        gpu = probe()
+        rows, lines = measure(gpu, options)
+    except FulgurError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n" + "\n".join(lines))
+    if options.json:
+        machine = {"gpu": gpu.name, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
+        text = json.dumps({"machine": machine, "rows": rows}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(gpu: Gpu, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    deadline = time.monotonic() + options.seconds
+    bandwidth = read_bandwidth(gpu)
+    free()
+    lines = [f"{gpu.name}: reads {bandwidth / 1e12:.2f} TB/s"]
+    rows: list[dict[str, Any]] = [{"name": "gpu.read_bandwidth", "value": round(bandwidth / 1e12, 3), "unit": "TB/s"}]
+    wanted = [name for name in options.models.split(",") if name]
+    for name, weights, bar in TABLE:
+        if wanted and name not in wanted:
+            continue
+        best: dict[str, float] = {}
+        for driver in options.drivers.split(","):
+            if time.monotonic() > deadline:
+                lines.append(f"{name} {weights} {driver}: not run, out of time")
+                continue
+            start = time.monotonic()
+            try:
+                found = bench_row(name, weights, driver, bandwidth, options.phases)
+            except (FulgurError, RuntimeError) as error:
+                lines.append(f"{name} {weights} {driver}: failed: {str(error).splitlines()[0][:200]}")
+                print(lines[-1], flush=True)
+                continue
+            lines.append(
+                f"{name:20} {weights:5} {driver:10} {found['tok_s']:8.1f} tok/s (bar {bar:.0f})  "
+                f"{found['share']:5.1%} of read bandwidth  gap {found['gap'] * 1e6:6.0f} us  "
+                f"prefill {found['prefill']:.2f} s  {found['distinct']:.0f} distinct  "
+                f"[{time.monotonic() - start:.0f} s]"
+            )
+            print(lines[-1], flush=True)
+            if found["tok_s"] > best.get("tok_s", 0):
+                best = found
+        if best:
+            row = f"{name}.{weights}"
+            rows.append({"name": f"gpu.decode.tok_s.{row}", "value": round(best["tok_s"], 1), "unit": "tok/s"})
+            share = round(best["share"], 4)
+            rows.append({"name": f"gpu.decode.bandwidth_share.{row}", "value": share, "unit": ""})
+    if options.peer:
+        _peers(wanted, deadline, rows, lines)
+    return rows, lines
+
+
+def _peers(wanted: list[str], deadline: float, rows: list[dict[str, Any]], lines: list[str]) -> None:
+    from fulgur.bench.gpu_peer import compiled_rate
+
+    for name in dict.fromkeys(name for name, _, _ in TABLE):
+        if wanted and name not in wanted:
+            continue
+        if time.monotonic() > deadline:
+            lines.append(f"transformers {name}: not run, out of time")
+            continue
+        try:
+            rate = compiled_rate(SHAPES[name], PROMPT, 40)
+        except Exception as error:  # another library's failure must not lose our own rows
+            lines.append(f"transformers {name}: failed: {str(error).splitlines()[0][:200]}")
+        else:
+            rows.append({"name": f"gpu.transformers.tok_s.{name}", "value": round(rate, 1), "unit": "tok/s"})
+            lines.append(f"transformers {name}: {rate:.1f} tok/s (static cache, compiled, bf16)")
+        print(lines[-1], flush=True)
+        free()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
