@@ -5,7 +5,7 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-constexpr int THREADS = 256, WARPS = 8, TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
+constexpr int THREADS = 32 * WARPS, TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 constexpr int OPERAND_STRIDE = OPERAND_BLOCKS * 256 + 64;     // bytes of one row's operand; the 64 spread rows over banks

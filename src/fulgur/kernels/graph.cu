@@ -29,7 +29,8 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   phase_qkv(stream, args, memory, shared.rows);
 }
 
-KERNEL step_attention(const __grid_constant__ Args args) {
+// All of its registers: sums of GROUP heads stay in them.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
   let_successor_start();

@@ -5,6 +5,7 @@ import pytest
 
 # Some hypervisors hide the AMX tile sizes: oneDNN then dies on an illegal instruction. Read before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread only waits
 
 
 @pytest.fixture(scope="session")

@@ -57,6 +57,14 @@ def test_sources_compile(name: str, weights: str, driver: str, arch: str, tmp_pa
 
 
 @pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
+@pytest.mark.parametrize("name", ["widen", "bandwidth"])
+def test_sources_of_checks_and_bench_compile(name: str) -> None:
+    plan = make_plan(SMALL["llama"], weights="fp8")
+    texts = {**building.sources(name), "constants.h": header(plan, "persistent", layout(plan, "persistent"))}
+    assert building.compile_source(f"{name}.cu", texts, "sm_90a")[:4] == b"\x7fELF"
+
+
+@pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
 def test_a_compiler_error_is_shown() -> None:
     with pytest.raises(FulgurError, match=r"broken\.cu does not compile for sm_90a:\n.*identifier \"wrong\""):
         building.compile_source("broken.cu", {"broken.cu": "__global__ void k() { wrong(); }"}, "sm_90a")

@@ -7,6 +7,7 @@ other, wide steps against single ones bit by bit, the decode loop over a thousan
 from __future__ import annotations
 
 import argparse
+import ctypes
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ import numpy as np
 
 from fulgur.bench.gpu_peer import reference_logits, shared_tensors
 from fulgur.errors import FulgurError
-from fulgur.kernels.gpu.device import probe
-from fulgur.kernels.gpu.header import DRIVERS
+from fulgur.kernels.gpu.build import architecture, compile_source, sources
+from fulgur.kernels.gpu.device import Module, probe
+from fulgur.kernels.gpu.header import DRIVERS, header, layout
 from fulgur.kernels.gpu.runtime import Runtime, widest
 from fulgur.kernels.gpu.shapes import SMALL
 from fulgur.kernels.gpu.weights import assemble
@@ -175,8 +177,40 @@ def check_prefill(family: str, weights: str, device: Any, length: int) -> str:
     return f"{length} tokens, error {error:.1e}, KL {divergence:.1e}"
 
 
+def check_conversions() -> str:
+    """fp8 and 4-bit codes become exactly the bf16 they stand for, the smallest fp8 numbers too."""
+    import torch
+
+    gpu = probe()
+    plan = widest(SMALL["llama"], "fp8", None, gpu)
+    arch = architecture(gpu.capability)
+    texts = {**sources("widen"), "constants.h": header(plan, "persistent", layout(plan, "persistent", gpu.shared))}
+    module = Module(compile_source("widen.cu", texts, arch))
+    found = torch.zeros(2 * 256, dtype=torch.int32, device="cuda"), torch.zeros(64, dtype=torch.int32, device="cuda")
+    pointers = (ctypes.c_void_p * 2)(*(t.data_ptr() for t in found))
+    addresses = [ctypes.addressof(pointers) + 8 * i for i in range(2)]
+    stream = torch.cuda.current_stream().cuda_stream
+    module.launch("widen_all", addresses, ctas=1, threads=256, shared=0, stream=stream)
+    torch.cuda.synchronize()
+    module.close()
+    codes = torch.arange(256, dtype=torch.uint8)
+    numbers = (codes & 0x7F) != 0x7F  # the other two are not numbers
+    wanted = codes.view(torch.float8_e4m3fn).float()
+    pairs = found[0].cpu().view(torch.bfloat16).float().reshape(256, 2, 2)
+    for got, expected in ((pairs[:, 0], wanted), (pairs[:, 1].flip(0), wanted)):
+        if not torch.equal(got[numbers], expected[numbers][:, None].expand(-1, 2)):
+            wrong = torch.nonzero(got[:, 0][numbers] != expected[numbers])[:4].flatten().tolist()
+            raise FulgurError(f"fp8 codes {wrong}... are widened wrongly")
+    nibbles = found[1].cpu().view(torch.bfloat16).float().reshape(16, 4, 2)
+    q = torch.arange(16.0)[:, None].expand(-1, 4) - 8
+    if not torch.equal(nibbles, torch.stack((q, -1 - q), dim=2)):
+        raise FulgurError("4-bit codes are widened wrongly")
+    return "254 fp8 and 16 4-bit codes"
+
+
 def checks(device: Any, quick: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     long = 60 if quick else 1000
+    yield "conversions", check_conversions
     for driver in DRIVERS:
         for family in SMALL:
             for weights in ("bf16",) if quick else ("bf16", "fp8", "int4"):

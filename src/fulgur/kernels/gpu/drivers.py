@@ -7,11 +7,12 @@ from typing import Any
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import architecture, build
 from fulgur.kernels.gpu.device import Gpu, Module
+from fulgur.kernels.gpu.formats import WARPS
 from fulgur.kernels.gpu.header import DRIVERS, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
-THREADS = 256
+THREADS = 32 * WARPS
 
 
 class Driver:

@@ -51,10 +51,11 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, depth: int | None = 
         area = max(area, attention)
     deepest = max(m.format.chunks for m in plan.matrices.values())
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
-    choices = [Layout(d, record, attention, area) for d in ((depth,) if depth else (32, 16, 8)) if d > deepest]
-    for bound in (share, limit):
-        for found in choices:
-            if max(found.total, found.attention_only) <= bound:
+    # A ring of 8 chunks hides little: rather one CTA with a deeper ring than two with that.
+    for depths, bound in (((32, 16), share), ((32, 16), limit), ((8,), limit)):
+        for choice in (depth,) if depth else depths:
+            found = Layout(choice, record, attention, area)
+            if choice > deepest and max(found.total, found.attention_only) <= bound:
                 return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
@@ -88,6 +89,7 @@ def header(plan: Plan, driver: str, memory: Layout) -> str:
         "NORM_STRIDE": norm_stride(plan),
         "LAYER_STRIDE": f"{plan.layer_stride}ll",
         "CTAS": plan.ctas,
+        "WARPS": WARPS,
         "MAX_ROWS": plan.rows,
         "MAX_SPLITS": plan.max_splits,
         "RING": RING,

@@ -188,7 +188,8 @@ def make_plan(
             (
                 Matrix(name, rows_, cols, fmt, split, kw, offset, copies, chosen, joined)
                 for split in splits
-                for kw in (1, 2, 4, 8)
+                for kw in (1, 2, 4, 8, 16)
+                if kw <= WARPS
             ),
             key=lambda m: _cost(m, ctas),
         )

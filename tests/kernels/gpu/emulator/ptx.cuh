@@ -53,7 +53,7 @@ struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{256};
+  Gate gate{0};
   std::vector<Warp> warps;
 };
 struct Copy { char* to; const char* from; };

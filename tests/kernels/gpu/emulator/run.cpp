@@ -25,7 +25,8 @@ extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas,
     emu::Cta& cta = grid[c];
     cta.memory.assign(shared_bytes + 128, (char)0xff);
     cta.base = (char*)(((uintptr_t)cta.memory.data() + 127) & ~(uintptr_t)127);
-    cta.warps.resize(THREADS / 32);
+    cta.gate.members = THREADS;
+    cta.warps.resize(WARPS);
     for (int t = 0; t < THREADS; ++t) {
       fibers.push_back(std::make_unique<emu::Fiber>());
       emu::Fiber& f = *fibers.back();

@@ -1,0 +1,11 @@
+// Every fp8 code and every 4-bit code through the kernels' conversions, to compare with what they should be.
+#include "linear.cuh"
+
+extern "C" __global__ void widen_all(u32* fp8, u32* int4) {
+  u32 code = threadIdx.x, even, odd;
+  widen_fp8(code | (255 - code) << 8 | code << 16 | (255 - code) << 24, even, odd);
+  fp8[2 * code] = even;             // the pair (code, code)
+  fp8[2 * code + 1] = odd;          // the pair (255 - code, 255 - code)
+  if (code < 16)
+    for (int i = 0; i < 4; ++i) int4[4 * code + i] = widen_int4(code << (4 * i) | (15 - code) << (4 * i + 16), i);
+}
