@@ -125,7 +125,8 @@ def test_diff_with_and_without_colour() -> None:
 
 
 def test_a_function_of_a_file_that_does_not_parse_is_found_whole() -> None:
-    text = "def total(\n    prices,\n):\n    result = f(0)\n\n    for x in (1,):\n        result += x\n    return result\n\n\nBROKEN =\n"
+    body = "    result = f(0)\n\n    for x in (1,):\n        result += x\n    return result\n"
+    text = "def total(\n    prices,\n):\n" + body + "\n\nBROKEN =\n"
     found = locate(text, Target(Path("shop.py"), "total"))
     assert found.text == text[: text.index("\n\nBROKEN")]
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fulgur.text.tokenizer import Tokenizer
 
 RUNTIMES = ("native", "reference", "cuda")
-# The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some eight
-# files of a small model warm: going back to one costs no prefill.
+# The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some
+# eight files of a small model warm: going back to one costs no prefill.
 _DEFAULT_TOKENS = (16384, 65536)
 _BLOCK = 64
 
