@@ -27,11 +27,12 @@ from fulgur.protocol.agent import (
     ToolOutput,
     ToolStarted,
     UsageReported,
+    Warned,
 )
 from fulgur.protocol.errors import ApiError
-from fulgur.text.edit_format import SPECIAL_TOKENS, Call, NoEdit, edit_prompt, parse_answer
+from fulgur.text.edit_format import SPECIAL_TOKENS, edit_prompt
+from fulgur.tools.answer import Refused, apply_answer
 from fulgur.tools.files import Change, Files
-from fulgur.tools.refactor import apply_call
 from fulgur.tools.refactor.journal import plain_text, with_text
 from fulgur.tools.region import Region, locate
 from fulgur.tools.textfile import TextFile
@@ -117,21 +118,29 @@ class EditPath:
         answer = await self._rewrite(title, name, region, instruction)
         if self._stopped or self._steers:
             return ""
-        changed = _changed_text(text, region, answer)
-        if isinstance(changed, str) and (found := syntax_problems(name, changed)) and not syntax_problems(name, text):
-            self._context.emit(
-                GuardReported(turn=self._context.turn, check="parses", problems=tuple(found), fed_back=not problem)
-            )
-            return f"it does not parse ({found[0]})"
+        try:
+            outcome = apply_answer(text, region, answer, place.instruction, path)
+        except Refused as refused:
+            self._report_guard("as asked", refused.message, fed_back=not problem)
+            return refused.message
+        changed = outcome.text
         if changed is None:
             self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond the model.")
             return ""
+        if (found := syntax_problems(name, changed)) and not syntax_problems(name, text):
+            self._report_guard("parses", *found, fed_back=not problem)
+            return f"it does not parse ({found[0]})"
+        if outcome.note:
+            self._context.emit(Warned(message=outcome.note))
         change = Change(path, before, with_text(file, changed, name))
         if await self._calls.apply(self._context.turn, title, change):
             self._say(f"Edited {name}:{region.first_line}.")
         else:
             self._say("The change was not allowed.")
         return ""
+
+    def _report_guard(self, check: str, *problems: str, fed_back: bool) -> None:
+        self._context.emit(GuardReported(turn=self._context.turn, check=check, problems=problems, fed_back=fed_back))
 
     async def _rewrite(self, title: str, name: str, region: Region, instruction: str) -> str:
         """The model's answer, shown as it is written."""
@@ -213,16 +222,3 @@ class EditPath:
     def _say(self, text: str) -> None:
         self._context.emit(TextDelta(turn=self._context.turn, text=text))
         self._context.state.add_items([message("assistant", text)])
-
-
-def _changed_text(text: str, region: Region, said: str) -> str | None:
-    """The file after the answer; None when the answer is that nothing changes."""
-    answer = parse_answer(said)
-    if isinstance(answer, Call):
-        after = apply_call(text, answer, (region.start, region.end))
-        return None if after == text else after
-    if isinstance(answer, NoEdit) or not answer.text.strip():
-        return None
-    ending = region.text[len(region.text.rstrip("\n")) :]
-    rewritten = answer.text.rstrip("\n") + ending
-    return None if rewritten == region.text else text[: region.start] + rewritten + text[region.end :]

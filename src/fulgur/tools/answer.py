@@ -1,0 +1,70 @@
+"""From an embedded model's answer to the new text of a file: a call applied, a rewrite put in place, or a refusal.
+
+A rewrite that can be proved to do something else than asked is refused. A plain rename is made exact: the refactoring
+does it, and `note` says so when the model's own rewrite was not this rename alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.errors import FulgurError
+from fulgur.text.edit_format import Call, NoEdit, parse_answer
+from fulgur.tools.refactor import RefactorError, apply_call
+from fulgur.tools.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
+from fulgur.tools.region import Region
+
+
+class Refused(FulgurError):
+    """The answer is not what was asked; `message` says how, nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The whole file after the edit; `text` is None when the answer is that nothing changes."""
+
+    text: str | None
+    note: str = ""
+
+
+def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
+    """Raises Refused, or RefactorError where a call cannot be applied. Whether it parses is for the caller to check."""
+    answer = parse_answer(said)
+    if isinstance(answer, Call):
+        if instruction and (problem := call_objection(answer, instruction, text)):
+            raise Refused(problem)
+        return _outcome(text, apply_call(text, answer, (region.start, region.end)))
+    if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
+        return Outcome(None)
+    changed = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
+    if path.suffix not in (".py", ".pyi") or not instruction:
+        return _outcome(text, changed)
+    renamed = rename_asked(instruction)
+    if renamed is not None:
+        return _renamed(text, region, answer.text, changed, renamed)
+    if problem := objection(region.text, answer.text, instruction, text):
+        raise Refused(problem)
+    return _outcome(text, changed)
+
+
+def fitted(text: str, region: str) -> str:
+    """The answer ends as the region does: with or without a final newline."""
+    return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
+
+
+def _outcome(before: str, after: str, note: str = "") -> Outcome:
+    return Outcome(None if after == before else after, note)
+
+
+def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> Outcome:
+    """The exact rename; where the refactoring cannot do it, the model's own if it changes this name alone."""
+    try:
+        exact = apply_call(text, Call("rename", names), (region.start, region.end))
+    except RefactorError as error:
+        outside = text[: region.start] + "\n" + text[region.end :]
+        if names[0] in words(outside) or not renamed_only(region.text, rewrite, *names):
+            raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
+        return _outcome(text, changed)
+    note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
+    return _outcome(text, exact, note)
