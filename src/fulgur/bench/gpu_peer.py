@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -106,3 +107,9 @@ def compiled_rate(config: ModelConfig, prompt: int, steps: int) -> float:
             torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
     return 1 / statistics.median(times[-steps:])
+
+
+if __name__ == "__main__":
+    from fulgur.kernels.gpu.shapes import SHAPES
+
+    print(compiled_rate(SHAPES[sys.argv[1]], int(sys.argv[2]), 40))

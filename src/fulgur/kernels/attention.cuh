@@ -154,8 +154,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       float4 q0 = *(float4*)(s.q[g] + part * 8), q1 = *(float4*)(s.q[g] + part * 8 + 4);
 #pragma unroll
       for (int p = 0; p < KEY_PASSES; ++p) {
-        float dot = q0.x * low(k[p].x) + q0.y * high(k[p].x) + q0.z * low(k[p].y) + q0.w * high(k[p].y) +
-                    q1.x * low(k[p].z) + q1.y * high(k[p].z) + q1.z * low(k[p].w) + q1.w * high(k[p].w);
+        float dot = q0.x * low(k[p].x);
+        dot = fmaf(q0.y, high(k[p].x), dot);
+        dot = fmaf(q0.z, low(k[p].y), dot);
+        dot = fmaf(q0.w, high(k[p].y), dot);
+        dot = fmaf(q1.x, low(k[p].z), dot);
+        dot = fmaf(q1.y, high(k[p].z), dot);
+        dot = fmaf(q1.z, low(k[p].w), dot);
+        dot = fmaf(q1.w, high(k[p].w), dot);
 #pragma unroll
         for (int i = LANES_PER_KEY / 2; i; i >>= 1) dot += __shfl_xor_sync(~0u, dot, i);
         int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
@@ -189,14 +195,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       for (int p = 0; p < KEY_PASSES; ++p) {
         int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
         float w = j < KV_BLOCK ? s.score[g][j] : 0.f;
-        acc[g][0] += w * low(v[p].x);
-        acc[g][1] += w * high(v[p].x);
-        acc[g][2] += w * low(v[p].y);
-        acc[g][3] += w * high(v[p].y);
-        acc[g][4] += w * low(v[p].z);
-        acc[g][5] += w * high(v[p].z);
-        acc[g][6] += w * low(v[p].w);
-        acc[g][7] += w * high(v[p].w);
+        acc[g][0] = fmaf(w, low(v[p].x), acc[g][0]);
+        acc[g][1] = fmaf(w, high(v[p].x), acc[g][1]);
+        acc[g][2] = fmaf(w, low(v[p].y), acc[g][2]);
+        acc[g][3] = fmaf(w, high(v[p].y), acc[g][3]);
+        acc[g][4] = fmaf(w, low(v[p].z), acc[g][4]);
+        acc[g][5] = fmaf(w, high(v[p].z), acc[g][5]);
+        acc[g][6] = fmaf(w, low(v[p].w), acc[g][6]);
+        acc[g][7] = fmaf(w, high(v[p].w), acc[g][7]);
       }
     }
     if (block + KV_BLOCK < end) __syncthreads();

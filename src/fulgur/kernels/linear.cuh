@@ -56,10 +56,10 @@ __device__ __forceinline__ void multiply_block(float (&acc)[4], const S& stream,
       top = __uint_as_float(shared4(record + (lane >> 2) * 4));
       bottom = __uint_as_float(shared4(record + (lane >> 2) * 4 + 32));
     }
-    acc[0] += top * (even[0] + odd[0]);
-    acc[1] += top * (even[1] + odd[1]);
-    acc[2] += bottom * (even[2] + odd[2]);
-    acc[3] += bottom * (even[3] + odd[3]);
+    acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
+    acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
+    acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
+    acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
   } else {
     int lane = threadIdx.x & 31;
     u32 record = stream.chunk(2) - lane * 16 + (lane >> 2) * 2;
@@ -78,10 +78,10 @@ __device__ __forceinline__ void multiply_block(float (&acc)[4], const S& stream,
       if (half + 1 == 2 || GROUPS == 2) {
         u32 at = record + (GROUPS == 2 ? half * 32 : 0);
         float top = from_half(shared2(at)), bottom = from_half(shared2(at + 16));
-        acc[0] += top * (even[0] + odd[0]);
-        acc[1] += top * (even[1] + odd[1]);
-        acc[2] += bottom * (even[2] + odd[2]);
-        acc[3] += bottom * (even[3] + odd[3]);
+        acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
+        acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
+        acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
+        acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) even[i] = odd[i] = 0;
       }

@@ -12,6 +12,7 @@ import gc
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ TABLE: tuple[tuple[str, str, float], ...] = (
     ("qwen3-coder-30b-a3b", "int4", 1400),
 )
 PROMPT, STEPS, RUNS = 512, 256, 5
+PEER_SECONDS = 150.0
 
 
 def read_bandwidth(gpu: Gpu) -> float:
@@ -173,19 +175,22 @@ def main() -> int:
     options = parser.parse_args()
     try:
         gpu = probe()
-        rows, lines = measure(gpu, options)
+        lines = measure(gpu, options)
     except FulgurError as error:
         print(error, file=sys.stderr)
         return 1
     print("\n" + "\n".join(lines))
-    if options.json:
-        machine = {"gpu": gpu.name, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
-        text = json.dumps({"machine": machine, "rows": rows}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
-def measure(gpu: Gpu, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def save(path: Path | None, gpu: Gpu, rows: list[dict[str, Any]]) -> None:
+    """After every row: a run that is cut short keeps what it has."""
+    if path is not None:
+        machine = {"gpu": gpu.name, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
+        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(gpu: Gpu, options: argparse.Namespace) -> list[str]:
     deadline = time.monotonic() + options.seconds
     bandwidth = read_bandwidth(gpu)
     free()
@@ -221,29 +226,32 @@ def measure(gpu: Gpu, options: argparse.Namespace) -> tuple[list[dict[str, Any]]
             rows.append({"name": f"gpu.decode.tok_s.{row}", "value": round(best["tok_s"], 1), "unit": "tok/s"})
             share = round(best["share"], 4)
             rows.append({"name": f"gpu.decode.bandwidth_share.{row}", "value": share, "unit": ""})
-    if options.peer:
-        _peers(wanted, deadline, rows, lines)
-    return rows, lines
+            save(options.json, gpu, rows)
+    for name in dict.fromkeys(name for name, _, _ in TABLE) if options.peer else ():
+        if not wanted or name in wanted:
+            _peer(name, deadline, rows, lines)
+            save(options.json, gpu, rows)
+    return lines
 
 
-def _peers(wanted: list[str], deadline: float, rows: list[dict[str, Any]], lines: list[str]) -> None:
-    from fulgur.bench.gpu_peer import compiled_rate
-
-    for name in dict.fromkeys(name for name, _, _ in TABLE):
-        if wanted and name not in wanted:
-            continue
-        if time.monotonic() > deadline:
-            lines.append(f"transformers {name}: not run, out of time")
-            continue
-        try:
-            rate = compiled_rate(SHAPES[name], PROMPT, 40)
-        except Exception as error:  # another library's failure must not lose our own rows
-            lines.append(f"transformers {name}: failed: {str(error).splitlines()[0][:200]}")
-        else:
-            rows.append({"name": f"gpu.transformers.tok_s.{name}", "value": round(rate, 1), "unit": "tok/s"})
-            lines.append(f"transformers {name}: {rate:.1f} tok/s (static cache, compiled, bf16)")
-        print(lines[-1], flush=True)
-        free()
+def _peer(name: str, deadline: float, rows: list[dict[str, Any]], lines: list[str]) -> None:
+    """transformers in a process of its own, for at most PEER_SECONDS: compiling a large model may take minutes."""
+    left = min(deadline - time.monotonic(), PEER_SECONDS)
+    if left < 20:
+        lines.append(f"transformers {name}: not run, out of time")
+        return
+    command = [sys.executable, "-m", "fulgur.bench.gpu_peer", name, str(PROMPT)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=left)
+        rate = float(done.stdout.split()[-1])
+    except subprocess.TimeoutExpired:
+        lines.append(f"transformers {name}: not finished within {left:.0f} s")
+    except (ValueError, IndexError):
+        lines.append(f"transformers {name}: failed: {(done.stderr.strip().splitlines() or ['no output'])[-1][:200]}")
+    else:
+        rows.append({"name": f"gpu.transformers.tok_s.{name}", "value": round(rate, 1), "unit": "tok/s"})
+        lines.append(f"transformers {name}: {rate:.1f} tok/s (static cache, compiled, bf16)")
+    print(lines[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ are added in ascending order, so a result never depends on how many rows run tog
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import BLOCK, TILE, WARPS, Format, format_named
@@ -100,7 +100,6 @@ class Plan:
     matrices: dict[str, Matrix]
     layer_stride: int
     arena_bytes: int
-    prefetch: tuple[str, ...] = field(default=())  # drawn into L2 while the experts are not known yet
 
     @property
     def moe(self) -> bool:
@@ -207,7 +206,7 @@ def make_plan(
         add("down", d, config.d_ffn, usual, (1,))
     stride, offset = offset, offset * config.n_layers
     add("head", config.vocab_size, d, last, (1,))
-    return Plan(config, ctas, rows, matrices, stride, offset, ("qkv",) if moe else ())
+    return Plan(config, ctas, rows, matrices, stride, offset)
 
 
 def _cost(matrix: Matrix, ctas: int) -> tuple[float, int, int]:
