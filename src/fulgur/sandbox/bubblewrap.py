@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ class Bubblewrap:
             argv.append("--unshare-net")
         argv += ["--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         argv += ["--tmpfs", "/tmp", "--tmpfs", "/var/tmp", "--tmpfs", "/run", *_resolver(), *_kernel_settings()]
+        argv += _interpreter()
         if not policy.writable:
             argv += ["--ro-bind", str(policy.workspace), str(policy.workspace)]
         for root in policy.writable:
@@ -65,6 +67,14 @@ def _resolver() -> list[str]:
     """`/etc/resolv.conf` often points into `/run`, which is hidden: bind its target back."""
     target = Path("/etc/resolv.conf").resolve()
     return ["--ro-bind", str(target), str(target)] if target.is_relative_to("/run") and target.is_file() else []
+
+
+def _interpreter() -> list[str]:
+    """The Python that runs this stays visible where it lies in a folder that is hidden: checks and tests call it."""
+    hidden = ("/tmp", "/var/tmp", "/run")
+    prefixes = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)}
+    inside = sorted(prefix for prefix in prefixes if any(Path(prefix).is_relative_to(folder) for folder in hidden))
+    return [word for prefix in inside for word in ("--ro-bind", prefix, prefix)]
 
 
 def _kernel_settings() -> list[str]:
