@@ -53,8 +53,9 @@ def prompts(model: Embedded, tasks: Tasks) -> list[Ask | None]:
             asks.append(model.edit(e.path, e.above, e.region, e.below, e.instruction, e.recent))
         except FulgurError:
             asks.append(None)
-    holes = [*tasks.single, *tasks.multi]
-    return [*asks, *(model.completion(hole.path, hole.prefix, hole.suffix, FILLED) for hole in holes)]
+    for hole in tasks.single:
+        asks.append(model.completion(hole.path, hole.prefix, hole.suffix, FILLED, one_line=True))
+    return [*asks, *(model.completion(hole.path, hole.prefix, hole.suffix, FILLED) for hole in tasks.multi)]
 
 
 def sorted_out(tasks: Tasks, written: list[str]) -> Answers:

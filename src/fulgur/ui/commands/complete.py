@@ -1,4 +1,4 @@
-"""`fulgur complete FILE:LINE:COL`: what the embedded model would type at the cursor."""
+"""`fulgur complete FILE:LINE:COL`: what the embedded model would type at the cursor, to the end of the line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ SUFFIX_CHARS = 1200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="FILE:LINE:COL", help="the cursor; both counted from 1")
     parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="at most this many tokens (default 96)")
+    parser.add_argument(
+        "--lines", action="store_true", help="several lines, up to the text after the cursor (much less often right)"
+    )
     parser.add_argument(
         "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
     )
@@ -58,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     offset = cursor(document.text, int(match[2]), int(match[3]), document.name)
     prefix, suffix = around(document.text, offset)
     model = Embedded.open(args.model)
-    [reply] = model.ask([model.completion(document.name, prefix, suffix, args.max_tokens)])
+    ask = model.completion(document.name, prefix, suffix, args.max_tokens, one_line=not args.lines)
+    [reply] = model.ask([ask])
     sys.stdout.write(reply.text)
     if not reply.text.endswith("\n"):
         sys.stdout.write("\n")
