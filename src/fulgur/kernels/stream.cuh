@@ -15,7 +15,8 @@ struct Cursor {
   const char* at;
   int left;       // chunks left in the current run of blocks
   int sub;        // chunk within the block
-  int phase, layer, unit, end, block, block_end;
+  int phase, layer, unit, block, block_end;
+  bool entered;   // the unit is one of this phase
   bool routed;    // the experts of `layer` are known
   bool stalled;
 };
@@ -42,97 +43,70 @@ template <int SLOTS> struct Stream {
     last_phase = last;
     last_layer = last_l;
     wrap = wrap_;
-    c = Cursor{nullptr, 0, 0, first_phase, first_layer, 0, 0, 0, 0, routed, false};
-    enter();
+    c = Cursor{nullptr, 0, 0, first_phase, first_layer, 0, 0, 0, false, routed, false};
     fill();
   }
 
-  // Begin the current phase: this warp's first unit.
-  __device__ void enter() {
-    if (EXPERTS && c.phase == Gate_up::ID && !c.routed) {
-      c.stalled = true;
-      return;
-    }
-    switch (c.phase) {
-      case Qkv::ID: enter_as<Qkv>(); break;
-      case O::ID: enter_as<O>(); break;
-#if EXPERTS
-      case Router::ID: enter_as<Router>(); break;
-#endif
-      case Gate_up::ID: enter_as<Gate_up>(); break;
-      case Down::ID: enter_as<Down>(); break;
-      default: enter_as<Head>();
-    }
-  }
-  template <class M> __device__ void enter_as() {
-    c.unit = M::first(blockIdx.x, rows) + warp() / M::KW;
-    c.end = M::first(blockIdx.x + 1, rows);
-    slice_as<M>();
-  }
-  template <class M> __device__ void slice_as() {
-    if (c.unit >= c.end) return;
-    int split = M::SPLIT > 1 ? c.unit / M::TILES : 0;
-    c.block = M::slice(split, warp() % M::KW);
-    c.block_end = M::slice(split, warp() % M::KW + 1);
-  }
-
-  // The next contiguous run of blocks, in whichever phase it lies. False: nothing may be copied now.
-  __device__ bool advance() {
+  // The next contiguous run of blocks, in whichever phase it lies; with none, `stalled` is set.
+  __device__ void advance() {
     while (!c.stalled) {
-      if (c.unit < c.end && c.block < c.block_end) {
-        run();
+      if (EXPERTS && c.phase == Gate_up::ID && !c.routed) {
+        c.stalled = true;
+        return;
+      }
+      bool found;
+      switch (c.phase) {
+        case Qkv::ID: found = find<Qkv>(); break;
+        case O::ID: found = find<O>(); break;
+#if EXPERTS
+        case Router::ID: found = find<Router>(); break;
+#endif
+        case Gate_up::ID: found = find<Gate_up>(); break;
+        case Down::ID: found = find<Down>(); break;
+        default: found = find<Head>();
+      }
+      if (found) return;
+      next_phase();
+    }
+  }
+  __device__ void next_phase() {
+    c.entered = false;
+    if (c.phase == last_phase && c.layer == last_layer) {
+      c.stalled = !wrap;
+      c.phase = Qkv::ID;
+      c.layer = 0;
+    } else if (c.phase == Down::ID) {
+      bool end = c.layer + 1 == LAYERS;
+      c.phase = end ? Head::ID : Qkv::ID;
+      c.layer = end ? 0 : c.layer + 1;
+      c.routed = false;
+    } else {
+      ++c.phase;
+    }
+  }
+  // The next run of this phase, unit by unit of this warp. False: the phase has no more.
+  template <class M> __device__ bool find() {
+    int end = M::first(blockIdx.x + 1, rows);
+    if (!c.entered) {
+      c.entered = true;
+      c.unit = M::first(blockIdx.x, rows) + warp() / M::KW;
+      slice<M>(end);
+    }
+    while (c.unit < end) {
+      if (c.block < c.block_end) {
+        run_as<M>();
         return true;
       }
-      if (c.unit < c.end) {
-        next_unit();
-        continue;
-      }
-      if (c.phase == last_phase && c.layer == last_layer) {
-        if (!wrap) {
-          c.stalled = true;
-          return false;
-        }
-        c.phase = Qkv::ID;
-        c.layer = 0;
-        c.routed = false;
-      } else if (c.phase == Down::ID) {
-        c.routed = false;
-        c.phase = c.layer + 1 == LAYERS ? Head::ID : Qkv::ID;
-        c.layer = c.layer + 1 == LAYERS ? 0 : c.layer + 1;
-      } else {
-        ++c.phase;
-      }
-      enter();
+      c.unit += WARPS / M::KW;
+      slice<M>(end);
     }
     return false;
   }
-  __device__ void next_unit() {
-    switch (c.phase) {
-      case Qkv::ID: next_as<Qkv>(); break;
-      case O::ID: next_as<O>(); break;
-#if EXPERTS
-      case Router::ID: next_as<Router>(); break;
-#endif
-      case Gate_up::ID: next_as<Gate_up>(); break;
-      case Down::ID: next_as<Down>(); break;
-      default: next_as<Head>();
-    }
-  }
-  template <class M> __device__ void next_as() {
-    c.unit += WARPS / M::KW;
-    slice_as<M>();
-  }
-  __device__ void run() {
-    switch (c.phase) {
-      case Qkv::ID: run_as<Qkv>(); break;
-      case O::ID: run_as<O>(); break;
-#if EXPERTS
-      case Router::ID: run_as<Router>(); break;
-#endif
-      case Gate_up::ID: run_as<Gate_up>(); break;
-      case Down::ID: run_as<Down>(); break;
-      default: run_as<Head>();
-    }
+  template <class M> __device__ void slice(int end) {
+    if (c.unit >= end) return;
+    int split = M::SPLIT > 1 ? c.unit / M::TILES : 0;
+    c.block = M::slice(split, warp() % M::KW);
+    c.block_end = M::slice(split, warp() % M::KW + 1);
   }
   template <class M> __device__ void run_as() {
     int tile = c.unit % M::TILES, copy = 0, block = c.block, upto = c.block_end;
@@ -198,7 +172,6 @@ template <int SLOTS> struct Stream {
     c.routed = true;
     if (c.stalled && c.phase == Gate_up::ID) {
       c.stalled = false;
-      enter();
       fill();
     }
   }
