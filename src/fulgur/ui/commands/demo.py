@@ -32,7 +32,8 @@ def cheapest(prices):
     return best
 '''
 CURSOR = "best = \n"
-EDIT = ("shop.py:total", "rename result to amount")
+FINISHED = SAMPLE.replace(CURSOR, "best = name\n")
+EDIT = ("shop.py:total", "add a parameter tax=0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     line, column = SAMPLE[:at].count("\n") + 1, at - SAMPLE.rfind("\n", 0, at)
     with tempfile.TemporaryDirectory(prefix="fulgur-demo-") as folder:
         file = Path(folder) / "shop.py"
-        file.write_text(SAMPLE, encoding="utf-8")
-        for command in (["complete", f"shop.py:{line}:{column}"], ["edit", *EDIT]):
+        for text, command in ((SAMPLE, ["complete", f"shop.py:{line}:{column}"]), (FINISHED, ["edit", *EDIT])):
+            file.write_text(text, encoding="utf-8")
             quoted = " ".join(f'"{word}"' if " " in word else word for word in command)
             print(f"$ fulgur {quoted}", flush=True)
             if code := main([*command, *model, "-C", folder]):

@@ -74,68 +74,34 @@ class Document:
 
     def after(self, region: Region, reply: Reply, instruction: str = "") -> str:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
-        from fulgur.text.edit_format import Call, Rewrite, parse_answer
+        from fulgur.tools.answer import Refused, apply_answer
         from fulgur.tools.embedded import ABILITIES, BIGGER
-        from fulgur.tools.refactor import apply_call
-        from fulgur.tools.refactor.verify import call_objection
+        from fulgur.tools.refactor.verify import undefined
 
-        answer = parse_answer(reply.text)
-        if isinstance(answer, Call):
-            problem = call_objection(answer, instruction, self.text) if instruction else None
-            if problem:
-                raise FulgurError(
-                    f"the model's answer is not what was asked: {problem}; nothing was changed", hint=BIGGER
-                )
-            return apply_call(self.text, answer, (region.start, region.end))
-        if not isinstance(answer, Rewrite) or answer.text == region.text:
-            raise FulgurError(
-                "no edit: this is done already, or it is beyond the embedded model; nothing was changed",
-                hint=f"It can: {ABILITIES}.\n  {BIGGER}",
-            )
         if not reply.finished:
             raise FulgurError(
                 "the model's answer was cut off; nothing was changed", hint=f"Name a smaller part. {BIGGER}"
             )
-        changed = self.text[: region.start] + fitted(answer.text, region.text) + self.text[region.end :]
-        problem = broken(self.path, self.text, changed)
+        try:
+            outcome = apply_answer(self.text, region, reply.text, instruction, self.path)
+        except Refused as refused:
+            raise FulgurError(
+                f"the model's answer is not what was asked: {refused.message}; nothing was changed", hint=BIGGER
+            ) from None
+        if outcome.text is None:
+            raise FulgurError(
+                "no edit: this is done already, or it is beyond the embedded model; nothing was changed",
+                hint=f"It can: {ABILITIES}.\n  {BIGGER}",
+            )
+        problem = broken(self.path, self.text, outcome.text)
         if problem:
             raise FulgurError(f"the model's answer does not parse ({problem}); nothing was changed", hint=BIGGER)
-        return self.checked(region, answer.text, changed, instruction)
-
-    def checked(self, region: Region, rewrite: str, changed: str, instruction: str) -> str:
-        """A rewrite that nothing speaks against. A rename must be exact, else the refactoring does it and says so."""
-        from fulgur.tools.embedded import BIGGER
-        from fulgur.tools.refactor.verify import objection, rename_asked, undefined
-
-        if self.path.suffix not in (".py", ".pyi") or not instruction:
-            return changed
-        renamed = rename_asked(instruction)
-        if renamed is not None and parse_python(self.text) is None:
-            return self.renamed(region, rewrite, changed, renamed)
-        problem = objection(region.text, rewrite, instruction, self.text)
-        if problem:
-            raise FulgurError(f"the model's answer is not what was asked: {problem}; nothing was changed", hint=BIGGER)
-        missing = undefined(rewrite, self.text)
+        missing = undefined(outcome.text, self.text) if self.path.suffix in (".py", ".pyi") else []
         if missing:
             print(f"Note: nothing in the file defines or imports {', '.join(missing)}.", file=sys.stderr)
-        return changed
-
-    def renamed(self, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> str:
-        """The exact rename; where the refactoring cannot do it, the model's own if it changes this name alone."""
-        from fulgur.text.edit_format import Call
-        from fulgur.tools.refactor import RefactorError, apply_call
-        from fulgur.tools.refactor.verify import renamed_only, words
-
-        try:
-            exact = apply_call(self.text, Call("rename", names), (region.start, region.end))
-        except RefactorError:
-            outside = self.text[: region.start] + "\n" + self.text[region.end :]
-            if names[0] in words(outside) or not renamed_only(region.text, rewrite, *names):
-                raise
-            return changed
-        if exact != changed:
-            print("The model's rewrite was not this rename alone; the refactoring did it.", file=sys.stderr)
-        return exact
+        if outcome.note:
+            print(outcome.note, file=sys.stderr)
+        return outcome.text
 
 
 def shown(path: Path) -> str:
@@ -144,11 +110,6 @@ def shown(path: Path) -> str:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
         return path.name
-
-
-def fitted(text: str, region: str) -> str:
-    """The answer ends as the region does: with or without a final newline."""
-    return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
 
 
 def broken(path: Path, before: str, after: str) -> str | None:

@@ -32,9 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import Rewrite, parse_answer
+    from fulgur.tools.answer import fitted
     from fulgur.tools.embedded import Embedded
     from fulgur.tools.refactor.verify import invented_name
-    from fulgur.ui.commands.edit import Document, broken, fitted, show
+    from fulgur.ui.commands.edit import Document, broken, show
 
     document = Document.open(args.cd or Path(), args.target)
     recent, changed_lines = last_change(document)
