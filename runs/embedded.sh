@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # The embedded models, from the corpus archive to pieces that can be carried away, unattended on one GPU machine.
 #
-#   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 24] [--anneal 6.5] [--distil 4]
+#   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 25] [--anneal 8] [--distil 4.5]
+#                         [--init src/fulgur/assets/60M --seed 1]
 #
+# --archive may also be the beginning of the names of its parts (`split -d -b 14M corpus.jsonl.xz corpus.part.`): they are
+# joined. --init goes on from a model of an earlier run, at two thirds of the learning rate; --seed cuts the files another way.
 # --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
 # preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/finished appears at the end, RUN/failed names stages
 # that failed. Run it again with the same RUN and it goes on where it was cut. For a detached run:
@@ -10,11 +13,11 @@
 set -u
 ARGUMENTS=("$@")
 
-RUN= ARCHIVE= MINUTES=24 ANNEAL=6.5 DISTIL=4 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
+RUN= ARCHIVE= MINUTES=25 ANNEAL=8 DISTIL=4.5 INIT= SEED=0 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= WARM=1 PASSES=4
 while [ $# -gt 0 ]; do
   case "$1" in
     --run) RUN=$2 ;; --archive) ARCHIVE=$2 ;; --minutes) MINUTES=$2 ;; --anneal) ANNEAL=$2 ;; --distil) DISTIL=$2 ;;
-    --shape) SHAPE=$2 ;; --student) STUDENT=$2 ;; --passes) PASSES=$2 ;; --warm) WARM=$2 ;;
+    --init) INIT=$2 ;; --seed) SEED=$2 ;; --shape) SHAPE=$2 ;; --student) STUDENT=$2 ;; --passes) PASSES=$2 ;; --warm) WARM=$2 ;;
     --stage-options) STAGE_OPTIONS=$2 ;; --data-options) DATA_OPTIONS=$2 ;; --corpus-options) CORPUS_OPTIONS=$2 ;;
     *) echo "embedded.sh: unknown option $1" >&2; exit 2 ;;
   esac
@@ -25,12 +28,21 @@ done
 # The run works on its own copy of the code and of this script: the tree may change while it trains.
 if [ -z "${EMBEDDED_COPY:-}" ]; then
   mkdir -p "$RUN/out"
-  if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$ARCHIVE" "$RUN/" && cp "$0" "$RUN/embedded.sh"; fi
+  if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$0" "$RUN/embedded.sh" || exit 1; fi
+  if [ ! -e "$RUN/archive.jsonl.xz" ] && [ ! -e "$RUN/archive.jsonl" ]; then
+    if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" "$RUN/joined"; else cat "$ARCHIVE"* > "$RUN/joined"; fi || exit 1
+    # A corrupt or incomplete archive is found here, not after the preparation; plain .jsonl is taken as it is.
+    case "$(head -c 1 "$RUN/joined")" in "{") mv "$RUN/joined" "$RUN/archive.jsonl" ;; *) xz -l "$RUN/joined" > /dev/null && mv "$RUN/joined" "$RUN/archive.jsonl.xz" || exit 1 ;; esac
+  fi
+  if [ -n "$INIT" ] && [ ! -d "$RUN/init" ]; then cp -r "$INIT" "$RUN/init" || exit 1; fi
   EMBEDDED_COPY=1 exec bash "$RUN/embedded.sh" "${ARGUMENTS[@]}"
 fi
 BEGAN=$(date +%s)
 RUN=$(cd "$RUN" && pwd)
-ARCHIVE=$RUN/$(basename "$ARCHIVE")
+ARCHIVE=$RUN/archive.jsonl.xz; [ -e "$ARCHIVE" ] || ARCHIVE=$RUN/archive.jsonl
+DATA_OPTIONS="$DATA_OPTIONS --seed $SEED"
+PRETRAIN_OPTIONS=; [ -n "$INIT" ] && PRETRAIN_OPTIONS="--init $RUN/init --matrix-rate 2.3e-3 --vector-rate 2e-3"
+ANNEAL_OPTIONS=; [ -n "$INIT" ] && ANNEAL_OPTIONS="--matrix-rate 2.3e-3 --vector-rate 2e-3"
 export PYTHONPATH=$RUN/src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$RUN/inductor TRITON_CACHE_DIR=$RUN/triton
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TOKENIZERS_PARALLELISM=false
 PYTHON=${PYTHON:-python3}
@@ -78,12 +90,12 @@ if [ "$WARM" = 1 ]; then
   REST_PID=$!
 fi
 
-stage pretrain --shape "$SHAPE" --minutes "$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 1.5)")")"
+stage pretrain --shape "$SHAPE" $PRETRAIN_OPTIONS --minutes "$(left "$($PYTHON -c "print($ANNEAL + $DISTIL + 1.5)")")"
 say "waiting for edits"
 wait $ROWS_PID
 [ "$WARM" = 1 ] && wait $REST_PID
 tail -n 3 rows.log
-stage anneal --minutes "$ANNEAL"
+stage anneal --minutes "$ANNEAL" $ANNEAL_OPTIONS
 BEST=anneal; [ -e anneal/checkpoint.pt ] || BEST=pretrain
 ( attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage $BEST
   attempt export-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage $BEST --out out ) &

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,21 @@ from conftest import standard_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulgur.text.edit_format import END, FILE, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, REWRITE, SPECIAL_IDS, SPECIAL_TOKENS
+from fulgur.text.edit_format import (
+    END,
+    FILE,
+    FIM_MIDDLE,
+    FIM_PREFIX,
+    FIM_SUFFIX,
+    REWRITE,
+    SPECIAL_IDS,
+    SPECIAL_TOKENS,
+    completion_pieces,
+    encode_pieces,
+)
 from fulgur.train import data
-from fulgur.train.fim import Lines, choose_span, syntax_spans
+from fulgur.train.documents import write_documents
+from fulgur.train.fim import Lines, choose_span, cursor, syntax_spans
 from fulgur.train.rows import load_rows, pack
 from fulgur.train.tokenizer import CodeTokenizer
 
@@ -76,7 +90,7 @@ def test_records_hold_the_whole_file_in_order(tokenizer: CodeTokenizer) -> None:
             p, s, m = (ids.index(SPECIAL_IDS[token]) for token in (FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE))
             assert ids[-1] == SPECIAL_IDS[END] and weights[-1] == weights[m + 1] == data.MIDDLE_WEIGHT
             rebuilt += (
-                tokenizer.decode(ids[p + 1 : s]) + tokenizer.decode(ids[m + 1 : -1]) + tokenizer.decode(ids[s + 1 : m])
+                tokenizer.decode(ids[p + 1 : m]) + tokenizer.decode(ids[m + 1 : -1]) + tokenizer.decode(ids[s + 1 : p])
             )
         else:
             rebuilt += tokenizer.decode([i for i in ids if i >= 24]).split("\n", 1)[1]
@@ -86,7 +100,38 @@ def test_records_hold_the_whole_file_in_order(tokenizer: CodeTokenizer) -> None:
 def test_a_long_context_is_cut_at_its_far_ends() -> None:
     ids, weights = data.fim_record([30], list(range(100, 200)), list(range(300, 400)), [50, 51], 100)
     assert len(ids) == len(weights) == 100
-    assert ids[ids.index(SPECIAL_IDS[FIM_SUFFIX]) - 1] == 199 and ids[ids.index(SPECIAL_IDS[FIM_SUFFIX]) + 1] == 300
+    assert ids[ids.index(SPECIAL_IDS[FIM_MIDDLE]) - 1] == 199 and ids[ids.index(SPECIAL_IDS[FIM_SUFFIX]) + 1] == 300
+
+
+def test_training_writes_completions_as_they_are_asked_for(tokenizer: CodeTokenizer) -> None:
+    path, prefix, suffix, middle = (tokenizer.encode(text) for text in ("a.py\n", "x = f(", ")\n", "1"))
+    ids, _ = data.fim_record(path, prefix, suffix, middle, 100)
+    asked = completion_pieces("a.py", "x = f(", ")\n", suffix_first=True)
+    assert ids == [*encode_pieces(tokenizer, asked), *middle, SPECIAL_IDS[END]]
+
+
+def test_most_cursors_stand_before_words() -> None:
+    text = "value = function(argument, other_argument)"
+    rng = random.Random(0)
+    places = [cursor(text, 0, len(text), rng) for _ in range(400)]
+    starts = {match.start() for match in re.finditer(r"\w+|[^\w\s]", text)}
+    assert 0.65 < sum(place in starts for place in places) / 400 < 1 and max(places) < len(text)
+
+
+def test_edits_of_one_file_do_not_share_a_row(tmp_path: Path) -> None:
+    documents = [standard_library(name) for name in ("shutil", "textwrap", "argparse", "csv", "inspect", "zipfile")]
+    write_documents(tmp_path / "train-00.jsonl", documents)
+    job = data.Job("edits", tmp_path / "train-00.jsonl", tmp_path, "train-edits-0-00", 0, 2049, data.ASSET)
+    name, count = data.make_rows(job)
+    rows = load_rows(tmp_path, name)
+    assert rows is not None and count == len(rows[0])
+    neighbours = same = 0
+    for row in rows[0].tolist():
+        starts = [at for at, token in enumerate(row) if token == SPECIAL_IDS[FILE]]
+        paths = [tuple(row[at + 1 : at + 7]) for at in starts]
+        neighbours += len(paths) - 1
+        same += sum(one == other for one, other in itertools.pairwise(paths))
+    assert neighbours > 10 and same < 0.5 * neighbours
 
 
 @settings(max_examples=60, deadline=None)

@@ -89,9 +89,12 @@ def document_pieces(path: str, text: str) -> list[Piece]:
     return [Special(FILE), f"{path}\n{text}", Special(EOS)]
 
 
-def completion_pieces(path: str, prefix: str, suffix: str) -> list[Piece]:
-    """Fill in the middle, in prefix-suffix-middle order."""
-    return [Special(FILE), f"{path}\n", Special(FIM_PREFIX), prefix, Special(FIM_SUFFIX), suffix, Special(FIM_MIDDLE)]
+def completion_pieces(path: str, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[Piece]:
+    """Fill in the middle. Suffix first, the answer follows its prefix directly, and typing only adds to the prompt."""
+    before: list[Piece] = [Special(FIM_PREFIX), prefix]
+    after: list[Piece] = [Special(FIM_SUFFIX), suffix]
+    parts = [*after, *before] if suffix_first else [*before, *after]
+    return [Special(FILE), f"{path}\n", *parts, Special(FIM_MIDDLE)]
 
 
 def edit_pieces(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ class Embedded:
                 hint="Edits need an embedded model; use other models through `fulgur serve`.",
             )
         self.stops = (ids[0] or 0, ids[1] or 0)
+        self.suffix_first = trained_suffix_first(folder)
 
     @classmethod
     def open(cls, name: str | None = None, *, kv_tokens: int | None = None) -> Embedded:
@@ -142,15 +144,16 @@ class Embedded:
     def completion(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool = False) -> Ask:
         """The prompt for a completion, its context cut to fit.
 
-        The rest of a line is asked for without the text after it: with it this model was right less often (13% against
-        21% of held-out lines), because the text after stands between the prefix and the answer.
+        A model trained with the suffix between prefix and answer completes a line better without it (21% of held-out
+        lines against 13%): it loses sight of the prefix.
         """
-        suffix = "" if one_line else suffix
+        suffix = "" if one_line and not self.suffix_first else suffix
         most = self.context - max_tokens - self.count(path) - 16
         if most < 16:
             raise FulgurError(f"{max_tokens} tokens do not fit the context of {self.folder.name} ({self.context})")
         prefix, suffix = shortened(prefix, suffix, lambda text: self.count(text) <= most)
-        return Ask(completion_pieces(path, prefix, suffix), None, max_tokens, one_line)
+        pieces = completion_pieces(path, prefix, suffix, suffix_first=self.suffix_first)
+        return Ask(pieces, None, max_tokens, one_line)
 
     def ask(self, asks: Sequence[Ask], *, speculate: bool = True) -> list[Reply]:
         """Answer several prompts at once, in order."""
@@ -190,6 +193,15 @@ class Embedded:
                         usage.decode_seconds,
                     )
         return [replies[index] for index in range(len(asks))]
+
+
+def trained_suffix_first(folder: Path) -> bool:
+    """Whether a packed folder says that completions put the suffix before the prefix."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(config.get("fulgur", {}).get("fim") == "suffix-first")
 
 
 def shortened(above: str, below: str, fits: Callable[[str], bool]) -> tuple[str, str]:

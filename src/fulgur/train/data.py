@@ -59,6 +59,7 @@ class Job:
     length: int
     tokenizer: Path
     deadline: float | None = None
+    seed: int = 0
 
 
 def chunks(text: str, lines: Lines, length: int, cutting: Cutting, rng: random.Random) -> Iterator[tuple[int, int]]:
@@ -91,7 +92,10 @@ def shown_path(path: str, rng: random.Random) -> str:
 def fim_record(
     path: list[int], prefix: list[int], suffix: list[int], middle: list[int], length: int, context_weight: float = 1.0
 ) -> Record:
-    """`<file>path <prefix>…<suffix>…<middle>…<end>`, the far ends of the context cut to fit the row."""
+    """`<file>path <suffix>…<prefix>…<middle>…<end>`, the far ends of the context cut to fit the row.
+
+    The suffix comes first: with it between prefix and answer, the first model lost sight of the prefix.
+    """
     room = length - len(path) - len(middle) - 5
     if room < 16:
         return [], []
@@ -102,10 +106,10 @@ def fim_record(
     ids = [
         SPECIAL_IDS[FILE],
         *path,
-        SPECIAL_IDS[FIM_PREFIX],
-        *prefix,
         SPECIAL_IDS[FIM_SUFFIX],
         *suffix,
+        SPECIAL_IDS[FIM_PREFIX],
+        *prefix,
         SPECIAL_IDS[FIM_MIDDLE],
     ]
     return [*ids, *middle, SPECIAL_IDS[END]], [context_weight] * len(ids) + [MIDDLE_WEIGHT] * (len(middle) + 1)
@@ -157,7 +161,7 @@ def make_rows(job: Job) -> tuple[str, int]:
     if job.deadline is not None and time.time() > job.deadline:
         return job.name, 0
     tokenizer = CodeTokenizer(job.tokenizer)
-    rng = random.Random(f"{job.name}-{job.number}")
+    rng = random.Random(f"{job.name}-{job.number}" + (f"-{job.seed}" if job.seed else ""))
     documents = list(read_documents(job.shard))
     rng.shuffle(documents)
 
@@ -193,7 +197,10 @@ def jobs(kind: str, args: Any, number: int, deadline: float | None) -> list[Job]
             continue
         name = f"{split}-{kind}-{number}-{index}"
         if not (Path(args.out) / f"{name}.tokens.npy").exists():
-            found.append(Job(kind, shard, Path(args.out), name, number, args.context + 1, args.tokenizer, deadline))
+            seed = 0 if split == "heldout" else args.seed  # the held-out rows are the same in every run
+            found.append(
+                Job(kind, shard, Path(args.out), name, number, args.context + 1, args.tokenizer, deadline, seed)
+            )
     return sorted(found, key=lambda job: not job.name.startswith("heldout"))
 
 
@@ -206,6 +213,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first-pass", type=int, default=0)
     parser.add_argument("--context", type=int, default=CONTEXT)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--seed", type=int, default=0, help="another seed cuts the training files another way")
     parser.add_argument("--minutes", type=float, default=None, help="stop making new rows after this long")
     parser.add_argument("--tokenizer", type=Path, default=ASSET)
     args = parser.parse_args(argv)

@@ -97,6 +97,7 @@ def make_pieces(run: Path, stage: str, out: Path, precision: str) -> list[Path]:
         "shape": name,
         "stage": stage,
         "precision": precision,
+        "fim": "suffix-first",
         "config": shape(name).to_json(),
         "quantise": json.loads(measured.read_text()) if measured.exists() else None,
     }
@@ -139,6 +140,10 @@ def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | 
             head_bits = (description["quantise"] or {"head_bits": 8})["head_bits"]
         weights = load(folder, bits=4, group=GROUP, head_bits=head_bits)
         save_packed(weights, out, companions=tokenizer.parent)
+        file = out / "config.json"
+        config = json.loads(file.read_text())
+        config["fulgur"]["fim"] = description.get("fim", "prefix-first")
+        file.write_text(json.dumps(config, indent=2) + "\n")
     return config_from_json(description["config"], out / "config.json")
 
 

@@ -1,13 +1,19 @@
 """Pretraining on code with fill-in-the-middle: the warm and stable parts of the schedule.
 
-    python -m fulgur.train.pretrain --run RUN --shape 60M --minutes 11.5
+    python -m fulgur.train.pretrain --run RUN --shape 60M --minutes 11.5 [--init src/fulgur/assets/60M]
 The learning rate stays high to the end: annealing brings it down.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from fulgur.errors import FulgurError
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, warm_then_stable
 from fulgur.train.shapes import shape
@@ -23,6 +29,8 @@ WARMUP = 100
 def stage(args: argparse.Namespace) -> Stage:
     device = prepare(args)
     model = Model(shape(args.shape)).to(device)
+    if args.init is not None:
+        model.load_state_dict(packed_weights(args.init, model), strict=False)
     optimiser = Optimiser(
         model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
@@ -39,6 +47,30 @@ def stage(args: argparse.Namespace) -> Stage:
     )
 
 
+def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
+    """The weights of a packed folder under this package's names; rounded to 4 bits, as it learned to be."""
+    from fulgur.model.pack import unpack
+    from fulgur.model.quantise import dequantise
+    from fulgur.model.tensors import matrix_plans, vector_plans
+    from fulgur.model.weights import load
+    from fulgur.train.model import hf_name
+
+    packed = load(folder)
+    if packed.config.parameters != model.config.parameters or packed.config.n_layers != model.config.n_layers:
+        raise FulgurError(f"{folder} has another shape than the model to train")
+    found: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
+    for name, plan in matrix_plans(packed.config).items():
+        values = dequantise(unpack(packed.matrices[name]))
+        for index, part in enumerate(plan.parts):
+            here = np.flatnonzero(plan.part == index)
+            tensor = found.setdefault(part, np.zeros((int(plan.row[here].max()) + 1, plan.cols), np.float32))
+            tensor[plan.row[here]] = values[here]
+    for name, parts in vector_plans(packed.config).items():
+        [part] = parts  # no biases: one vector, one tensor
+        found[part] = np.array(packed.vectors[name], np.float32)
+    return {name: torch.from_numpy(found[hf_name(name)]) for name, _ in model.named_parameters()}
+
+
 def add_rates(parser: argparse.ArgumentParser, matrix: float, vector: float, weight_decay: float) -> None:
     parser.add_argument("--matrix-rate", type=float, default=matrix, help="Muon's learning rate")
     parser.add_argument("--vector-rate", type=float, default=vector, help="AdamW's learning rate (embedding, norms)")
@@ -53,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="60M")
     parser.add_argument("--warmup", type=int, default=WARMUP)
+    parser.add_argument("--init", type=Path, help="go on from this packed folder of the same shape")
     stage(parser.parse_args(argv)).train()
     return 0
 
