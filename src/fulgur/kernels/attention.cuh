@@ -1,23 +1,27 @@
 // Attention of a step's rows over their sequences: norm and rope of the new queries and keys, the cache, split softmax.
 //
 // A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works through its
-// keys 64 at a time with a running maximum and sum. HEAD_DIM / 8 lanes hold a key (16 bytes each) and reduce its dot product
-// with each of the GROUP queries by shuffles. Keys and values of this step's own rows are not in the cache yet: whoever
+// keys 64 at a time with a running maximum and sum. Scores are matrix products (16 keys x 8 queries an instruction;
+// queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in two along the dimensions; values are
+// added up by HEAD_DIM / 8 lanes a key in fp32. Keys and values of this step's own rows are not in the cache yet: whoever
 // needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that ends at
 // the row itself stores them. The last unit of a (row, head) to finish adds the splits up in ascending order.
 #pragma once
 #include "common.cuh"
 
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
+constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS > 1 ? 2 : 1;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 
 struct AttentionScratch {
-  float q[GROUP][HEAD_DIM];                // normed, turned, times log2(e) / sqrt(head_dim)
+  alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last
   alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];
+  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by half of the dimensions
   float score[GROUP][KV_BLOCK];
   float peak[GROUP], total[GROUP], shrink[GROUP];
   alignas(16) float sum[WARPS][GROUP][HEAD_DIM];
 };
+static_assert(WARPS == 8 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and two slabs");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
 
 __device__ __forceinline__ int split_length(int position) {
@@ -103,9 +107,10 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   for (int g = warp; g < GROUP; g += WARPS)
     project(args, layer, row, head * GROUP + g, position, norms + Q_NORM_AT, true, [&](int i, float a, float b) {
-      s.q[g][i] = a * scale;
-      s.q[g][i + HEAD_DIM / 2] = b * scale;
+      s.q[g][i] = to_bf16(a);
+      s.q[g][i + HEAD_DIM / 2] = to_bf16(b);
     });
+  for (int i = threadIdx.x; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
   // Row j of this sequence in this step is row - (position - first) + j of the step.
   for (int at = max(begin, first) + warp; at < end; at += WARPS) {
     int j = at - first, from = row - (position - at);
@@ -134,44 +139,55 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[g][i] = 0;
   for (int block = begin; block < end; block += KV_BLOCK) {
-    uint4 k[KEY_PASSES], v[KEY_PASSES];
+    uint4 v[KEY_PASSES];
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
       int at = block + p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
-      k[p] = v[p] = make_uint4(0, 0, 0, 0);
-      if (at < end && at < block + KV_BLOCK) {
-        if (at < first) {
-          k[p] = load16(cache_at(args, layer, 0, table, head, at) + part * 8);
-          v[p] = load16(cache_at(args, layer, 1, table, head, at) + part * 8);
-        } else {
-          k[p] = *(uint4*)(s.key[at - first] + part * 8);
-          v[p] = *(uint4*)(s.value[at - first] + part * 8);
+      v[p] = make_uint4(0, 0, 0, 0);
+      if (at < end && at < block + KV_BLOCK)
+        v[p] = at < first ? load16(cache_at(args, layer, 1, table, head, at) + part * 8)
+                          : *(uint4*)(s.value[at - first] + part * 8);
+    }
+    // Warp w: keys 16 (w % 4) .. + 15, slab w / 4 of the dimensions.
+    int lane = threadIdx.x & 31, row = lane >> 2, t = lane & 3, slab = warp >> 2;
+    if (slab < SLABS) {
+      float dots[QUERY_TILES][4];
+#pragma unroll
+      for (int j = 0; j < QUERY_TILES; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) dots[j][i] = 0;
+#pragma unroll
+      for (int d = 0; d < DIM_STEPS / SLABS; ++d) {
+        int dim = (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8;
+        uint4 k[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          int at = block + (warp & 3) * 16 + row + half * 8;
+          k[half] = make_uint4(0, 0, 0, 0);
+          if (at < end)
+            k[half] = at < first ? load16(cache_at(args, layer, 0, table, head, at) + dim) : *(uint4*)(s.key[at - first] + dim);
+        }
+#pragma unroll
+        for (int j = 0; j < QUERY_TILES; ++j) {
+          uint4 q = *(uint4*)(s.q[j * 8 + row] + dim);
+          mma(dots[j], k[0].x, k[1].x, k[0].y, k[1].y, q.x, q.y);
+          mma(dots[j], k[0].z, k[1].z, k[0].w, k[1].w, q.z, q.w);
         }
       }
-    }
 #pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-      float4 q0 = *(float4*)(s.q[g] + part * 8), q1 = *(float4*)(s.q[g] + part * 8 + 4);
+      for (int j = 0; j < QUERY_TILES; ++j)
 #pragma unroll
-      for (int p = 0; p < KEY_PASSES; ++p) {
-        float dot = q0.x * low(k[p].x);
-        dot = fmaf(q0.y, high(k[p].x), dot);
-        dot = fmaf(q0.z, low(k[p].y), dot);
-        dot = fmaf(q0.w, high(k[p].y), dot);
-        dot = fmaf(q1.x, low(k[p].z), dot);
-        dot = fmaf(q1.y, high(k[p].z), dot);
-        dot = fmaf(q1.z, low(k[p].w), dot);
-        dot = fmaf(q1.w, high(k[p].w), dot);
-#pragma unroll
-        for (int i = LANES_PER_KEY / 2; i; i >>= 1) dot += __shfl_xor_sync(~0u, dot, i);
-        int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
-        if (part == 0 && j < KV_BLOCK) s.score[g][j] = block + j < end ? dot : -INF;
-      }
+        for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][(warp & 3) * 16 + row + (i >> 1) * 8] = dots[j][i];
     }
     __syncthreads();
     for (int g = warp; g < GROUP; g += WARPS) {
-      int lane = threadIdx.x & 31;
-      float a = s.score[g][lane], b = s.score[g][lane + 32], old = s.peak[g];
+      float a = s.dot[0][g][lane], b = s.dot[0][g][lane + 32], old = s.peak[g];
+      if (SLABS == 2) {
+        a += s.dot[SLABS - 1][g][lane];
+        b += s.dot[SLABS - 1][g][lane + 32];
+      }
+      a = block + lane < end ? a * scale : -INF;
+      b = block + lane + 32 < end ? b * scale : -INF;
       float peak = fmaxf(old, warp_max(fmaxf(a, b)));
       a = exp2f(a - peak);
       b = exp2f(b - peak);

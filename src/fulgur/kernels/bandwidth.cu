@@ -1,6 +1,7 @@
 // How fast this GPU reads memory: every CTA streams 16 bytes a thread, eight loads in flight, and keeps a checksum.
 extern "C" __global__ void __launch_bounds__(512) read_sweep(const uint4* from, unsigned long long count, uint4* sink) {
-  unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x, at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+  unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
+  unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
   uint4 sum = make_uint4(0, 0, 0, 0);
   for (; at + 7 * stride < count; at += 8 * stride) {
     uint4 v[8];

@@ -45,7 +45,9 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, depth: int | None = 
     group = c.n_heads // c.n_kv_heads
     record = _up(64 + 4 * (5 * rows + 8) + 16 + 4 * c.n_experts + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
-    attention = _up(4 * group * c.head_dim * (1 + WARPS) + keys + 4 * group * (KV_BLOCK + 3) + 64)
+    queries = -(-group // 8) * 8
+    scores = 2 * queries * (c.head_dim + 8) + 8 * queries * KV_BLOCK + 4 * group * (KV_BLOCK + 3)
+    attention = _up(4 * group * c.head_dim * WARPS + keys + scores + 64)
     area = _up(rows * operand_stride(plan))
     if driver == "persistent":
         area = max(area, attention)

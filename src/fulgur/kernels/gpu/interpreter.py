@@ -112,7 +112,7 @@ class Interpreter:
     def _attend(self, layer: int, q: Float, position: int) -> Float:
         """Split softmax: each split keeps its maximum and sum, the splits are added in ascending order."""
         c, length = self.config, self.plan.split_length(position)
-        grouped = q.reshape(c.n_kv_heads, -1, c.head_dim) * np.float32(c.head_dim**-0.5)
+        grouped = self._round(q).reshape(c.n_kv_heads, -1, c.head_dim) * np.float32(c.head_dim**-0.5)
         peaks, totals, sums = [], [], []
         for begin in range(0, position + 1, length):
             keys, values = self.cache[layer, :, begin : min(begin + length, position + 1)]

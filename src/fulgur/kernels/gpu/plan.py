@@ -161,7 +161,7 @@ def make_plan(
     config: ModelConfig, *, weights: str = "bf16", head: str | None = None, ctas: int = 132, rows: int = MAX_ROWS
 ) -> Plan:
     """Cut a model for a GPU of `ctas` multiprocessors. The router stays in bf16: it decides where the rest goes."""
-    if config.head_dim not in (16, 32, 64, 128, 256) or config.d_model % 4:
+    if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
     if config.n_heads // config.n_kv_heads > 16:
         raise FulgurError(f"{config.n_heads} heads on {config.n_kv_heads} key/value heads: more than 16 share one")
