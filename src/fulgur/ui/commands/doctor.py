@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from fulgur.errors import FulgurError
+
 MEGABYTE = 1 << 20
 
 
@@ -57,7 +59,7 @@ def embedded() -> str:
 
 
 def gpu() -> str:
-    """From the driver's own tool: asking torch would cost seconds, and the CPU install has none."""
+    """From the driver's own tool first: asking torch costs seconds, and the CPU install has none."""
     if shutil.which("nvidia-smi") is None:
         return "no NVIDIA driver found: the CPU engine is used"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"]
@@ -65,7 +67,15 @@ def gpu() -> str:
         done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return f"nvidia-smi failed ({error}): is the driver loaded?"
-    return "; ".join(done.stdout.strip().splitlines())
+    from fulgur.kernels.gpu.build import architecture
+    from fulgur.kernels.gpu.device import probe
+
+    found = "; ".join(done.stdout.strip().splitlines())
+    try:
+        device = probe()
+        return f"{found}; the GPU engine builds for {architecture(device.capability)}"
+    except FulgurError as error:
+        return f"{found}; the GPU engine cannot use it: {error.message}"
 
 
 def sandbox() -> str:
