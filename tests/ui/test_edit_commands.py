@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,17 @@ def test_a_region_larger_than_the_context_is_refused(model: Path) -> None:
         embedded.edit("a.py", "", "value = 1\n" * 300, "", "x")
     ask = embedded.edit("a.py", "above\n" * 2000, "value = 1\n", "below\n" * 2000, "x")
     assert embedded.ask([ask])[0].prompt_tokens < embedded.context
+
+
+def test_a_sign_before_the_cursor_is_given_back_to_the_model() -> None:
+    embedded = Embedded.open("60M")
+    ask = embedded.completion("a.py", "import os\nhome = os.path.", "\n", 12, one_line=True)
+    assert ask.begins == "." and ask.plain is not None and "import os\nhome = os.path" in ask.pieces
+    [reply] = embedded.ask([ask])
+    assert reply.text and "\n" not in reply.text and not reply.text.startswith(".")
+    assert embedded.completion("a.py", "x = value\n    ", "", 12, one_line=True).plain is None
+    assert embedded.completion("a.py", "x = val", "", 12, one_line=True).plain is None
+    assert embedded.completion("a.py", "x = f(", "", 12).plain is None
+    # An answer that does not go on with the sign is asked for again, with the sign in the prompt.
+    other = replace(ask, begins="\0")
+    assert embedded.ask([other])[0].text == embedded.ask([ask.plain])[0].text

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -44,6 +45,8 @@ class Ask:
     source: str | None = None
     max_tokens: int = 256
     one_line: bool = False  # the answer ends with its line
+    begins: str = ""  # the end of the prefix, left to the model to write
+    plain: Ask | None = None  # asked instead when the answer begins otherwise
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,13 @@ class Embedded:
             raise FulgurError(f"{max_tokens} tokens do not fit the context of {self.folder.name} ({self.context})")
         prefix, suffix = shortened(prefix, suffix, lambda text: self.count(text) <= most)
         pieces = completion_pieces(path, prefix, suffix, suffix_first=self.suffix_first)
-        return Ask(pieces, None, max_tokens, one_line)
+        plain = Ask(pieces, None, max_tokens, one_line)
+        # ` name`, `.append` and `(self` are one token each: a sign right before the cursor is given back to the model.
+        sign = re.search(r"(?<=\S)[^\w\s]$|(?<=\S) $", prefix) if one_line else None
+        if sign is None:
+            return plain
+        pieces = completion_pieces(path, prefix[: sign.start()], suffix, suffix_first=self.suffix_first)
+        return Ask(pieces, None, max_tokens + 1, one_line, sign[0], plain)
 
     def ask(self, asks: Sequence[Ask], *, speculate: bool = True) -> list[Reply]:
         """Answer several prompts at once, in order."""
@@ -192,6 +201,13 @@ class Embedded:
                         perf_counter() - began,
                         usage.decode_seconds,
                     )
+        again = [i for i, ask in enumerate(asks) if ask.plain and not replies[i].text.startswith(ask.begins)]
+        plain = [ask.plain for ask in (asks[i] for i in again) if ask.plain is not None]
+        for index, reply in zip(again, self.ask(plain, speculate=speculate) if plain else [], strict=True):
+            replies[index] = replace(reply, seconds=perf_counter() - began)
+        for index, ask in enumerate(asks):
+            if ask.begins and index not in again:
+                replies[index] = replace(replies[index], text=replies[index].text[len(ask.begins) :])
         return [replies[index] for index in range(len(asks))]
 
 

@@ -105,13 +105,20 @@ def ask_float(folder: Path, model: Embedded, tasks: Tasks, quantised: Answers, s
     drafts = [*(t for found in quantised.edits.values() for t in found), *quantised.noops, *quantised.next_edits]
     drafts += [*quantised.single, *quantised.multi]
     written: list[str] = []
+
+    def answer(asked: Ask, draft: str) -> str:
+        guess = [*tokenizer.encode(draft), model.stops[0]]
+        tokens = reference.answer(encode_pieces(tokenizer, asked.pieces), guess, asked.max_tokens)
+        return tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False)
+
     for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
         if ask is None:
             written.append(NOEDIT)
             continue
-        guess = [*tokenizer.encode(draft), model.stops[0]]
-        tokens = reference.answer(encode_pieces(tokenizer, ask.pieces), guess, ask.max_tokens)
-        written.append(tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False))
+        text = answer(ask, ask.begins + draft)
+        if ask.plain is not None:
+            text = text[len(ask.begins) :] if text.startswith(ask.begins) else answer(ask.plain, draft)
+        written.append(text)
         say(f"{folder.name} (float): {len(written)}/{len(drafts)} answers")
     return sorted_out(tasks, written)
 
