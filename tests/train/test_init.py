@@ -21,6 +21,7 @@ def test_the_shipped_model_can_be_trained_further() -> None:
     assert set(found) == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
         assert found[name].shape == parameter.shape
+    model.load_state_dict(found)  # strict: nothing is missing, nothing is left over
     # What was rounded once rounds to itself: matrices come back in the right order and scale.
     for name in ("layers.0.q_proj", "layers.3.up_proj", "layers.8.down_proj", "embed"):
         rounded = fake_quantise(found[name], 4, torch.ones(()))

@@ -30,7 +30,7 @@ def stage(args: argparse.Namespace) -> Stage:
     device = prepare(args)
     model = Model(shape(args.shape)).to(device)
     if args.init is not None:
-        model.load_state_dict(packed_weights(args.init, model), strict=False)
+        model.load_state_dict(packed_weights(args.init, model))
     optimiser = Optimiser(
         model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
