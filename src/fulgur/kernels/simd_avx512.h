@@ -68,7 +68,7 @@ static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 
 constexpr int kMaxRows = 12;  // twelve sums and twelve dots fit the registers; sixteen spill and cost 10%
 constexpr bool kUnpackPays = true;
-constexpr int kPrefetch = 1024;  // bytes ahead of the weight stream
+constexpr int kPrefetch = 2048;  // bytes ahead of the weight stream
 
 static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
   const __m512i nibble = _mm512_set1_epi8(15);
