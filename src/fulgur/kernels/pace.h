@@ -19,28 +19,35 @@ class Pace {
     total_ += seconds;
     steps_++;
     if (!alone) quickest_ = quickest_ > 0 ? std::min(quickest_, seconds) : seconds;
-    if (steps_ < (alone ? stay_ : kTrial)) return;
+    if (steps_ < window_) return;
     const double mean = total_ / steps_;
     total_ = 0;
     steps_ = 0;
-    if (alone) {  // time to try the others again
-      alone_mean_ = mean;
-      alone_ = false;
-    } else if (mean > (alone_mean_ > 0 ? alone_mean_ : kSuspect * quickest_)) {
-      alone_ = true;
+    if (!alone) {
+      together_ = mean;
+      alone_ = mean > (apart_ > 0 ? apart_ : kSuspect * quickest_);
+      if (!alone_) stay_ = kShortest;
+      window_ = kTrial;  // a short look either way
+      return;
+    }
+    apart_ = mean;
+    if (window_ == kTrial && mean < together_) {  // it paid: stay for a while, longer each time
+      window_ = stay_;
       stay_ = std::min(2 * stay_, kLongest);
-    } else {
-      stay_ = kShortest;
+    } else {  // it did not, or it is time to try the others again
+      alone_ = false;
+      window_ = kTrial;
     }
   }
 
  private:
-  static constexpr int kTrial = 16, kShortest = 64, kLongest = 1024;
-  static constexpr double kSuspect = 2.5;  // this much over the quickest step, one thread may well be better
+  static constexpr int kTrial = 8, kShortest = 64, kLongest = 1024;
+  static constexpr double kSuspect = 4;  // caches gone cold cost a factor of two or three, fights over cores far more
 
   bool alone_ = false;
-  int steps_ = 0, stay_ = kShortest;
-  double total_ = 0, quickest_ = 0, alone_mean_ = 0;
+  int steps_ = 0, window_ = kTrial, stay_ = kShortest;
+  double total_ = 0, quickest_ = 0;  // seconds
+  double together_ = 0, apart_ = 0;  // mean of the last look with all threads, with one; 0: not known
 };
 
 }  // namespace fulgur
