@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def reply(text: str, finished: bool = True) -> Reply:
-    return Reply(text, finished, 10, 4, 50, 0.01, 0.005)
+    return Reply(text, finished, 10, 4, 50, 0.01, 0.005, 0.001)
 
 
 def after(document: Document, text: str, finished: bool = True, instruction: str = "") -> str:

@@ -60,15 +60,15 @@ class Reply:
     prompt_tokens: int
     seconds: float
     decode_seconds: float
+    step_seconds: float  # one step of one token, as the engine measures it
 
     def speed(self) -> str:
-        """`410 + 96 tokens in 41 ms · 3,100 tok/s (raw 1,150)`; raw counts one token a pass, no accepted drafts."""
+        """`410 + 96 tokens in 41 ms · 3,100 tok/s (raw 1,150)`; raw is what single steps make, without drafts."""
         total = f"{self.prompt_tokens} + {self.tokens} tokens in {self.seconds * 1e3:.0f} ms"
         if self.decode_seconds <= 0 or self.tokens < 2:
             return total
         effective = self.tokens / self.decode_seconds
-        raw = (self.tokens - self.accepted) / self.decode_seconds
-        return f"{total} · {effective:,.0f} tok/s (raw {raw:,.0f})"
+        return f"{total} · {effective:,.0f} tok/s (raw {1 / self.step_seconds:,.0f})"
 
 
 def model_folder(name: str | None) -> Path:
@@ -200,6 +200,7 @@ class Embedded:
                         usage.prompt_tokens,
                         perf_counter() - began,
                         usage.decode_seconds,
+                        self.engine.cost.seconds(1),
                     )
         again = [i for i, ask in enumerate(asks) if ask.plain and not replies[i].text.startswith(ask.begins)]
         plain = [ask.plain for ask in (asks[i] for i in again) if ask.plain is not None]
