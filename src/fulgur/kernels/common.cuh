@@ -18,6 +18,8 @@ struct State {
   int produced;             // tokens written to the ring in this run
   int stops;                // stop tokens in use
   int error;                // a barrier that never completed
+  float sharpness;          // 1 / temperature, or 0 for the argmax
+  u32 seed[2];              // of the draws, low half first
   int token[MAX_ROWS];
   int position[MAX_ROWS];
   int first[MAX_ROWS];      // position of the first row of the same sequence in this step
@@ -90,6 +92,8 @@ struct Shared {
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, last, produced;
+  float sharpness;
+  u32 seed[2];
 #if EXPERTS
   alignas(16) float logit[EXPERTS];
   int expert[MAX_ROWS][CHOSEN];
@@ -112,6 +116,9 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.rows = __ldcg(&state->rows);
     shared.done = __ldcg(&state->done);
     shared.produced = __ldcg(&state->produced);
+    shared.sharpness = __ldcg(&state->sharpness);
+    shared.seed[0] = __ldcg(&state->seed[0]);
+    shared.seed[1] = __ldcg(&state->seed[1]);
   }
   __syncthreads();
 }

@@ -21,6 +21,41 @@ struct Best {
   }
 };
 
+// Sampling with a temperature: the largest of logit / temperature + noise, where noise has Gumbel's distribution, follows the
+// softmax. The noise belongs to seed, position and token. `engine/gumbel.py` does the same operations in the same order,
+// so host and device choose the same token.
+constexpr u64 GOLDEN = 0x9E3779B97F4A7C15ull;
+__device__ __forceinline__ u64 mix(u64 v) {
+  v += GOLDEN;
+  v = (v ^ (v >> 30)) * 0xBF58476D1CE4E5B9ull;
+  v = (v ^ (v >> 27)) * 0x94D049BB133111EBull;
+  return v ^ (v >> 31);
+}
+// Of a normal positive number. The library's differs from numpy's in the last bit.
+__device__ __forceinline__ float natural_log(float x) {
+  u32 bits = __float_as_uint(x);
+  float exponent = (float)((int)(bits >> 23) - 127), m = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);
+  if (m > 1.41421356f) {
+    m = m * 0.5f;
+    exponent = exponent + 1.f;
+  }
+  float f = m - 1.f, s = f / (2.f + f), z = s * s;
+  float series = 1.f + z * (0.33333334f + z * (0.2f + z * (0.14285715f + z * 0.11111111f)));
+  return exponent * 0.6931472f + (s + s) * series;
+}
+__device__ __forceinline__ float gumbel(u64 key, int token) {
+  u32 bits = (u32)(mix(key + (u64)token * GOLDEN) >> 32);
+  float v = ((float)bits + 0.5f) * 2.3283064e-10f;                 // 2^-32
+  v = fminf(v, 0.99999994f);
+  // -ln(1 - v), exact for small v too: that is where unlikely tokens win.
+  float waited = v < 0.0078125f ? v + v * v * (0.5f + v * 0.33333334f) : -natural_log(1.f - v);
+  return -natural_log(waited);
+}
+__device__ __forceinline__ float drawn(const Shared& shared, int row, float logit, int token) {
+  u64 seed = (u64)shared.seed[1] << 32 | shared.seed[0];
+  return logit * shared.sharpness + gumbel(mix(seed + (u64)(shared.position[row] + 1)), token);
+}
+
 // After the head: this CTA's best per row. Each thread holds one for the column that `linear` gave it.
 __device__ inline void store_candidates(const Args& args, char* memory, int rows, const Best& mine) {
   float* values = slices_of(memory);

@@ -47,11 +47,12 @@ __device__ inline void phase_gate_up(S& stream, const Args& args, const Shared& 
 
 template <class S> __device__ inline void phase_head(S& stream, const Args& args, char* memory, int rows) {
   Best best;
+  const Shared& shared = *(const Shared*)memory;
   linear<Head, false>(stream, memory, rows, [&](int unit, int row, int r, float sum, float) {
     int at = unit * TILE + r;
     if (at >= VOCAB) return;
     if (args.logits) args.logits[(long long)row * VOCAB + at] = sum;
-    best.offer(sum, at);
+    best.offer(shared.sharpness > 0.f ? drawn(shared, row, sum, at) : sum, at);
   });
   store_candidates(args, memory, rows, best);
 }

@@ -43,6 +43,8 @@ def state_record(rows: int) -> Any:
     names = ("rows", "steps", "done", "produced", "stops", "error")
     fields = (
         *((name, ctypes.c_int) for name in names),
+        ("sharpness", ctypes.c_float),
+        ("seed", ctypes.c_uint * 2),
         *((name, per_row) for name in ("token", "position", "first", "table")),
         ("stop", ctypes.c_int * STOPS),
     )

@@ -35,6 +35,7 @@ template <class A> A max(A a, A b) { return a > b ? a : b; }
 inline float __uint_as_float(u32 v) { float f; memcpy(&f, &v, 4); return f; }
 inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
 inline u32 float_bits(float f) { u32 v; memcpy(&v, &f, 4); return v; }
+inline u32 __float_as_uint(float f) { return float_bits(f); }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 #define INF __int_as_float(0x7f800000)
 
