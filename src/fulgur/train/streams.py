@@ -122,10 +122,10 @@ class Mixture:
 
 
 def heldout_rows(folder: Path, kind: str, rows: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """The first rows of the held-out packages, always the same ones; of "fim" only the hidden text counts."""
+    """The first rows of the held-out packages, always the same ones; only hidden text and answers count."""
     found = load_rows(folder, f"heldout-{kind}-0-")
     if found is None or not len(found[0]):
         return None
     tokens = torch.from_numpy(found[0][:rows].astype(np.int64)).to(device)
     weights = torch.from_numpy(found[1][:rows].astype(np.float32) / WEIGHT_UNIT).to(device)
-    return tokens, weights * (weights >= 1.0) if kind == "fim" else weights
+    return tokens, weights if kind == "code" else weights * (weights >= 1.0)

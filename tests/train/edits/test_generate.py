@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sysconfig
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from samples import SAMPLES
 
 from fulgur.text.edit_format import (
+    AFTER,
     CALL,
     END,
     FILE,
@@ -26,8 +28,10 @@ from fulgur.text.edit_format import (
     pieces_text,
 )
 from fulgur.train.edits import EditExample, check, encode, generate_file
-from fulgur.train.edits.encode import CHANGED, COPIED, changed_weights
+from fulgur.train.edits.encode import AROUND, CHANGED, COPIED, changed_weights
 from fulgur.train.edits.oracle import parses
+from fulgur.train.edits.paraphrase import paraphrase
+from fulgur.train.edits.phrase import instruction, phrasings
 from fulgur.train.edits.regions import MAX_CHARS, MAX_LINES
 
 FILES = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
@@ -119,7 +123,8 @@ def test_encoding_fits_and_marks_the_answer() -> None:
             continue
         split = tokens.index(SPECIAL_IDS[REWRITE]) + 1
         assert tokens[0] == SPECIAL_IDS[FILE] and tokens[-1] == SPECIAL_IDS[END] and SPECIAL_IDS[REGION] in tokens
-        assert not any(weights[:split]) and all(weights[split:])
+        region = slice(tokens.index(SPECIAL_IDS[REGION]), tokens.index(SPECIAL_IDS[AFTER]) + 1)
+        assert max(weights[:split]) <= AROUND and not any(weights[region]) and min(weights[split:]) >= COPIED
         if isinstance(example.answer, NoEdit):
             assert tokens[split] == SPECIAL_IDS[NOEDIT]
         if isinstance(example.answer, Call):
@@ -129,3 +134,18 @@ def test_encoding_fits_and_marks_the_answer() -> None:
 def test_an_example_that_cannot_fit_is_left_out() -> None:
     example = standard_library(1)[0]
     assert encode(Characters(), example, max_tokens=20) == ([], [])
+
+
+def test_paraphrases_keep_the_slots_and_never_say_what_is_kept_back() -> None:
+    rng = random.Random(4)
+    changed = 0
+    for found in phrasings().values():
+        for phrasing in found:
+            other = paraphrase(phrasing.text, rng, verb=False)
+            assert sorted(re.findall(r"\{\w+\}", other)) == sorted(re.findall(r"\{\w+\}", phrasing.text))
+            changed += other != phrasing.text
+    assert changed > 1000
+    slots = {"param": "x", "value": "1", "call": "f"}
+    kept_back = {p.text.format(**slots) for p in phrasings()["add_keyword_argument"] if p.heldout}
+    asked = [instruction("add_keyword_argument", slots, rng, heldout=False, vary=True) for _ in range(800)]
+    assert not {made.text.strip(".").lower() for made in asked if made} & {text.lower() for text in kept_back}

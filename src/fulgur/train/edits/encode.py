@@ -1,4 +1,4 @@
-"""An example as tokens with loss weights: nothing for the prompt, more for what changes than for what is copied."""
+"""An example as tokens with loss weights: little for the prompt, more for what changes than for what is copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from fulgur.text.edit_format import (
 )
 from fulgur.train.edits.example import EditExample
 
-COPIED, CHANGED, DECIDING, ENDING = 1.0, 4.0, 4.0, 2.0
+COPIED, CHANGED, DECIDING, ENDING = 1.0, 4.0, 8.0, 2.0
+# The file around the region is code like any other: it is read anyway, so something may be learned from it.
+AROUND = 0.2
 
 
 class Encoder(Protocol):
@@ -79,4 +81,6 @@ def encode(tokenizer: Encoder, example: EditExample, max_tokens: int = 2048) -> 
     below = below[: max(room // 3, room - len(above))]
     above = above[max(0, len(above) - (room - len(below))) :]
     prompt = [SPECIAL_IDS[FILE], *path, *above, SPECIAL_IDS[REGION], *region, SPECIAL_IDS[AFTER], *below, *tail]
-    return prompt + answer, [0.0] * len(prompt) + weights
+    around = [AROUND] * (len(path) + len(above) + 1)
+    around += [0.0] * (len(region) + 2) + [AROUND] * len(below)
+    return prompt + answer, around + [0.0] * len(tail) + weights

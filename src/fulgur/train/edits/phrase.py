@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fulgur.train.edits.paraphrase import SHARE, paraphrase
 from fulgur.train.edits.values import WORDS
 
 HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on, unless another list trains the same words
@@ -55,9 +56,18 @@ def phrasings() -> dict[str, tuple[Phrasing, ...]]:
 
 
 def instruction(
-    key: str, slots: dict[str, str], rng: random.Random, *, heldout: bool, needs: str | None = None
+    key: str,
+    slots: dict[str, str],
+    rng: random.Random,
+    *,
+    heldout: bool,
+    needs: str | None = None,
+    vary: bool = False,
 ) -> Instruction | None:
-    """One instruction for an operation; `heldout` picks from the phrasings kept back, `needs` asks for a slot."""
+    """One instruction for an operation; `heldout` picks from the phrasings kept back, `needs` asks for a slot.
+
+    `vary` puts some into other words, for training; never into those of a phrasing that is kept back.
+    """
     known = frozenset(name for name, value in slots.items() if value)
     choices = [
         p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)
@@ -65,7 +75,11 @@ def instruction(
     if not choices:
         return None
     chosen = rng.choice(choices)
-    template = typo(chosen.text, rng) if rng.random() < 0.04 else chosen.text
+    template = chosen.text
+    if vary and rng.random() < SHARE:
+        other = paraphrase(template, rng, verb=template.split(" ")[0] in WORDS["verbs"])
+        template = template if words(other) in kept_back() else other
+    template = typo(template, rng) if rng.random() < 0.04 else template
     style = rng.random()
 
     def fill(match: re.Match[str]) -> str:
@@ -77,6 +91,16 @@ def instruction(
 
     text = SPAN.sub(fill, template)
     return Instruction(polite(text, chosen.text, rng), f"{key}:{chosen.index}", chosen.heldout)
+
+
+def words(template: str) -> str:
+    return " ".join(re.findall(r"[\w{}]+", template.lower()))
+
+
+@cache
+def kept_back() -> frozenset[str]:
+    """The held-out phrasings, whatever their signs and case."""
+    return frozenset(words(p.text) for found in phrasings().values() for p in found if p.heldout)
 
 
 def mention(slot: str, value: str, rng: random.Random) -> str:
