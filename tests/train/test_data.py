@@ -4,6 +4,7 @@ import ast
 import itertools
 import random
 import re
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -64,21 +65,25 @@ def test_a_line_break_and_its_indentation_are_one_token(tokenizer: CodeTokenizer
 def test_spans_lie_inside_and_follow_the_syntax() -> None:
     text = standard_library("textwrap").text
     lines = Lines.of(text)
-    nodes = syntax_spans(text, lines)
+    syntax = syntax_spans(text, lines)
     expressions = {
         ast.get_source_segment(text, node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
     }
-    assert {text[a:b] for a, b in nodes} & expressions
+    assert {text[a:b] for a, b in syntax.nodes} & expressions
+    for a, b in syntax.blocks:
+        indentation = text[text.rfind("\n", 0, a) + 1 : a]
+        assert not indentation.strip() and text[b] == "\n" and text[a:b].count("\n") < 8
+        assert text[a:b].startswith("elif") or ast.parse(textwrap.dedent(indentation + text[a:b]))
     rng = random.Random(1)
     for _ in range(300):
         begin, end = sorted(rng.sample(range(len(text)), 2))
-        a, b = choose_span(text, begin, end, lines, nodes, rng)
+        a, b = choose_span(text, begin, end, lines, syntax, rng, data.CUTTINGS["fim"].kinds)
         assert begin <= a < b <= end
 
 
 def test_non_ascii_columns_are_characters() -> None:
     text = "é = 'ü'; call(é)\n"
-    assert "call(é)" in {text[a:b] for a, b in syntax_spans(text, Lines.of(text))}
+    assert "call(é)" in {text[a:b] for a, b in syntax_spans(text, Lines.of(text)).nodes}
 
 
 def test_records_hold_the_whole_file_in_order(tokenizer: CodeTokenizer) -> None:

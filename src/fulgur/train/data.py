@@ -20,7 +20,7 @@ from typing import Any
 
 from fulgur.text.edit_format import END, EOS, FILE, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
 from fulgur.train.documents import Document, read_documents
-from fulgur.train.fim import Lines, choose_span, syntax_spans
+from fulgur.train.fim import Kinds, Lines, Syntax, choose_span, syntax_spans
 from fulgur.train.rows import pack, save_rows
 from fulgur.train.shapes import CONTEXT
 from fulgur.train.tokenizer import ASSET, CodeTokenizer
@@ -38,14 +38,15 @@ class Cutting:
     whole: float  # share of pieces as long as a row allows; the others are `shortest` to `longest` of that
     shortest: float
     longest: float
-    syntax: float  # share of hidden spans that follow the syntax tree
+    kinds: Kinds  # what is hidden
     context_weight: float  # loss weight of what stands around a hidden span
 
 
 # "code" teaches the language; "fim" is for annealing: short contexts, so that there are many completions.
 CUTTINGS = {
-    "code": Cutting(0.65, 0.5, 0.1, 1.0, 0.5, 1.0),
-    "fim": Cutting(0.97, 0.2, 0.06, 0.6, 0.35, 0.2),
+    "code": Cutting(0.65, 0.5, 0.1, 1.0, Kinds(rest=0.3, block=0.25, node=0.2, piece=0.08, lines=0.12), 1.0),
+    # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
+    "fim": Cutting(0.97, 0.15, 0.06, 0.6, Kinds(rest=0.42, block=0.3, node=0.12, piece=0.06, lines=0.07), 0.4),
 }
 
 
@@ -121,13 +122,13 @@ def code_records(
     text = document.text
     lines = Lines.of(text)
     python = document.path.endswith((".py", ".pyi"))
-    nodes = syntax_spans(text, lines) if python else []
+    syntax = syntax_spans(text, lines) if python else Syntax([], [])
     plans: list[tuple[int, int] | None] = []
     pieces: list[str] = []
     for begin, end in chunks(text, lines, length, cutting, rng):
         path = shown_path(document.path, rng)
         if end - begin > 40 and rng.random() < cutting.fim:
-            a, b = choose_span(text, begin, end, lines, nodes, rng, cutting.syntax)
+            a, b = choose_span(text, begin, end, lines, syntax, rng, cutting.kinds)
             plans.append((a, b))
             pieces += [f"{path}\n", text[begin:a], text[b:end], text[a:b]]
         else:

@@ -14,7 +14,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 LONGEST = 1_200  # characters of a hidden span
-AT_WORDS = 0.7  # share of cursors inside a line that stand before a word or a sign
+LONGEST_BLOCK = 8  # lines of a run of statements
+AT_WORDS = 0.8  # share of cursors inside a line that stand before a word or a sign
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -38,22 +39,35 @@ class Lines:
         return start + (column if row.isascii() else len(row.encode()[:column].decode(errors="ignore")))
 
 
-def syntax_spans(text: str, lines: Lines) -> list[tuple[int, int]]:
-    """Spans of nodes worth hiding, sorted; nothing if the text does not parse."""
+@dataclass(frozen=True)
+class Syntax:
+    """Spans of a file that follow its syntax tree, each list sorted; empty if the text does not parse."""
+
+    nodes: list[tuple[int, int]]  # statements, bodies, calls, values, arguments
+    blocks: list[tuple[int, int]]  # one to four statements in a row, to the end of the last line
+
+
+def syntax_spans(text: str, lines: Lines) -> Syntax:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    spans = set()
+        return Syntax([], [])
+    spans, runs = set(), set()
     for node in ast.walk(tree):
-        if isinstance(
-            node,
-            ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.If | ast.For | ast.While | ast.With | ast.Try,
-        ):
-            first, last = node.body[0], node.body[-1]
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and not isinstance(node, ast.Module):
+            first, last = body[0], body[-1]
             spans.add((first.lineno, first.col_offset, last.end_lineno or 0, last.end_col_offset or 0))
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if not isinstance(block, list) or (isinstance(node, ast.Module) and name == "body" and len(block) > 400):
+                continue
+            for i, first in enumerate(block):
+                for last in block[i : i + 4]:
+                    if (last.end_lineno or 0) - first.lineno < LONGEST_BLOCK:
+                        runs.add((first.lineno, first.col_offset, last.end_lineno or 0))
         if isinstance(
             node,
             ast.stmt
@@ -70,27 +84,40 @@ def syntax_spans(text: str, lines: Lines) -> list[tuple[int, int]]:
             | ast.JoinedStr,
         ):
             spans.add((node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0))
-    offsets = ((lines.offset(a, b), lines.offset(c, d)) for a, b, c, d in spans if c)
-    return sorted(span for span in offsets if 2 <= span[1] - span[0] <= LONGEST)
+    nodes = ((lines.offset(a, b), lines.offset(c, d)) for a, b, c, d in spans if c)
+    blocks = ((lines.offset(a, b), line_end(text, lines, c)) for a, b, c in runs if c)
+    return Syntax(*(sorted(span for span in found if 2 <= span[1] - span[0] <= LONGEST) for found in (nodes, blocks)))
+
+
+def line_end(text: str, lines: Lines, number: int) -> int:
+    """Where the text of a line (counted from 1) ends, without white space after it."""
+    start = lines.starts[number - 1]
+    stop = lines.starts[number] - 1 if number < len(lines.starts) else len(text)
+    return start + len(text[start:stop].rstrip())
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """How often each kind of span is hidden; what remains is any stretch of characters."""
+
+    rest: float  # the rest of a line
+    block: float  # some statements in a row
+    node: float  # one node of the tree
+    piece: float  # a piece inside a line
+    lines: float  # several lines, whatever stands on them
 
 
 def choose_span(
-    text: str,
-    begin: int,
-    end: int,
-    lines: Lines,
-    nodes: list[tuple[int, int]],
-    rng: random.Random,
-    syntax: float = 0.5,
+    text: str, begin: int, end: int, lines: Lines, syntax: Syntax, rng: random.Random, kinds: Kinds
 ) -> tuple[int, int]:
     """A span to hide inside text[begin:end]."""
-    if nodes and rng.random() < syntax:
-        low, high = bisect_left(nodes, (begin, 0)), bisect_right(nodes, (end, 0))
-        for _ in range(4):
-            if low < high:
-                span = nodes[rng.randrange(low, high)]
-                if span[1] <= end:
-                    return span
+    kind, structured = rng.random(), kinds.block + kinds.node
+    if kind < structured:
+        found = _inside(syntax.blocks if kind < kinds.block else syntax.nodes, begin, end, rng)
+        if found is not None:
+            return found
+        kind = rng.uniform(structured, 1)
+    kind -= structured
     first, last = bisect_left(lines.starts, begin), bisect_right(lines.starts, end - 1) - 1
     if first > last:
         return _stretch(begin, end, rng)
@@ -104,19 +131,28 @@ def choose_span(
     else:
         return _stretch(begin, end, rng)
     indented = start + len(text[start:stop]) - len(text[start:stop].lstrip())
-    kind = rng.random()
-    if kind < 0.45:  # the rest of a line; one time in three all of it
-        return (indented if rng.random() < 0.35 else cursor(text, indented, stop, rng)), stop
-    if kind < 0.60:  # a piece inside a line
+    if kind < kinds.rest:  # one time in four all of the line
+        return (indented if rng.random() < 0.25 else cursor(text, indented, stop, rng)), stop
+    if kind < kinds.rest + kinds.piece:
         a = cursor(text, indented, stop, rng)
         return a, rng.randint(a + 1, stop)
-    if kind < 0.90:  # several lines, from the indentation or from inside the first one
+    if kind < kinds.rest + kinds.piece + kinds.lines:  # from the indentation or from inside the first one
         count = min(rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)), last - number)
         a = indented if rng.random() < 0.7 else cursor(text, indented, stop, rng)
         final = number + count
         b = lines.starts[final + 1] - 1 if final + 1 < len(lines.starts) else len(text)
         return a, max(min(b, end, a + LONGEST), a + 1)
     return _stretch(begin, end, rng)
+
+
+def _inside(spans: list[tuple[int, int]], begin: int, end: int, rng: random.Random) -> tuple[int, int] | None:
+    low, high = bisect_left(spans, (begin, 0)), bisect_right(spans, (end, 0))
+    for _ in range(4):
+        if low < high:
+            span = spans[rng.randrange(low, high)]
+            if span[1] <= end:
+                return span
+    return None
 
 
 def cursor(text: str, start: int, stop: int, rng: random.Random) -> int:
