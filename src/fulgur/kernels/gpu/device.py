@@ -62,7 +62,10 @@ class Module:
     """One loaded cubin and its kernels."""
 
     def __init__(self, cubin: bytes) -> None:
+        import torch
+
         self._cu = _driver()
+        torch.cuda.synchronize()  # the driver calls below need torch's context to exist and to be current
         self._module = _check(self._cu.cuModuleLoadData(cubin), "loading the GPU code")
         self._functions: dict[str, Any] = {}
 
