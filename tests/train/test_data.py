@@ -28,7 +28,7 @@ from fulgur.text.edit_format import (
 from fulgur.train import data
 from fulgur.train.documents import write_documents
 from fulgur.train.fim import Lines, choose_span, cursor, syntax_spans
-from fulgur.train.rows import load_rows, pack
+from fulgur.train.rows import WEIGHT_UNIT, load_rows, pack
 from fulgur.train.tokenizer import CodeTokenizer
 
 
@@ -155,7 +155,7 @@ def test_edit_rows_teach_answers_only(toy: Path) -> None:
     rows = load_rows(toy / "rows", "train-edits-")
     assert rows is not None
     tokens, weights = rows
-    taught = np.flatnonzero(weights[0])
+    taught = np.flatnonzero(weights[0] >= WEIGHT_UNIT)
     first = taught[0]
     assert tokens[0, first - 1] == SPECIAL_IDS[REWRITE] and SPECIAL_IDS[END] in tokens[0, taught]
 
@@ -166,3 +166,14 @@ def test_finished_shards_are_not_made_again(toy: Path) -> None:
     arguments = ["--corpus", str(toy / "corpus"), "--out", str(toy / "rows"), "--context", "256", "--processes", "1"]
     data.main(["code", *arguments, "--tokenizer", str(toy / "tokenizer.json")])
     assert file.stat().st_mtime_ns == before
+
+
+def test_a_part_of_the_corpus_is_a_pass(toy: Path, tmp_path: Path) -> None:
+    arguments = ["--corpus", str(toy / "corpus"), "--out", str(tmp_path), "--context", "256", "--processes", "1"]
+    arguments += ["--tokenizer", str(toy / "tokenizer.json"), "--parts", "2", "--passes", "2"]
+    data.main(["code", *arguments])
+    assert sorted(file.name for file in tmp_path.glob("train-*.tokens.npy")) == [
+        "train-code-0-00.tokens.npy",
+        "train-code-1-01.tokens.npy",
+    ]
+    assert {file.name for file in tmp_path.glob("*.done")} == {"code-0.done", "code-1.done"}

@@ -25,8 +25,8 @@ from fulgur.train.shapes import shape
 def trained(toy: Path) -> Path:
     run = toy
     pretrain.main(["--run", str(run), "--shape", "toy", "--steps", "30", "--warmup", "5", *OPTIONS])
-    anneal.main(["--run", str(run), "--steps", "12", *OPTIONS])
-    distil.main(["--run", str(run), "--shape", "toy-small", "--steps", "12", "--warmup", "2", *OPTIONS])
+    anneal.main(["--run", str(run), "--shape", "toy", "--steps", "12", *OPTIONS])
+    distil.main(["--run", str(run), "--shape", "toy-small", "--teacher-shape", "toy", "--steps", "12", *OPTIONS])
     for stage in ("anneal", "distil"):
         quantise.main(["--run", str(run), "--stage", stage, "--device", "cpu"])
         for precision in ("quantised", "bf16"):
@@ -135,7 +135,7 @@ def test_training_runs_on_a_bare_machine(toy: Path) -> None:
     code = (
         "import sys\n"
         "for name in ('msgspec', 'jinja2', 'llguidance', 'aiohttp', 'rich', 'transformers'): sys.modules[name] = None\n"
-        "import fulgur.train.data, fulgur.train.edits, fulgur.train.warm, fulgur.train.corpus, fulgur.train.plot\n"
+        "import fulgur.train.data, fulgur.train.edits, fulgur.train.attention, fulgur.train.corpus, fulgur.train.plot\n"
         "from fulgur.train import quantise\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

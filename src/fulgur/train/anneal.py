@@ -27,37 +27,43 @@ FIM_SHARE = 0.7  # of the rows that are not edits: dense fill-in-the-middle; the
 CODE_EMPHASIS = 0.5
 
 
-def mixture(rows: Path, device: torch.device, edit_share: float, *, epoch: int = 0, seed: int = 0) -> Mixture:
-    """The rows of annealing and distilling; code goes on with the pass `epoch`."""
+def mixture(rows: Path, device: torch.device, edit_share: float, *, seed: int = 0) -> Mixture:
+    """The rows of annealing and distilling."""
     code, fim, edits = (Stream(rows, kind, device, seed=seed) for kind in ("code", "fim", "edits"))
-    code.epoch = epoch
     other = 1 - edit_share
     shares = [(code, other * (1 - FIM_SHARE)), (fim, other * FIM_SHARE), (edits, edit_share)]
     return Mixture(shares, {"code": CODE_EMPHASIS})
 
 
 def stage(args: argparse.Namespace) -> Stage:
-    device = prepare(args)
-    before = checkpoint.load(args.run / args.start, device)
-    if before is None:
-        raise FulgurError(
-            f"{args.run / args.start}: no checkpoint to anneal", hint="Run `fulgur train pretrain` first."
-        )
-    model = Model(shape(before["shape"])).to(device)
-    model.load_state_dict(before["model"])
+    config = shape(args.shape)
+    device = prepare(args, config)
+    model = Model(config).to(device)
     model.strength.fill_(1.0)
     optimiser = Optimiser(
         model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
-    optimiser.restore(before["optimiser"])
-    data = mixture(args.run / "rows", device, args.edit_share, epoch=before["data"]["code"]["epoch"] + 1)
+
+    def begin() -> Mixture:
+        before = checkpoint.load(args.run / args.start, device)
+        if before is None:
+            raise FulgurError(
+                f"{args.run / args.start}: no checkpoint to anneal", hint="Run `fulgur train pretrain` first."
+            )
+        model.load_state_dict(before["model"])
+        optimiser.restore(before["optimiser"])
+        data = mixture(args.run / "rows", device, args.edit_share)
+        data.restore(before["data"])  # the rows go on where pretraining was
+        return data
+
     return Stage(
         "anneal",
-        before["shape"],
+        args.shape,
         model,
         compiled(model, args),
         optimiser,
-        data,
+        args.run / args.start / checkpoint.DONE,
+        begin,
         lambda _, progress: decay(progress),
         args,
     )
@@ -67,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fulgur train anneal", description="Anneal on edits, quantisation-aware.")
     add_arguments(parser)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
+    parser.add_argument("--shape", default="60M")
     parser.add_argument("--start", default="pretrain", help="the stage to go on from")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE, help="share of rows that are edits")
     stage(parser.parse_args(argv)).train()

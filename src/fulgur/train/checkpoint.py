@@ -10,6 +10,7 @@ import torch
 from fulgur.errors import FulgurError
 
 FILE = "checkpoint.pt"
+DONE = "done"  # appears beside the last checkpoint of a stage that ran to its end
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:

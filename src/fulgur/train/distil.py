@@ -20,6 +20,7 @@ from fulgur.train.optim import Optimiser, decay, warm_then_stable
 from fulgur.train.pretrain import add_rates
 from fulgur.train.prune import prune
 from fulgur.train.shapes import shape
+from fulgur.train.streams import Mixture
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
 CROSS_ENTROPY = 0.2  # share of the plain loss
@@ -42,27 +43,39 @@ class Distillation(nn.Module):
 
 
 def stage(args: argparse.Namespace) -> Stage:
-    device = prepare(args)
-    teacher_shape, weights = checkpoint.load_weights(args.run / args.teacher, device)
-    teacher = Model(shape(teacher_shape)).to(device)
-    teacher.load_state_dict(weights)
+    config = shape(args.teacher_shape)
+    device = prepare(args, config)
+    teacher = Model(config).to(device)
     teacher.strength.fill_(1.0)
     teacher.requires_grad_(False)
-    data = mixture(args.run / "rows", device, args.edit_share, seed=1)
     student = Model(shape(args.shape)).to(device)
-    tokens, _ = data.batch(min(args.micro, 16))
-    student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))
-    data.restore({})
     student.strength.fill_(1.0)
     optimiser = Optimiser(
         student, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
 
+    def begin() -> Mixture:
+        _, weights = checkpoint.load_weights(args.run / args.teacher, device)
+        teacher.load_state_dict(weights)
+        data = mixture(args.run / "rows", device, args.edit_share, seed=1)
+        tokens, _ = data.batch(min(args.micro, 16))
+        student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))
+        data.restore({})
+        return data
+
     def schedule(step: int, progress: float) -> float:
         return warm_then_stable(step, args.warmup) * decay(max(0.0, progress - DECAY_FROM) / (1 - DECAY_FROM))
 
     return Stage(
-        "distil", args.shape, student, compiled(Distillation(student, teacher), args), optimiser, data, schedule, args
+        "distil",
+        args.shape,
+        student,
+        compiled(Distillation(student, teacher), args),
+        optimiser,
+        args.run / args.teacher / checkpoint.DONE,
+        begin,
+        schedule,
+        args,
     )
 
 
@@ -73,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     add_arguments(parser)
     add_rates(parser, 3e-3, 2.5e-3, 0.1)
     parser.add_argument("--shape", default="30M")
+    parser.add_argument("--teacher-shape", default="60M")
     parser.add_argument("--teacher", default="anneal", help="the stage whose model teaches")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE)
     parser.add_argument("--warmup", type=int, default=30)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fulgur.model.config import ModelConfig
+from fulgur.train import attention
 
 GROUP = 64
 
@@ -72,9 +73,7 @@ class Layer(nn.Module):
         )
         q = rotate(rms_norm(q, self.q_norm, c.norm_eps), cos, sin).to(v.dtype)
         k = rotate(rms_norm(k, self.k_norm, c.norm_eps), cos, sin).to(v.dtype)
-        share = c.n_heads // c.n_kv_heads
-        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-        a = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        a = attention.attend(q, k, v)
         x = x + functional.linear(a.transpose(1, 2).reshape(batch, tokens, -1), rounded(self.o_proj))
         h = rms_norm(x, self.ffn_norm, c.norm_eps)
         gate, up = functional.linear(h, rounded(self.gate_proj, self.up_proj)).chunk(2, -1)
@@ -110,6 +109,10 @@ class Model(nn.Module):
     def logits(self, tokens: Tensor) -> Tensor:
         weight = fake_quantise(self.embed, self.head_bits, self.strength)
         x = functional.embedding(tokens, weight)
+        if (
+            x.is_cuda
+        ):  # under autocast: half the traffic of the residual; its sums round, the gradients of weights do not
+            x = x.bfloat16()
         cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for layer in self.layers:
             x = layer(x, cos, sin, self.strength)

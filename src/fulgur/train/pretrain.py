@@ -27,21 +27,28 @@ WARMUP = 100
 
 
 def stage(args: argparse.Namespace) -> Stage:
-    device = prepare(args)
-    model = Model(shape(args.shape)).to(device)
-    if args.init is not None:
-        model.load_state_dict(packed_weights(args.init, model))
+    config = shape(args.shape)
+    device = prepare(args, config)
+    model = Model(config).to(device)
     optimiser = Optimiser(
         model, matrix_rate=args.matrix_rate, vector_rate=args.vector_rate, weight_decay=args.weight_decay
     )
-    data = Mixture([(Stream(args.run / "rows", "code", device), 1.0)])
+    rows = args.run / "rows"
+
+    def begin() -> Mixture:
+        if args.init is not None:
+            model.load_state_dict(packed_weights(args.init, model))
+        shares = {"code": 1 - args.fim_share - args.edit_share, "fim": args.fim_share, "edits": args.edit_share}
+        return Mixture([(Stream(rows, kind, device), share) for kind, share in shares.items()])
+
     return Stage(
         "pretrain",
         args.shape,
         model,
         compiled(model, args),
         optimiser,
-        data,
+        rows / "code-0.done",
+        begin,
         lambda step, _: warm_then_stable(step, args.warmup),
         args,
     )
@@ -85,6 +92,8 @@ def main(argv: list[str] | None = None) -> int:
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="60M")
     parser.add_argument("--warmup", type=int, default=WARMUP)
+    parser.add_argument("--fim-share", type=float, default=0.0, help="share of rows with many completions")
+    parser.add_argument("--edit-share", type=float, default=0.0, help="share of rows that are edits")
     parser.add_argument("--init", type=Path, help="go on from this packed folder of the same shape")
     stage(parser.parse_args(argv)).train()
     return 0

@@ -37,7 +37,9 @@ class Stream:
 
     @property
     def available(self) -> bool:
-        return any(self.folder.glob(f"train-{self.kind}-*.tokens.npy"))
+        """Code is read pass by pass, when a pass is whole; of the others, any finished file will do."""
+        ready = f"{self.kind}-*.done" if self.kind == "code" else f"train-{self.kind}-*.tokens.npy"
+        return any(self.folder.glob(ready))
 
     def _finished(self) -> list[int]:
         return sorted(int(path.stem.rsplit("-", 1)[1]) for path in self.folder.glob(f"{self.kind}-*.done"))
@@ -89,18 +91,28 @@ class Stream:
 
 
 class Mixture:
-    """Batches with fixed shares of several streams; `emphasis` multiplies the loss weights of a kind of rows."""
+    """Batches with fixed shares of several streams; `emphasis` multiplies the loss weights of a kind of rows.
+
+    A stream whose rows are still being made joins when the first are there.
+    """
 
     def __init__(self, shares: list[tuple[Stream, float]], emphasis: dict[str, float] | None = None) -> None:
-        usable = [(stream, share) for stream, share in shares if share > 0 and stream.available]
-        if not usable:
-            raise FulgurError("there are no training rows", hint="Run `fulgur train data` first.")
-        total = sum(share for _, share in usable)
-        self.parts = [(stream, share / total) for stream, share in usable]
+        self.shares = [(stream, share) for stream, share in shares if share > 0]
         self.emphasis = emphasis or {}
+        self.parts: list[tuple[Stream, float]] = []
+        self._join()
+        if not self.parts:
+            raise FulgurError("there are no training rows", hint="Run `fulgur train data` first.")
+
+    def _join(self) -> None:
+        if len(self.parts) < len(self.shares):
+            usable = [(stream, share) for stream, share in self.shares if stream.available]
+            total = sum(share for _, share in usable)
+            self.parts = [(stream, share / total) for stream, share in usable]
 
     def batch(self, rows: int) -> tuple[Tensor, Tensor]:
         """tokens int64 and weights float32, [rows, context + 1], interleaved so that micro-batches are alike."""
+        self._join()
         counts = [round(share * rows) for _, share in self.parts]
         counts[0] = rows - sum(counts[1:])
         tokens, weights, places = [], [], []
@@ -114,10 +126,10 @@ class Mixture:
         return torch.cat(tokens)[order], torch.cat(weights)[order]
 
     def state(self) -> dict[str, dict[str, Any]]:
-        return {stream.kind: stream.state() for stream, _ in self.parts}
+        return {stream.kind: stream.state() for stream, _ in self.shares}
 
     def restore(self, states: dict[str, dict[str, Any]]) -> None:
-        for stream, _ in self.parts:
+        for stream, _ in self.shares:
             stream.restore(states.get(stream.kind, START))
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fulgur.errors import FulgurError
-from fulgur.train import checkpoint
+from fulgur.model.config import ModelConfig
+from fulgur.train import attention, checkpoint
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser
 from fulgur.train.streams import Mixture, heldout_rows
@@ -24,20 +25,29 @@ from fulgur.train.streams import Mixture, heldout_rows
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 # (step, progress from 0 to 1) -> multiple of the learning rate
 Schedule = Callable[[int, float], float]
+# Loads what the stage starts from into its model and optimiser, and opens its rows.
+Begin = Callable[[], Mixture]
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 128, micro: int = 32) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, rows: int = 64, micro: int = 32) -> None:
     parser.add_argument("--run", type=Path, required=True, help="the run's folder; rows are in RUN/rows")
     parser.add_argument(
         "--minutes", type=float, default=None, help="wall-clock budget of this stage, compiling included"
     )
+    parser.add_argument("--until", type=float, default=None, help="end at this time (Unix seconds) instead")
     parser.add_argument("--steps", type=int, default=None, help="number of steps, instead of a time budget")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        help="compile first, then wait so many seconds for what the stage starts from",
+    )
     parser.add_argument("--rows", type=int, default=rows, help="rows a step")
     parser.add_argument("--micro", type=int, default=micro, help="rows at a time on the device")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--checkpoint-seconds", type=float, default=120.0)
-    parser.add_argument("--evaluate-seconds", type=float, default=60.0)
+    parser.add_argument("--evaluate-seconds", type=float, default=90.0)
     parser.add_argument(
         "--stop-after", type=int, default=None, help="end early after this step, as if cut off (for tests of resuming)"
     )
@@ -50,7 +60,8 @@ class Stage:
     model: Model
     loss: Loss
     optimiser: Optimiser
-    data: Mixture
+    needs: Path  # the file that shows that the stage can begin
+    begin: Begin
     schedule: Schedule
     args: argparse.Namespace
 
@@ -65,14 +76,16 @@ class Stage:
 class Run:
     def __init__(self, stage: Stage) -> None:
         args = stage.args
-        if (args.minutes is None) == (args.steps is None):
-            raise FulgurError("give either --minutes or --steps")
+        if sum(value is not None for value in (args.minutes, args.until, args.steps)) != 1:
+            raise FulgurError("give either --minutes, --until or --steps")
         if args.rows % args.micro:
             raise FulgurError(f"--rows {args.rows} is not a multiple of --micro {args.micro}")
         self.stage, self.args = stage, args
         self.device = torch.device(args.device)
         self.began = time.monotonic()
         self.step, self.tokens, self.spent = 0, 0, 0.0  # spent: seconds of training before this process
+        self.data: Mixture
+        self.deadline = self.began + (args.until or 0.0) - time.time()
         self.stopping = False
         stage.folder.mkdir(parents=True, exist_ok=True)
         self.log = (stage.folder / "losses.jsonl").open("a")
@@ -84,7 +97,7 @@ class Run:
             return False
         self.stage.model.load_state_dict(state["model"])
         self.stage.optimiser.restore(state["optimiser"])
-        self.stage.data.restore(state["data"])
+        self.data.restore(state["data"])
         self.step, self.tokens, self.spent = state["step"], state["tokens"], state["spent"]
         self.say({"resumed_at": self.step})
         return bool(state["done"])
@@ -94,13 +107,15 @@ class Run:
             "shape": self.stage.shape,
             "model": self.stage.model.state_dict(),
             "optimiser": self.stage.optimiser.state(),
-            "data": self.stage.data.state(),
+            "data": self.data.state(),
             "step": self.step,
             "tokens": self.tokens,
-            "spent": self.spent + time.monotonic() - self.began,
+            "spent": self.spent + time.monotonic() - getattr(self, "first_step_ended", time.monotonic()),
             "done": done,
         }
         checkpoint.save(self.stage.folder, state)
+        if done:
+            (self.stage.folder / checkpoint.DONE).touch()
 
     def say(self, row: dict[str, Any]) -> None:
         """One line of the log; the same line is the status to poll."""
@@ -114,15 +129,15 @@ class Run:
     def progress(self) -> float:
         if self.args.steps is not None:
             return self.step / self.args.steps
-        start = getattr(self, "first_step_ended", self.began)
-        earlier = self.spent
-        total = 60.0 * self.args.minutes
-        # Compiling counts against the budget but not as progress: the schedule is spread over what is left.
-        return min(1.0, (earlier + time.monotonic() - start) / max(total - (start - self.began), 1.0))
+        # Compiling and waiting count against the budget but not as progress: the schedule is spread over what is left.
+        start = getattr(self, "first_step_ended", time.monotonic())
+        end = self.began + 60.0 * self.args.minutes if self.args.minutes is not None else self.deadline
+        done = self.spent + time.monotonic() - start
+        return min(1.0, done / max(self.spent + end - start, 1.0)) if end > time.monotonic() else 1.0
 
     def take_step(self, scale: float) -> Tensor:
         args = self.args
-        tokens, weights = self.stage.data.batch(args.rows)
+        tokens, weights = self.data.batch(args.rows)
         weights = weights[:, 1:]
         total = weights.sum().clamp_min(1.0)
         loss_sum = torch.zeros((), device=self.device)
@@ -138,6 +153,37 @@ class Run:
         self.stage.model.zero_grad(set_to_none=True)
         self.tokens += tokens[:, 1:].numel()
         return loss_sum / total
+
+    def heat(self) -> None:
+        """Compile on random tokens, before there is anything to learn; without the fast attention if that fails."""
+        config, args = self.stage.model.config, self.args
+        tokens = torch.randint(24, config.vocab_size, (args.micro, config.max_context + 1), device=self.device)
+        weights = torch.ones((args.micro, config.max_context), device=self.device)
+        for plain in (False, True):
+            try:
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                    loss = self.stage.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), weights)
+                (loss / weights.numel()).backward()
+                norms = [p.grad.norm() for p in self.stage.model.parameters() if p.grad is not None]
+                if not torch.stack([loss.detach(), *norms]).isfinite().all():
+                    raise FulgurError("the compiled step gives values that are not numbers")
+                break
+            except Exception as problem:
+                if plain or not attention.fast():
+                    raise
+                self.say({"fast_attention_failed": repr(problem)[:300].replace("\n", " ")})
+                attention.use_plain()
+                torch._dynamo.reset()
+        self.stage.model.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        self.say({"compiled_seconds": round(time.monotonic() - self.began, 1), "attention": attention.name()})
+
+    def wait(self) -> None:
+        until = time.monotonic() + self.args.wait
+        while not self.stage.needs.exists() and time.monotonic() < until and not self.stopping:
+            time.sleep(0.2)
 
     @torch.no_grad()
     def heldout(self) -> dict[str, float]:
@@ -157,10 +203,17 @@ class Run:
         return result
 
     def go(self) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
+        if (self.stage.folder / checkpoint.DONE).exists():
+            self.say({"already": "done"})
+            return
+        if self.args.wait:
+            self.heat()
+            self.wait()
+        self.data = self.stage.begin()
         if self.restore():
             self.say({"already": "done"})
             return
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
         saved = evaluated = logged = time.monotonic()
         logged_tokens = self.tokens
         while self.progress() < 1.0 and not self.stopping:
@@ -198,17 +251,20 @@ class Run:
             if self.step == self.args.stop_after:
                 self.save()
                 return
+        self.save(done=not self.stopping)  # before anything else: the next stage waits for it
         self.say(
             {"tokens": self.tokens, "seconds": round(self.spent + time.monotonic() - self.began, 1), **self.heldout()}
         )
-        self.save(done=not self.stopping)
 
 
 def compiled(function: Any, args: argparse.Namespace) -> Any:
     return torch.compile(function, dynamic=False) if args.compile else function
 
 
-def prepare(args: argparse.Namespace) -> torch.device:
+def prepare(args: argparse.Namespace, config: ModelConfig) -> torch.device:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    return torch.device(args.device)
+    device = torch.device(args.device)
+    if device.type == "cuda":
+        attention.choose(config, device)
+    return device

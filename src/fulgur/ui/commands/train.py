@@ -10,7 +10,6 @@ STAGES = {
     "corpus": "installed packages and the archive to the corpus",
     "tokenizer": "train the tokenizer",
     "data": "documents and edits to rows of tokens",
-    "warm": "rehearse the GPU stages on random rows",
     "pretrain": "pretrain on code with fill-in-the-middle",
     "anneal": "anneal on edits, quantisation-aware",
     "distil": "distil the small model from the large one",
