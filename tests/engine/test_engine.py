@@ -201,7 +201,7 @@ def test_text_held_back_goes_out_with_the_steer(tokenizer: Tokenizer) -> None:
 
 
 def test_a_kept_request_rests_and_goes_on(engine: Engine) -> None:
-    request = replace(ask([1, 2, 3]), keep=True)
+    request = replace(ask([1, 2, 3]), keep=True, speculate=False)
     request_id = engine.submit(request)
     first = drain(engine)[request_id, 0]
     assert first.reason == "length" and not engine.busy and request_id in engine._requests

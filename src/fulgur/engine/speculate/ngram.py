@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from fulgur.engine.speculate.adapt import Acceptance
+from fulgur.engine.speculate.acceptance import Acceptance
 
-MATCH = 3  # tokens that must agree before a guess is made
+MATCH = (3, 1)  # tokens that must agree for a guess, the best first
+_FAR = 16  # tokens compared backwards from a place that was found
+PRIOR = (0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 
 class NgramDrafter:
-    """Looks the end of the sequence up in the sequence itself. Each new token costs one dictionary entry.
+    """Looks the end of the sequence up in the sequence itself. Each new token costs one entry a length.
 
     Once an earlier place is found it is followed as long as it agrees, so that long copies stay on one track.
     """
 
-    def __init__(self, tokens: list[int]) -> None:
-        self.run = -1
-        self.acceptance = Acceptance()
+    def __init__(self, tokens: list[int], acceptance: Acceptance | None = None) -> None:
+        self.run = -1  # tokens that agree, less one
+        self.acceptance = acceptance or Acceptance(PRIOR)
         self._tokens = tokens
-        self._after: dict[tuple[int, ...], int] = {}  # the last MATCH tokens -> the place after their last occurrence
+        # The last few tokens -> the place after their last occurrence, for each number of them.
+        self._after: list[dict[tuple[int, ...], int]] = [{} for _ in MATCH]
         self._seen = 0
         self._cursor = 0
 
     def follow(self) -> None:
         """Take in the tokens that came since the last call."""
-        if self._seen == 0:
-            self._index_all()
-        tokens, after = self._tokens, self._after
-        for at in range(self._seen, len(tokens)):
-            token = tokens[at]
-            if self.run >= 0:
-                hit = tokens[self._cursor] == token
+        tokens, seen, count = self._tokens, self._seen, len(self._tokens)
+        if count == seen:
+            return
+        if self.run >= 0:
+            cursor = self._cursor
+            for at in range(seen, count):
+                hit = tokens[cursor] == tokens[at]
                 self.acceptance.note(self.run, hit)
-                if hit:
-                    self._cursor += 1
-                    self.run += 1
-                else:
+                if not hit:
                     self.run = -1
-            key = tuple(tokens[at + 1 - MATCH : at + 1]) if at + 1 >= MATCH else ()
-            if key:
-                if self.run < 0:
-                    place = after.get(key)
-                    if place is not None:
-                        self._cursor, self.run = place, 0
-                after[key] = at + 1
-        self._seen = len(tokens)
+                    break
+                cursor += 1
+                self.run += 1
+            self._cursor = cursor
+        self._index(seen, count - 1)
+        if self.run < MATCH[0] - 1:
+            self._look_up(count)
+        self._index(count - 1, count)
+        self._seen = count
 
     def draft(self, limit: int) -> list[int]:
         """What stood after the earlier place; a loop that reaches the present goes round again."""
@@ -55,10 +56,27 @@ class NgramDrafter:
             draft.append(draft[cursor + len(draft) - len(tokens)])
         return draft
 
-    def _index_all(self) -> None:
-        """All but the last token at once: a long prompt is indexed in bulk."""
-        tokens, count = self._tokens, len(self._tokens) - 1
-        if count >= MATCH:
-            keys = zip(*(tokens[i : count + 1 - MATCH + i] for i in range(MATCH)), strict=True)
-            self._after = dict(zip(keys, range(MATCH, count + 1), strict=True))
-        self._seen = max(count, 0)
+    def _look_up(self, count: int) -> None:
+        tokens = self._tokens
+        for length, after in zip(MATCH, self._after, strict=True):
+            if length <= self.run + 1:
+                return
+            place = after.get(tuple(tokens[count - length : count]))
+            if place is not None:
+                agree = length
+                if length == MATCH[0]:
+                    while agree < min(_FAR, place) and tokens[place - agree - 1] == tokens[count - agree - 1]:
+                        agree += 1
+                self._cursor, self.run = place, agree - 1
+                return
+
+    def _index(self, first: int, end: int) -> None:
+        """The places after the tokens from `first` up to `end`, in bulk."""
+        tokens = self._tokens
+        for length, after in zip(MATCH, self._after, strict=True):
+            start = max(first, length - 1)
+            if end - start == 1:
+                after[tuple(tokens[end - length : end])] = end
+            elif end > start:
+                keys = zip(*(tokens[start + 1 - length + i : end + 1 - length + i] for i in range(length)), strict=True)
+                after.update(zip(keys, range(start + 1, end + 1), strict=True))

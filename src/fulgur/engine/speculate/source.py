@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fulgur.engine.speculate.adapt import Acceptance
+from fulgur.engine.speculate.acceptance import Acceptance
 
 _WINDOW = 64  # source tokens after the parting that are searched first
 _BACK = 8  # tokens compared backwards from a meeting place
@@ -19,6 +19,8 @@ _SURE = 3  # tokens in agreement that settle a meeting
 _WIDE = 4  # tokens that must agree for a meeting anywhere in the source
 _BLIND = 2  # tokens after a parting for which a one-to-one substitution is guessed
 _LONGEST = 12  # tokens of a substitution that is remembered
+_CONFIDENT = 8  # right guesses that a beginning counts for: most edits begin as the original does
+PRIOR = (0.3, 0.5, 0.7, 0.85, 0.92, 0.95, 0.965, 0.975)
 
 
 @dataclass(slots=True)
@@ -33,9 +35,9 @@ class Rename:
 class SourceDrafter:
     """Follows `tokens` from its present end on, against `source`."""
 
-    def __init__(self, source: list[int], tokens: list[int]) -> None:
-        self.run = 0
-        self.acceptance = Acceptance()
+    def __init__(self, source: list[int], tokens: list[int], acceptance: Acceptance | None = None) -> None:
+        self.run = _CONFIDENT
+        self.acceptance = acceptance or Acceptance(PRIOR)
         self._source = source
         self._tokens = tokens
         self._seen = len(tokens)
@@ -51,13 +53,35 @@ class SourceDrafter:
         """Follow the source from its beginning."""
         self._seen = len(self._tokens)
         self._arrive(0)
-        self._parted, self._learning, self.run = None, None, 0
+        self._parted, self._learning, self.run = None, None, _CONFIDENT
 
     def follow(self) -> None:
         """Take in the tokens that came since the last call."""
-        for at in range(self._seen, len(self._tokens)):
-            self._take(at)
-        self._seen = len(self._tokens)
+        seen, count = self._seen, len(self._tokens)
+        if seen == count:
+            return
+        if not self._copied(seen, count):
+            for at in range(seen, count):
+                self._take(at)
+        self._seen = count
+
+    def _copied(self, seen: int, count: int) -> bool:
+        """The usual case at once: all that came is what the source says, and nothing of it was ever renamed."""
+        if self.run < 0 or self._rename is not None:
+            return False
+        cursor = self._cursor
+        end = cursor + count - seen
+        expected = self._source[cursor : end + 1]  # and the token after them, where a rename may begin
+        if end >= len(self._source) or expected[:-1] != self._tokens[seen:]:
+            return False
+        if self._renames and not self._renames.keys().isdisjoint(expected):
+            return False
+        self.acceptance.note_hits(self.run, count - seen)
+        self.run += count - seen
+        self._cursor = end
+        if self._parted is not None and self.run >= _SURE:
+            self._settle()
+        return True
 
     def draft(self, limit: int) -> list[int]:
         """The source from the cursor on, with what was renamed so far."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from fulgur.engine.speculate.adapt import Acceptance, StepCost
+from fulgur.engine.speculate.acceptance import LEVEL, SETTLED, Acceptance
+from fulgur.engine.speculate.cost import StepCost
+from fulgur.engine.speculate.ngram import PRIOR as NGRAM_PRIOR
 from fulgur.engine.speculate.ngram import NgramDrafter
+from fulgur.engine.speculate.source import PRIOR as SOURCE_PRIOR
 from fulgur.engine.speculate.source import SourceDrafter
+
+_TRUSTED = 8  # right guesses in a row after which nobody else is asked
+_VALID = 16  # steps for which a choice of length holds, if no guess was wrong and no step a surprise
+_Choice: TypeAlias = tuple[tuple[int, int, int], int, int, float]  # what it depends on, until which turn, length, gain
 
 
 class Drafter(Protocol):
     """Follows a sequence's token list (which only grows) and guesses what comes next.
 
     `run` is how many guesses in a row were right, -1 without a guess. A drafter counts in `acceptance` whether each
-    next token was the one it expected, asked or not: the length of a draft needs no experiment.
+    next token was the one it expected, asked or not: what is accepted needs no experiment, only what a step costs.
     """
 
     run: int
@@ -30,25 +37,47 @@ class Speculator:
     def __init__(self, tokens: list[int], source: list[int] | None, cost: StepCost, max_draft: int) -> None:
         self._cost = cost
         self._max_draft = max_draft
-        self.drafters: list[Drafter] = [NgramDrafter(tokens)]
+        self.drafters: list[Drafter] = [NgramDrafter(tokens, cost.acceptance("ngram", NGRAM_PRIOR))]
         if source:
-            self.drafters.insert(0, SourceDrafter(source, tokens))
+            self.drafters.insert(0, SourceDrafter(source, tokens, cost.acceptance("source", SOURCE_PRIOR)))
+        self._choices: list[dict[int, _Choice]] = [{} for _ in self.drafters]
 
     def draft(self, limit: int, others: int = 0) -> list[int]:
         """At most `limit` guesses that are worth their rows, when the step already has `others` sequences besides."""
         limit = min(limit, self._max_draft)
+        if limit <= 0:
+            return []
         best: list[int] = []
         best_gain = 0.0
-        for drafter in self.drafters:
+        for drafter, choices in zip(self.drafters, self._choices, strict=True):
             drafter.follow()
-            if drafter.run >= 0 and limit > 0:
-                chance = drafter.acceptance.chance(drafter.run)
-                length, gain = self._cost.best_length(chance, limit, others)
-                if gain > best_gain:
-                    draft = drafter.draft(length)
-                    if draft:
-                        best, best_gain = draft, gain
+            run = drafter.run
+            if run < 0:
+                continue
+            length, gain = self._choose(drafter.acceptance, choices, run, limit, others)
+            if gain > best_gain:
+                draft = drafter.draft(length)
+                if draft:
+                    best, best_gain = draft, gain
+            if run >= _TRUSTED:
+                break
         return best
+
+    def _choose(
+        self, acceptance: Acceptance, choices: dict[int, _Choice], run: int, limit: int, others: int
+    ) -> tuple[int, float]:
+        """The best length, from memory where little has changed."""
+        level = LEVEL[run] if run < SETTLED else -1
+        cost = self._cost
+        state = (acceptance.misses, cost.surprises, others)
+        known = choices.get(level)
+        if known is not None and known[0] == state and cost.turn < known[1]:
+            return min(known[2], limit), known[3]
+        trials = cost.trials
+        length, gain = cost.best_length(acceptance, run, self._max_draft, others)
+        if cost.trials == trials:  # what is only tried is tried once
+            choices[level] = (state, cost.turn + _VALID, length, gain)
+        return min(length, limit), gain
 
     def restart(self) -> None:
         """After a steer the answer begins anew: the source region is followed from its start."""

@@ -1,0 +1,186 @@
+"""What a step costs by its number of rows, and which draft length pays.
+
+Only speed depends on these estimates, never the output.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from math import log2
+from time import perf_counter
+
+import numpy as np
+
+from fulgur.engine.runtime import Runtime
+from fulgur.engine.speculate.acceptance import LEVEL, SETTLED, Acceptance
+
+# The rows of steps that are considered. Kernels take rows in blocks of 4, 12 or 16: widths that fill them.
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+_INDEX = {width: i for i, width in enumerate(WIDTHS)}
+_DEFAULT_SLOPE = 0.08  # a further row costs this share of a step, until it is measured
+_OVERHEAD = 50e-6  # seconds of the engine's own work around a step
+_LEAST = 1.05  # a draft must promise this much more than none: estimates are not that good,
+_WORTH = 1.01  # and a longer one this much more than a shorter
+_GAIN, _AGING = (
+    0.1,
+    400.0,
+)  # weight of a new measurement of a width: this, and more by steps since the last one over this
+_USUAL = 0.1  # a difference that says nothing of other widths
+_OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not
+_EXPLORE = 0.01  # share of the time that may be lost to trying widths that seem too dear
+_HOPE = 0.2  # a width is tried again if it promises this share of the best rate or more
+_HOPELESS = 0.05  # a draft that is right less often needs no further guess
+# A width tells something of its neighbours: whether memory or arithmetic was slow then.
+_SHARED = [[1.0 if a == b else 0.8 * 0.6 ** abs(log2(a / b)) for b in WIDTHS] for a in WIDTHS]
+_TIMES = [[-(-b // a) for b in WIDTHS] for a in WIDTHS]  # steps of a that do the work of one of b
+
+
+class StepCost:
+    """Seconds of a step by width: measured at start, then learnt from every step that is run.
+
+    Each width has an estimate of its own, because what changes seldom changes all alike: a cache lost to a neighbour
+    makes one row dearer and leaves twelve as they were. A width that seems too dear and has not been run for long is
+    tried again, as far as a small budget allows: a bad measurement does not last, and looking for one costs little.
+    """
+
+    def __init__(self, seconds: dict[int, float] | None = None) -> None:
+        """`seconds`: measured times of some widths, with that of one row among them."""
+        self.turn = 0  # steps observed
+        self.surprises = 0  # and those among them that took unusually long or short
+        self.trials = 0  # lengths chosen only to learn what they cost
+        self._known = seconds is not None
+        self._seconds = _interpolate(seconds or {1: 1.0})
+        self._seen = [0] * len(WIDTHS)  # steps of that width, as long as they are few
+        self._last = [0] * len(WIDTHS)  # the turn of the last one
+        self._patience = [_OLD] * len(WIDTHS)  # turns without one after which it is tried again
+        self._budget = 0.0  # seconds
+        self._heirs: dict[str, Acceptance] = {}
+
+    def acceptance(self, kind: str, prior: tuple[float, ...]) -> Acceptance:
+        """For a new sequence's drafter: starts from what the last one of its kind has seen."""
+        made = Acceptance(self._heirs.get(kind, prior))
+        self._heirs[kind] = made
+        return made
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step of `rows` rows, all of them decoding, took this long."""
+        i = _INDEX.get(rows)
+        if i is None:
+            return
+        costs = self._seconds
+        if not self._known:
+            self._known = True
+            scale = seconds / costs[i]
+            for j, cost in enumerate(costs):
+                costs[j] = cost * scale
+        else:
+            # A pause of the machine is not a cost: one outlier moves the estimate a little, never much.
+            surprise = min(seconds / costs[i], 2.0) - 1.0
+            gain = _GAIN + (self.turn - self._last[i]) / _AGING
+            if (seen := self._seen[i]) < 1 / _GAIN:
+                self._seen[i] = seen + 1
+                gain += 1 / (seen + 2)
+            move = surprise * min(gain, 0.7)
+            if abs(surprise) > _USUAL:
+                self.surprises += 1
+                if surprise < 0:
+                    self._patience = [_OLD] * len(WIDTHS)
+                share = _SHARED[i]
+                for j, cost in enumerate(costs):
+                    costs[j] = cost + cost * move * share[j]
+            else:
+                costs[i] += costs[i] * move
+            # Where older estimates contradict this one, it holds: more rows never cost less, nor more than that many
+            # steps of this width would.
+            here, times = costs[i], _TIMES[i]
+            for j in range(i + 1, len(costs)):
+                cost = costs[j]
+                if cost < here:
+                    costs[j] = here
+                elif cost > here * times[j]:
+                    costs[j] = here * times[j]
+            for j in range(i - 1, -1, -1):
+                if costs[j] <= here:
+                    break
+                costs[j] = here
+        self.turn += 1
+        self._last[i] = self.turn
+        self._budget = min(self._budget + _EXPLORE * seconds, 4 * self._seconds[-1])
+
+    def seconds(self, rows: int) -> float:
+        """The estimate for any number of rows; never more than for a wider step."""
+        i = _INDEX.get(rows)
+        if i is not None:
+            return self._seconds[i]
+        if rows > WIDTHS[-1]:
+            return self._seconds[-1] * rows / WIDTHS[-1]
+        i = bisect(WIDTHS, rows)
+        low, high = self._seconds[i - 1], self._seconds[i]
+        return low + (high - low) * (rows - WIDTHS[i - 1]) / (WIDTHS[i] - WIDTHS[i - 1])
+
+    def best_length(self, acceptance: Acceptance, run: int, limit: int, others: int = 0) -> tuple[int, float]:
+        """The draft length with the most tokens a second, and how much it gains over none (0 when it gains nothing).
+
+        The draft comes after `run` right guesses. `others` further sequences in the step are taken to draft as much.
+        """
+        costs = [self.seconds((others + 1) * width) for width in WIDTHS] if others else self._seconds
+        chances = acceptance.chances()
+        base = costs[0] + _OVERHEAD
+        tokens = reached = 1.0  # what the step is expected to yield; the chance that all of the draft is right
+        best, most, bar = 0, 1.0, _LEAST
+        trial, hope, yielded = 0, _HOPE, 0.0
+        at = run
+        for i in range(1, len(WIDTHS)):
+            length = WIDTHS[i] - 1
+            if length > limit or reached < _HOPELESS:
+                break
+            while at < run + length:
+                reached *= chances[LEVEL[at] if at < SETTLED else -1]
+                tokens += reached
+                at += 1
+            rate = tokens * base / (costs[i] + _OVERHEAD)
+            if rate > bar:
+                best, most, bar = length, rate, rate * _WORTH
+            elif rate > hope * most and self.turn - self._last[i] > self._patience[i]:
+                trial, hope, yielded = i, rate / most, tokens
+        if trial and not others:
+            loss = yielded * base / most * (1 / hope - 1)
+            if loss < self._budget:
+                self._budget -= loss
+                self.trials += 1
+                self._patience[trial] = min(2 * self._patience[trial], _LONG)
+                return WIDTHS[trial] - 1, most
+        return best, most - 1.0
+
+
+def _interpolate(seconds: dict[int, float]) -> list[float]:
+    """Every width from the measured ones; beyond them rows cost what they cost between the last two."""
+    rows = sorted(seconds)
+    last = seconds[rows[-1]]
+    slope = (last - seconds[rows[0]]) / (rows[-1] - rows[0]) if len(rows) > 1 else _DEFAULT_SLOPE * last
+    known = [min(seconds[other] for other in rows if other >= row) for row in rows]  # a wider step bounds a narrower
+    return [float(np.interp(width, rows, known)) + slope * max(width - rows[-1], 0) for width in WIDTHS]
+
+
+def measure_cost(runtime: Runtime, budget: float = 0.1) -> StepCost:
+    """Time steps of a few widths on an idle runtime (its cache holds nothing yet), within about `budget` seconds."""
+    order = (1, 1, 4, 12, 2, 8, 24, 3, 16, 32)  # a large model is measured in part: the telling widths first
+    most = max(order)
+    blocks = -(-most // runtime.block_tokens)
+    if runtime.kv_blocks < blocks or runtime.max_context < most:
+        return StepCost()
+    table = np.arange(blocks, dtype=np.int32)[None, :]
+    position = np.arange(most, dtype=np.int32)
+    zeros = np.zeros(most, np.int32)
+    best: dict[int, float] = {}
+    end = perf_counter() + budget
+    for _ in range(6):
+        for width in order:
+            rows = slice(0, width)
+            start = perf_counter()
+            runtime.step(zeros[rows], position[rows], zeros[rows], table, position[rows])
+            now = perf_counter()
+            best[width] = min(best.get(width, now - start), now - start)
+            if now > end:
+                return StepCost(best)
+    return StepCost(best)
