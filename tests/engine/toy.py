@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fulgur.engine.gumbel import Gumbel, mix
+
 _A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
@@ -87,3 +89,73 @@ class ToyRuntime:
 
     def close(self) -> None:
         pass
+
+
+class StreamingToy(ToyRuntime):
+    """The same model with a decode loop of its own, which is up to `ahead` tokens further than what was read."""
+
+    def __init__(self, *args, ahead: int = 5, **more) -> None:
+        super().__init__(*args, **more)
+        self.ahead = ahead
+        self.streams: list[ToyStream] = []
+        self._gumbel = Gumbel(self.vocab_size)
+
+    def step(self, *args):
+        assert all(stream.ended for stream in self.streams), "a step while the device runs by itself"
+        return super().step(*args)
+
+    def copy_block(self, source: int, target: int) -> None:
+        assert all(stream.ended for stream in self.streams), "a copy while the device runs by itself"
+        super().copy_block(source, target)
+
+    def stream(self, token, position, table, stop, limit, draw=None):
+        assert limit > 0 and (table[: (position + limit - 1) // 64 + 1] >= 0).all(), "no room for the run"
+        assert all(stream.ended for stream in self.streams)
+        self.streams.append(ToyStream(self, token, position, table.copy(), set(stop), limit, draw))
+        return self.streams[-1]
+
+    def next_token(self, token: int, position: int, table: np.ndarray, draw) -> int:
+        """One step of the loop."""
+        row = (np.array([v], np.int32) for v in (token, position, 0))
+        logits = np.zeros((1, self.vocab_size), np.float32)
+        steps, rows = self.steps, self.rows
+        (best,) = ToyRuntime.step(self, *row, table[None], np.zeros(1, np.int32), logits)
+        self.steps, self.rows = steps, rows
+        if draw is None:
+            return int(best)
+        return int((logits[0] * np.float32(draw[0]) + self._gumbel.noise(mix(draw[1] + position + 1))).argmax())
+
+
+class ToyStream:
+    def __init__(self, runtime, token, position, table, stop, limit, draw) -> None:
+        self.ended = False
+        self.made: list[int] = []
+        self.finished = False
+        self._runtime, self._token, self._position, self._table = runtime, token, position, table
+        self._stop, self._limit, self._draw, self._read = stop, limit, draw, 0
+        self._noise = np.random.default_rng(position)
+
+    def read(self) -> list[int]:
+        if self.ended:
+            return []
+        self._advance(1 + int(self._noise.integers(0, self._runtime.ahead + 1)))
+        told = int(self._noise.integers(self._read + 1, len(self.made) + 1)) if not self.finished else len(self.made)
+        tokens, self._read = self.made[self._read : told], told
+        self.ended = self.finished
+        return tokens
+
+    def stop(self) -> list[int]:
+        if self.ended:
+            return []
+        self._advance(1)  # the step under way is finished
+        self.ended = True
+        return self.made[self._read :]
+
+    def _advance(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.finished or len(self.made) - self._read > self._runtime.ahead:
+                return
+            self._token = self._runtime.next_token(self._token, self._position, self._table, self._draw)
+            self._position += 1
+            self.made.append(self._token)
+            self.finished = self._token in self._stop or len(self.made) == self._limit

@@ -9,6 +9,7 @@ from fulgur.engine.cache import Cache
 from fulgur.engine.decode import accept, plan_decode
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
 from fulgur.engine.events import Event, Started, Steered
+from fulgur.engine.loop import DeviceLoop
 from fulgur.engine.params import GenerateRequest, check_tokens
 from fulgur.engine.prefill import plan_prefill
 from fulgur.engine.request import Request, RequestMaker
@@ -41,7 +42,10 @@ class Engine:
         self.cache = Cache(runtime)
         self.scheduler = Scheduler(self.cache, self.context, max_sequences)
         self._batch = Batch(runtime, self.context, self.scheduler.tables)
-        self._maker = RequestMaker(tokenizer, runtime.vocab_size, self.context, self.cost, max_draft)
+        self._loop = DeviceLoop(runtime, self.cache, self.cost)
+        self._maker = RequestMaker(
+            tokenizer, runtime.vocab_size, self.context, self.cost, max_draft, draws=hasattr(runtime, "stream")
+        )
         self._requests: dict[str, Request] = {}
         self._resting: dict[str, None] = {}  # kept requests that have finished, oldest first
         self._events: list[Event] = []
@@ -65,12 +69,24 @@ class Engine:
         return request_id
 
     def step(self) -> list[Event]:
-        """Plan the rows of this step, run them, take their results, report what happened."""
-        batch, scheduler = self._batch, self.scheduler
+        """Plan the rows of this step, run them, take their results, report what happened.
+
+        A sequence that decodes alone on a device with a loop of its own: wait for its next tokens instead.
+        """
+        batch, scheduler, loop = self._batch, self.scheduler, self._loop
+        if loop.sequence is not None:
+            if scheduler.waiting:
+                self._settle(loop.leave(self._events))
+            else:
+                return self._follow_loop()
         batch.clear()
         plan_decode(scheduler, batch)
         if scheduler.waiting or len(batch.entries) < len(scheduler.running):
             plan_prefill(scheduler, batch, self._admitted)
+        if batch.rows == batch.wanted == len(scheduler.running) == 1 and not scheduler.waiting:
+            sequence = batch.entries[0].sequence
+            if sequence.computed + 1 == len(sequence.tokens) and not sequence.followers and loop.start(sequence):
+                return self._follow_loop()
         if batch.rows:
             start = perf_counter()
             best = batch.run()
@@ -89,6 +105,8 @@ class Engine:
             return False
         self._resting.pop(request_id, None)
         now = perf_counter()
+        if self._loop.sequence in request.sequences:
+            self._loop.leave(None)
         for sequence in request.sequences:
             if sequence.finished is None:
                 self.scheduler.leave(sequence)
@@ -106,6 +124,8 @@ class Engine:
         targets = [s for s in request.sequences if s.finished is None] or request.sequences
         check_tokens(tokens, self.runtime.vocab_size, "steer")
         self._check_length(max(len(s.tokens) for s in targets) + len(tokens), "text with the steer", 1)
+        if self._loop.sequence in targets:
+            self._loop.leave(None)
         for sequence in targets:
             text = self._maker.steer(sequence, request.request, tokens)
             done = sequence.usage.completion_tokens
@@ -120,6 +140,8 @@ class Engine:
         self._requests.clear()
         self._resting.clear()
         self._events.clear()
+        if self._loop.sequence is not None:
+            self._loop.leave(None)
         self.scheduler = Scheduler(self.cache, self.context, 1)
         self.runtime.close()
 
@@ -154,6 +176,23 @@ class Engine:
             self._fork(sequence, entry, best, now)
         if sequence.finished is not None:
             self._finish(sequence, now)
+
+    def _follow_loop(self) -> list[Event]:
+        """The next tokens of the sequence on the device."""
+        sequence = self._loop.sequence
+        assert sequence is not None
+        self._loop.read(self._events)
+        if self._loop.sequence is None:
+            self._settle(sequence)
+        events, self._events = self._events, []
+        return events
+
+    def _settle(self, sequence: Sequence) -> None:
+        """The device let go of a sequence: share its full blocks, and close it if it has finished."""
+        if sequence.computed >= sequence.full_at:
+            self.scheduler.commit(sequence)
+        if sequence.finished is not None:
+            self._finish(sequence, perf_counter())
 
     def _fork(self, leader: Sequence, entry: Entry, best: list[int], now: float) -> None:
         """The prompt is computed: the other continuations choose their own first token from the same row."""

@@ -36,9 +36,19 @@ class Request:
 class RequestMaker:
     """Builds requests for one model."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, context: int, cost: StepCost, max_draft: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        context: int,
+        cost: StepCost,
+        max_draft: int,
+        *,
+        draws: bool = False,
+    ) -> None:
+        """`draws`: the runtime samples with a temperature by itself, so the host does it in the same way."""
         self._tokenizer = tokenizer
-        self._scratch = Scratch(vocab_size)
+        self._scratch = Scratch(vocab_size, draws=draws)
         self._context = context
         self._cost = cost
         self._max_draft = max_draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +34,37 @@ class Runtime(Protocol):
     def copy_block(self, source: int, target: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class TokenStream(Protocol):
+    """A sequence that decodes by itself on the device. Until it has ended nothing else is asked of the runtime."""
+
+    ended: bool
+
+    def read(self) -> list[int]:
+        """The tokens since the last call, waiting for at least one; none only when the run has ended."""
+        ...
+
+    def stop(self) -> list[int]:
+        """End it at its next step; when the device is idle, the tokens that were not read."""
+        ...
+
+
+class StreamingRuntime(Runtime, Protocol):
+    """A runtime whose decode loop needs no host: an ability beside `step`, with the same tokens."""
+
+    def stream(
+        self,
+        token: int,
+        position: int,
+        table: IntArray,
+        stop: Collection[int],
+        limit: int,
+        draw: tuple[float, int] | None = None,
+    ) -> TokenStream:
+        """Go on from `token` at `position` for at most `limit` tokens, for which `table` has blocks. It ends after a
+        stop token, or may run past it: the reader looks. `draw`: 1 / temperature and seed, as in `gumbel.py`."""
+        ...
 
 
 class Decoder(Protocol):

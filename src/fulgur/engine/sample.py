@@ -15,21 +15,23 @@ import numpy.typing as npt
 
 from fulgur.engine.errors import EngineError
 from fulgur.engine.events import TokenLogprob
+from fulgur.engine.gumbel import COLDEST, Gumbel, base, mix, sharpness
 from fulgur.engine.params import SamplingParams
 from fulgur.engine.runtime import FloatArray, Matcher
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Wide: TypeAlias = npt.NDArray[np.float64]
 
-_MASK64 = (1 << 64) - 1
 _HEAD = 1024  # likeliest tokens that are looked at before all are
 
 
 class Scratch:
-    """Room to work on one row; all samplers of an engine share it."""
+    """Room to work on one row; all samplers of an engine share it. `draws`: a plain temperature is Gumbel's, as on the
+    device; everything else inverts the distribution."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, *, draws: bool = False) -> None:
         self.logits = np.empty(vocab_size, np.float32)
+        self.gumbel = Gumbel(vocab_size) if draws else None
         self.allowed = np.empty(vocab_size, np.uint8)
 
 
@@ -39,12 +41,21 @@ class Sampler:
     def __init__(self, params: SamplingParams, seed: int, scratch: Scratch, prompt: Sequence[int]) -> None:
         self.params = params
         self.seed = seed
+        self._gumbel = scratch.gumbel if _plain_temperature(params) else None
         self._work = scratch.logits
         self._allowed = scratch.allowed
         vocab_size = len(scratch.logits)
         self._counts = np.zeros(vocab_size, np.float32) if params.penalised else None
         self._seen = np.zeros(vocab_size, np.bool_) if params.repetition_penalty != 1.0 else None
         self.note_prompt(prompt)
+
+    @property
+    def on_device(self) -> tuple[float, int] | None:
+        """1 / temperature and seed, if that is all there is to it and the device can do it."""
+        params = self.params
+        if self._gumbel is None or params.penalised or params.logprobs is not None or params.grammar is not None:
+            return None
+        return float(sharpness(params.temperature)), base(self.seed)
 
     def note_prompt(self, tokens: Iterable[int]) -> None:
         """Tokens that were given, not chosen: only the repetition penalty looks at them."""
@@ -72,6 +83,8 @@ class Sampler:
             work[forbidden] = -np.inf
         if params.temperature == 0.0:
             token = int(work.argmax())
+        elif self._gumbel is not None:
+            token = self._gumbel.choose(work, params.temperature, self.seed, position)
         else:
             token = draw(work, params, uniform(self.seed, position))
         logprob = None if params.logprobs is None else token_logprob(logits, token, params.logprobs)
@@ -86,6 +99,10 @@ class Sampler:
         assert counts is not None
         present = np.flatnonzero(counts)
         work[present] -= params.frequency_penalty * counts[present] + params.presence_penalty
+
+
+def _plain_temperature(params: SamplingParams) -> bool:
+    return params.temperature >= COLDEST and params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
 
 
 def draw(logits: FloatArray, params: SamplingParams, u: float) -> int:
@@ -147,11 +164,3 @@ def token_logprob(logits: FloatArray, token: int, alternatives: int) -> TokenLog
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that belongs to this seed and position: a counter-based generator, so no state to keep."""
     return (mix(mix(seed) + position) >> 11) * 2.0**-53
-
-
-def mix(value: int) -> int:
-    """64 bits well stirred (the splitmix64 finaliser)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)

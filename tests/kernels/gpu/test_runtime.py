@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from fulgur.errors import FulgurError
 from fulgur.kernels.gpu import check, drivers, runtime
 from fulgur.kernels.gpu.device import Gpu
 
@@ -125,6 +124,6 @@ def test_steps_of_several_sequences_and_wrong_ones() -> None:
         model.step(np.array([5000]), positions[:1], one[:1], tables, rows[:0])
     with pytest.raises(ValueError, match="no KV block"):
         model.step(tokens[:1], np.array([64]), one[:1], np.array([[1, -1]]), rows[:0])
-    with pytest.raises(FulgurError, match="stop tokens"):
-        model.decode_greedy(5, 2, tables[0], np.arange(17, dtype=np.int32), one[:1], np.zeros(8, np.int32))
+    with pytest.raises(ValueError, match="no KV block"):
+        model.stream(5, 60, np.array([1, -1], np.int32), (), 5)
     model.close()

@@ -7,8 +7,7 @@ through torch (`prefill.py`). Greedy decoding runs on the device by itself; toke
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fulgur.kernels.gpu.header import RING, layout
 from fulgur.kernels.gpu.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.gpu.prefill import Prefill
 from fulgur.kernels.gpu.records import STOPS, Mailbox, buffer_bytes, state_record
+from fulgur.kernels.gpu.stream import TokenStream
 from fulgur.kernels.gpu.weights import GpuWeights, from_folder, random_weights
 from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
@@ -48,6 +48,15 @@ def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Pla
     raise AssertionError("rows 1 either fits or raises")
 
 
+def kv_bytes_per_token(config: ModelConfig) -> int:
+    """Keys and values of every layer, in bf16."""
+    return 4 * config.n_layers * config.n_kv_heads * config.head_dim
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 256) * 256
+
+
 class Runtime:
     block_tokens = KV_BLOCK
     max_rows = 2048
@@ -64,50 +73,59 @@ class Runtime:
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
         self.driver, self.isa, self.threads = driver, f"{self.gpu.name}, {driver}", 1
         self._stream = torch.cuda.Stream()
-        device = weights.arena.device
         wide = weights.plan
         narrow = Plan(**{**wide.__dict__, "rows": 1})
-        width = -(-self.max_context // KV_BLOCK)
-        cos, sin = rope_tables(c, self.max_context)
-        try:
-            self._buffers: dict[str, Any] = {
-                name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
-                for name, size in buffer_bytes(wide).items()
-            }
-            self._kv = torch.zeros(
-                (c.n_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim), dtype=torch.bfloat16, device=device
-            )
-            self._logits = torch.zeros((wide.rows, c.vocab_size), dtype=torch.float32, device=device)
-        except torch.cuda.OutOfMemoryError:
-            need = 4 * c.n_layers * kv_blocks * KV_BLOCK * c.n_kv_heads * c.head_dim
-            raise FulgurError(
-                f"the KV cache of {kv_blocks * KV_BLOCK} tokens needs {need / 1e9:.1f} GB more GPU memory",
-                hint="Ask for fewer KV tokens or narrower weights.",
-            ) from None
-        rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
-        self._tables = torch.zeros((wide.rows, width), dtype=torch.int32, device=device)
         self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
-        self._state = torch.zeros(ctypes.sizeof(self._records[wide.rows]), dtype=torch.uint8, device=device)
-        self._staged = torch.zeros_like(self._state, device="cpu").pin_memory()
+        try:
+            held = self._allocate(wide, kv_blocks)
+            args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
+            with torch.cuda.stream(self._stream):
+                self._wide = Driver(driver, wide, self.gpu, args)
+                self._narrow = Driver(driver, narrow, self.gpu, args) if wide.rows > 1 else self._wide
+            self._prefill = Prefill(weights, self._kv, held["rope"])
+            self._warm()
+        except torch.cuda.OutOfMemoryError:
+            need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
+            raise FulgurError(
+                f"the KV cache of {kv_blocks * KV_BLOCK:,} tokens needs {need / 1e9:.1f} GB: more than is free",
+                hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+            ) from None
+
+    def _allocate(self, plan: Plan, kv_blocks: int) -> dict[str, Any]:
+        """Every buffer of the kernels by name. State, counters and block tables lie together: one copy sets them."""
+        torch, c, device = self._torch, self.config, self.weights.arena.device
+        sizes = buffer_bytes(plan)
+        self._buffers: dict[str, Any] = {
+            name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
+            for name, size in sizes.items()
+            if name != "counters"
+        }
+        self._kv = torch.zeros(
+            (c.n_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim), dtype=torch.bfloat16, device=device
+        )
+        self._logits = torch.zeros((plan.rows, c.vocab_size), dtype=torch.float32, device=device)
+        cos, sin = rope_tables(c, self.max_context)
+        rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
+        width = -(-self.max_context // KV_BLOCK)
+        counters = _aligned(ctypes.sizeof(self._records[plan.rows]))
+        self._tables_at = counters + _aligned(sizes["counters"])
+        self._control = torch.zeros(self._tables_at + 4 * plan.rows * width, dtype=torch.uint8, device=device)
+        self._staged = torch.zeros_like(self._control, device="cpu").pin_memory()
+        self._staged_tables: Int = self._staged.numpy()[self._tables_at :].view(np.int32).reshape(plan.rows, width)
         self._mail = torch.zeros(ctypes.sizeof(Mailbox), dtype=torch.uint8).pin_memory()
         self.mailbox: Any = Mailbox.from_address(self._mail.data_ptr())
-        held = {
-            **self._buffers, "weights": weights.arena, "norms": weights.norms, "embed": weights.embed, "kv": self._kv,
-            "rope": rope, "tables": self._tables, "state": self._state, "mailbox": self._mail,
+        self._ring: Int = self._mail.numpy()[Mailbox.token.offset :].view(np.int32)
+        return {
+            **self._buffers, "weights": self.weights.arena, "norms": self.weights.norms, "embed": self.weights.embed,
+            "kv": self._kv, "rope": rope, "state": self._control, "counters": self._control[counters:],
+            "tables": self._control[self._tables_at :], "mailbox": self._mail,
         }  # fmt: skip
-        self._rope = rope
-        args = args_of(held, kv_blocks=kv_blocks, table_width=width)
-        with torch.cuda.stream(self._stream):
-            self._wide = Driver(driver, wide, self.gpu, args)
-            self._narrow = Driver(driver, narrow, self.gpu, args) if wide.rows > 1 else self._wide
-        self._prefill = Prefill(weights, self._kv, rope)
-        self._warm()
 
     def _warm(self) -> None:
         for driver in (self._narrow, self._wide):
             record = self._records[driver.plan.rows].from_address(self._staged.data_ptr())
             record.done = 1
-            self._state.copy_(self._staged)
+            self._control.copy_(self._staged)
             self._torch.cuda.synchronize()
             driver.warm(self._stream)
             self._synchronize()
@@ -160,47 +178,62 @@ class Runtime:
     def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
         """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
         stops = {int(s) for s in stop}
-        if len(stops) > STOPS:
-            raise FulgurError(f"{len(stops)} stop tokens; the device checks at most {STOPS}")
         limit = min(limit, self.max_context - position, len(table) * KV_BLOCK - position)
-        row = np.ascontiguousarray(table, np.int32)[None]
-        while limit > 0:
-            # A graph launch is queued per token: not so many that a cancelled run has a long tail of empty ones.
-            steps = min(limit, RING if self.driver == "persistent" else 32)
-            if cancel is not None and cancel[0]:
-                return
-            zero = np.zeros(1, np.int32)
-            self._upload(1, steps, np.array([token]), np.array([position]), zero, row, stops)
-            self._narrow.run(steps, 0, self._stream)
-            for token in self._arrivals(cancel):
-                yield token
-                position, limit = position + 1, limit - 1
-                if token in stops:
-                    return
+        while limit > 0 and not (cancel is not None and cancel[0]):
+            run = self.stream(token, position, table, stops, min(limit, RING))
+            try:
+                while not run.ended:
+                    for token in run.read():
+                        yield token
+                        position, limit = position + 1, limit - 1
+                        if token in stops:
+                            return
+                    if cancel is not None and cancel[0]:
+                        yield from run.stop()
+                        return
+            finally:
+                run.stop()
 
-    def _arrivals(self, cancel: Int | None) -> Iterator[int]:
-        """What the mailbox receives until the device says that it is done; a launch that failed raises."""
-        box, seen, idle = self.mailbox, 0, 0
+    def stream(
+        self,
+        token: int,
+        position: int,
+        table: Int,
+        stop: Collection[int],
+        limit: int,
+        draw: tuple[float, int] | None = None,
+    ) -> TokenStream:
+        """Let the device go on by itself from `token` at `position`, for at most `limit` (up to RING) tokens. Until the
+        run has ended or was stopped nothing else may be asked of the runtime.
+
+        `draw` is (1 / temperature, seed) for sampling as in `engine/gumbel.py`, None for the argmax. Up to 16 stop
+        tokens end the run on the device; whoever reads looks for the rest.
+        """
+        row = np.ascontiguousarray(table, np.int32)
+        last = position + limit - 1
+        if not 0 < limit <= RING:
+            raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
+        first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
+        self._check(first, np.array([last], np.int32), zero, row[None])
+        used = row[: last // KV_BLOCK + 1]
+        if used.min() < 0 or used.max() >= self.kv_blocks:
+            raise ValueError("a run has no KV block for all of its tokens")
+        stops = set(sorted(stop)[:STOPS])
+        self._upload(1, limit, first, np.array([position], np.int32), zero, row[None], stops, draw)
+
+        def enqueue(steps: int) -> None:
+            self._narrow.run(steps, 0, self._stream)
+
+        if self.driver == "persistent":
+            enqueue(limit)
+        more = None if self.driver == "persistent" else enqueue
+        return TokenStream(self.mailbox, self._ring, limit, self._busy, self._synchronize, more)
+
+    def _busy(self) -> bool:
         try:
-            while True:
-                finished, count = box.finished, box.count
-                if cancel is not None and cancel[0]:
-                    box.cancel = 1
-                while seen < count:
-                    yield int(box.token[seen % RING])
-                    seen += 1
-                    idle = 0
-                if finished:
-                    return
-                idle += 1
-                if idle > 2000:
-                    if self._stream.query() and not box.finished:
-                        self._synchronize()
-                        raise FulgurError("the GPU ended a run without a result")
-                    time.sleep(50e-6)
-        finally:
-            box.cancel = 1  # left early: the device stops at its next step
-            self._synchronize()
+            return not self._stream.query()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise _failed(error) from None
 
     def copy_block(self, source: int, target: int) -> None:
         for block in (source, target):
@@ -222,10 +255,19 @@ class Runtime:
         self._synchronize()
 
     def _upload(
-        self, rows: int, steps: int, tokens: Int, positions: Int, sequences: Int, tables: Int, stops: set[int]
+        self,
+        rows: int,
+        steps: int,
+        tokens: Int,
+        positions: Int,
+        sequences: Int,
+        tables: Int,
+        stops: set[int],
+        draw: tuple[float, int] | None = None,
     ) -> None:
+        """What the next launch shall do: written to pinned memory, then one copy. The device is idle."""
         n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
-        ctypes.memset(self._staged.data_ptr(), 0, self._staged.numel())
+        ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
         ctypes.memset(self._mail.data_ptr(), 0, 16)
         record.rows, record.steps, record.stops = n, steps, len(stops)
         record.stop[: len(stops)] = sorted(stops)
@@ -236,13 +278,14 @@ class Runtime:
         )
         starts = {int(s): int(positions[sequences == s].min()) for s in np.unique(sequences)}
         record.first[:n] = [starts[int(s)] for s in sequences]
-        torch, width = self._torch, min(tables.shape[1], self._tables.shape[1])
-        with torch.cuda.stream(self._stream):
-            self._state.copy_(self._staged, non_blocking=True)
-            self._tables[: len(tables), :width] = torch.from_numpy(np.maximum(tables[:, :width], 0)).to(
-                self._tables.device
-            )
-            self._buffers["counters"].zero_()
+        if draw is not None:
+            record.sharpness = draw[0]
+            record.seed[:] = (draw[1] & 0xFFFFFFFF, draw[1] >> 32)
+        width = min(tables.shape[1], self._staged_tables.shape[1])
+        np.maximum(tables[:, :width], 0, out=self._staged_tables[: len(tables), :width])
+        size = self._tables_at + len(tables) * self._staged_tables.strides[0]
+        with self._torch.cuda.stream(self._stream):
+            self._control[:size].copy_(self._staged[:size], non_blocking=True)
 
     def _through_torch(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
         """How many leading rows were long enough a run without logits to go through torch."""
@@ -261,7 +304,7 @@ class Runtime:
         try:
             self._stream.synchronize()
         except RuntimeError as error:  # torch's error for a failed kernel
-            raise FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.") from None
+            raise _failed(error) from None
 
     def _check(self, token: Int, position: Int, sequence: Int, table: Int) -> None:
         n = len(token)
@@ -276,6 +319,10 @@ class Runtime:
         used = table[sequence, position // KV_BLOCK]
         if used.min() < 0 or used.max() >= self.kv_blocks:
             raise ValueError("a row has no KV block in its table")
+
+
+def _failed(error: RuntimeError) -> FulgurError:
+    return FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.")
 
 
 def open_folder(
