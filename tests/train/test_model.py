@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from fulgur.model.quantise import dequantise
 from fulgur.model.quantise import quantise as engine_quantise
+from fulgur.train import attention
 from fulgur.train.model import Model, fake_quantise
 from fulgur.train.optim import Optimiser, decay, orthogonalise, warm_then_stable
 from fulgur.train.prune import prune
@@ -131,3 +133,38 @@ def test_mixture_keeps_its_shares(toy: Path) -> None:
     mixture = Mixture([(code, 0.25), (edits, 0.75)], {"code": 0.5})
     tokens, weights = mixture.batch(8)
     assert (code.cursor, edits.cursor) == (2, 6) and tokens.shape == weights.shape == (8, 257)
+
+
+def test_pruning_leaves_out_the_layers_that_do_nothing() -> None:
+    wide = shape("toy")
+    large = Model(dataclasses.replace(wide, n_layers=5), seed=3)
+    small = Model(dataclasses.replace(wide, n_layers=3))
+    with torch.no_grad():
+        for index in (0, 2, 4):  # a fresh layer is the identity; these act, and their sum predicts the tokens
+            layer = large.layers[index]
+            layer.down_proj.normal_(0, 0.3, generator=torch.Generator().manual_seed(index))
+            layer.o_proj.normal_(0, 0.3, generator=torch.Generator().manual_seed(index))
+        tokens = large.logits(torch.arange(24, 64)[None]).argmax(-1)
+        for _ in range(6):  # a sequence that this model goes on with
+            tokens = torch.cat((tokens[:, :1], large.logits(tokens).argmax(-1)[:, :-1]), 1)
+        small.load_state_dict(prune(large, small.config, tokens))
+        assert len(large.layers) == 5
+        assert torch.allclose(small.logits(tokens), large.logits(tokens), atol=1e-5)
+
+
+def test_every_attention_kernel_computes_the_same() -> None:
+    config = dataclasses.replace(shape("toy"), max_context=32)
+    try:
+        assert attention.choose(config, torch.device("cpu"), torch.float32, rows=2) in (
+            attention.PLAIN,
+            *attention.OTHERS,
+        )
+        found = []
+        for kernel in (attention.PLAIN, *attention.OTHERS):
+            attention._use(kernel)
+            found.append(attention._tried(config, torch.device("cpu"), torch.float32, 2)[0])
+        for others in found[1:]:
+            for a, b in zip(others, found[0], strict=True):
+                assert torch.allclose(a, b, atol=1e-4)
+    finally:
+        attention.use_plain()

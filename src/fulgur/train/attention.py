@@ -74,7 +74,7 @@ def _tried(config: ModelConfig, device: torch.device, dtype: torch.dtype, rows: 
             _synchronise(device)
             began = time.perf_counter()
         out = attend(q, k, v)
-        found = [out, *torch.autograd.grad(out, (q, k, v), out.detach())]
+        found = [out.detach(), *torch.autograd.grad(out, (q, k, v), out.detach())]
     _synchronise(device)
     return found, time.perf_counter() - began
 

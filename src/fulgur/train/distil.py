@@ -58,8 +58,11 @@ def stage(args: argparse.Namespace) -> Stage:
         _, weights = checkpoint.load_weights(args.run / args.teacher, device)
         teacher.load_state_dict(weights)
         data = mixture(args.run / "rows", device, args.edit_share, seed=1)
+        # A copy is taken apart: the teacher itself is part of a compiled graph by now.
+        copy = Model(config).to(device)
+        copy.load_state_dict(weights)
         tokens, _ = data.batch(min(args.micro, 16))
-        student.load_state_dict(prune(teacher, student.config, tokens[:, :-1]))
+        student.load_state_dict(prune(copy, student.config, tokens[:, :-1]))
         data.restore({})
         return data
 

@@ -1,9 +1,11 @@
-"""A smaller model cut out of a larger one of the same depth: the busiest channels, heads and neurons are kept."""
+"""A smaller model cut out of a larger one: the layers, channels, heads and neurons it can least do without."""
 
 from __future__ import annotations
 
+import itertools
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fulgur.errors import FulgurError
@@ -42,12 +44,34 @@ def importance(model: Model, tokens: Tensor) -> tuple[Tensor, list[Tensor], list
 def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]:
     """Weights for `target`, taken from `model`; `tokens` are a few rows to measure activity on."""
     source = model.config
-    if (
-        source.n_layers != target.n_layers
-        or source.n_kv_heads != target.n_kv_heads
-        or source.head_dim != target.head_dim
-    ):
-        raise FulgurError("pruning keeps depth, key/value heads and head size; the shapes differ in one of them")
+    if source.n_kv_heads != target.n_kv_heads or source.head_dim != target.head_dim:
+        raise FulgurError("pruning keeps key/value heads and head size; the shapes differ in one of them")
+    layers = model.layers
+    if target.n_layers < source.n_layers:
+        model.layers = best_layers(model, target.n_layers, tokens)
+    try:
+        return _cut(model, target, tokens)
+    finally:
+        model.layers = layers
+
+
+@torch.no_grad()
+def best_layers(model: Model, count: int, tokens: Tensor) -> nn.ModuleList:
+    """Of all choices of `count` layers with the first and the last, the one that predicts the tokens best."""
+    layers = list(model.layers)
+    best, least = model.layers, float("inf")
+    for inner in itertools.combinations(layers[1:-1], count - 2):
+        model.layers = nn.ModuleList([layers[0], *inner, layers[-1]])
+        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
+            loss = float(model(tokens[:, :-1], tokens[:, 1:], torch.ones_like(tokens[:, 1:], dtype=torch.float32)))
+        if loss < least:
+            best, least = model.layers, loss
+    return best
+
+
+def _cut(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor]:
+    """The same layers, with fewer channels, heads and neurons."""
+    source = model.config
     channels, heads, neurons = importance(model, tokens)
     keep = channels.topk(target.d_model).indices.sort().values
     share, wanted = source.n_heads // source.n_kv_heads, target.n_heads // target.n_kv_heads

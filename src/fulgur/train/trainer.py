@@ -178,6 +178,7 @@ class Run:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
+        (self.stage.folder / "compiled").touch()
         self.say({"compiled_seconds": round(time.monotonic() - self.began, 1), "attention": attention.name()})
 
     def wait(self) -> None:
@@ -224,6 +225,7 @@ class Run:
                 value = float(loss)  # waits for the device: the compile is over
                 self.first_step_ended = logged = time.monotonic()
                 logged_tokens = self.tokens
+                (self.stage.folder / "stepping").touch()
                 self.say({"loss": round(value, 4), "first_step_seconds": round(logged - self.began, 1)})
             now = time.monotonic()
             if self.step % 10 == 0 or self.args.steps is not None:
