@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fulgur.bench import comparison, engine
-from fulgur.bench.peer import Peer, Settings, candidates, write_gguf
+from fulgur.bench.peer import Peer, Settings, candidates
 from fulgur.bench.shapes import SHAPES
+from fulgur.bench.weights import AheadSource, write_gguf
 from fulgur.errors import UsageError
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.config import ModelConfig
@@ -26,7 +27,7 @@ def test_shapes_are_what_they_are_called() -> None:
 
 
 def test_candidates_cover_every_combination() -> None:
-    assert len(set(candidates(2))) == 8 and len(set(candidates(1))) == 4
+    assert len(set(candidates(2))) == 4 and {settings.threads for settings in candidates(2)} == {2}
     assert str(Settings(2, flash=True, repack=False)) == "2 threads, flash attention"
 
 
@@ -72,6 +73,45 @@ def test_files_are_checked_before_the_measurement(tmp_path: Path, capsys: pytest
     assert main(["bench", "engine", "--plot", str(tmp_path / "rows.png")]) == 2
     err = capsys.readouterr().err
     assert "its folder is not there" in err and "--plot draws SVG" in err
+
+
+def test_a_long_model_gets_fewer_rounds_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.model, self.bits = "60M", 4
+            self.notes: list[str] = []
+            self.replays: list[int] = []
+
+        def round(self, repeat: int) -> None:
+            self.replays.append(repeat)
+
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(engine, "perf_counter", lambda: next(clock))
+    begun: list[int] = []
+    slow = Slow()
+    assert engine._rounds(slow, engine.Effort(rounds=7, repeat=5), begun.append) == 3  # type: ignore[arg-type]
+    assert begun == [1, 2, 3] and "3 rounds instead of 7, one takes 10 s" in slow.notes[0]
+    monkeypatch.setattr(engine, "perf_counter", lambda: 0.0)
+    assert engine._rounds(slow, engine.Effort(rounds=7, repeat=5), begun.append) == 7  # type: ignore[arg-type]
+
+
+def test_weights_made_ahead_are_the_same() -> None:
+    tensors = random_model(TINY, 3)
+    with AheadSource(TINY, 3) as source:
+        for name in [*tensors, *reversed(tensors)]:
+            np.testing.assert_array_equal(source.tensor(name), tensors[name])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_peer_gets_what_its_own_quantiser_makes(bits: int, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    write_gguf(tmp_path / "m.gguf", TINY, 3, bits)
+    kind = gguf.GGMLQuantizationType["Q8_0" if bits == 8 else "Q4_0"]
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    tensor = stored["blk.0.ffn_down.weight"]
+    assert tensor.tensor_type == kind
+    expected = gguf.quants.quantize(random_model(TINY, 3)["model.layers.0.mlp.down_proj.weight"], kind)
+    np.testing.assert_array_equal(tensor.data, expected)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fulgur.bench import replay as module
+from fulgur.bench.comparison import Comparison
 from fulgur.bench.edits import EDITS, Edit
-from fulgur.bench.replay import VOCABULARY, ForcedRuntime, replay, write_tokenizer
+from fulgur.bench.replay import VOCABULARY, ForcedRuntime, Replay, write_tokenizer
+from fulgur.engine.speculate import StepCost
 from fulgur.kernels.reference import Runtime
 from fulgur.model.random import RandomSource, tiny_config
 from fulgur.model.weights import assemble
@@ -41,7 +42,6 @@ def test_an_edit_that_does_not_apply_is_an_error() -> None:
 def test_drafts_are_mostly_right_and_take_fewer_steps(
     runtime: Runtime, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "EDITS", EDITS[:1])
     steps = {True: 0, False: 0}
     count = ForcedRuntime.step
     for speculate in (True, False):
@@ -51,8 +51,19 @@ def test_drafts_are_mostly_right_and_take_fewer_steps(
             return count(self, *args)
 
         monkeypatch.setattr(ForcedRuntime, "step", step)
-        result = replay(runtime, tokenizer, speculate=speculate)
-        assert result["tokens"] > 200
-        assert result["accepted"] <= result["drafted"]
-        assert (result["drafted"] > 0) == speculate
+        result = Replay(runtime, tokenizer, StepCost()).run(EDITS[0], speculate=speculate)
+        assert result.tokens > 200
+        assert result.accepted <= result.drafted
+        assert (result.drafted > 0) == speculate
     assert steps[True] < steps[False] / 2
+
+
+def test_every_edit_is_held_against_single_steps() -> None:
+    """A pause of the machine in one round changes no figure."""
+    runs = [[{"tokens": 100, "seconds": 0.05, "raw": 0.001, "drafted": 90, "accepted": 60} for _ in EDITS]] * 3
+    comparison = Comparison.__new__(Comparison)
+    comparison.replays = [*runs[:2], [dict(run) for run in runs[2]]]
+    assert comparison.edit_ratio == pytest.approx(2.0) and comparison.edit_rate == pytest.approx(2000)
+    comparison.replays[2][1]["seconds"] += 5.0
+    assert comparison.edit_ratio == pytest.approx(2.0) and comparison.edit_rate == pytest.approx(2000)
+    assert comparison.edit_accepted == pytest.approx(2 / 3)

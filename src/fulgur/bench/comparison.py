@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from fulgur.bench.peer import Settings, candidates, write_gguf
+from fulgur.bench.peer import Settings, candidates
+from fulgur.bench.quiet import spread, too_far
 from fulgur.bench.report import cores
 from fulgur.bench.shapes import SEED, SHAPES
+from fulgur.bench.weights import AheadSource, write_gguf
 from fulgur.bench.worker import Worker, WorkerDied
 from fulgur.kernels import _native
 from fulgur.kernels.native import default_threads
-from fulgur.model.random import RandomSource
 from fulgur.model.weights import assemble, save_packed
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512
-TRIAL = 256  # tokens of context and prefill when settings are tried out
+TRIAL, TRIAL_LARGE = 256, 64  # tokens of context and prefill when settings are tried out
+LARGE = 100e6  # bytes a token; such a model is tried out on less, and its memory looked at with a smaller KV cache
 _ROOM = 2048  # tokens of KV cache: the context and the longest edit of the replay
 _LONG = 1.0  # seconds; what takes longer is run once a round
 _LONG_REPLAY = 5.0  # a replay that takes longer is run once in all
@@ -35,15 +37,17 @@ class Comparison:
         self.config = SHAPES[model]
         self.samples: dict[str, list[float]] = defaultdict(list)
         self.notes: list[str] = []
-        self.replayed = {"tokens": 0, "drafted": 0, "accepted": 0}
+        self.replays: list[list[dict[str, float]]] = []  # a round's edits
         self.threads = default_threads()
         self.folder = folder / f"{model}-int{bits}"
         self._tokenizer = tokenizer
         self._workers: dict[str, Worker] = {}
-        weights = assemble(RandomSource(self.config, SEED), bits=bits)
+        with AheadSource(self.config, SEED) as source:
+            weights = assemble(source, bits=bits)
         save_packed(weights, self.folder, companions=tokenizer)
         kv = 2 * 2 * self.config.n_layers * self.config.kv_rows * CONTEXT
         self.bytes_per_token = weights.bytes_per_token + kv
+        self.large = self.bytes_per_token > LARGE
 
     def __enter__(self) -> Comparison:
         options = {"folder": str(self.folder), "context": _ROOM}
@@ -64,23 +68,12 @@ class Comparison:
         write_gguf(path, self.config, SEED, self.bits)
         best: dict[str, tuple[float, Settings]] = {}
         died: list[str] = []
-        for settings in candidates(cores(), self.threads):
-            try:
-                worker = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
-            except WorkerDied as error:
-                died.append(f"{settings} ({error})")
-                continue
-            try:
-                decode = min(worker.call("decode", context=TRIAL, count=8, repeat=4))
-                prefill = min(worker.call("prefill", count=TRIAL, repeat=2))
-            except WorkerDied as error:
-                died.append(f"{settings} ({error})")
-                continue
-            finally:
-                worker.close()
-            for kind, seconds in (("decode", decode), ("prefill", prefill)):
-                if kind not in best or seconds < best[kind][0]:
-                    best[kind] = (seconds, settings)
+        for settings in candidates(cores()):
+            self._try(path, settings, best, died)
+        kept = {settings for _, settings in best.values()}
+        for threads in {self.threads, 1} - {cores()}:  # with the other settings that were best
+            for settings in kept:
+                self._try(path, replace(settings, threads=threads), best, died)
         label = f"{self.model} int{self.bits}"
         if died:
             self.notes.append(f"{label}: llama.cpp died with: {'; '.join(died)}")
@@ -92,6 +85,24 @@ class Comparison:
                 started[settings] = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
             self._workers[f"llama_{kind}"] = started[settings]
             self.notes.append(f"{label}: llama.cpp's fastest {kind}: {settings}")
+
+    def _try(self, path: Path, settings: Settings, best: dict[str, tuple[float, Settings]], died: list[str]) -> None:
+        """Time the peer with these settings; note them where they are the best so far."""
+        length = TRIAL_LARGE if self.large else TRIAL
+        worker = None
+        try:
+            worker = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
+            decode = min(worker.call("decode", context=length, count=8, repeat=2 if self.large else 4))
+            prefill = min(worker.call("prefill", count=length, repeat=2))
+        except WorkerDied as error:
+            died.append(f"{settings} ({error})")
+            return
+        finally:
+            if worker is not None:
+                worker.close()
+        for kind, seconds in (("decode", decode), ("prefill", prefill)):
+            if kind not in best or seconds < best[kind][0]:
+                best[kind] = (seconds, settings)
 
     def round(self, repeat: int) -> None:
         """Everything once, ours and the peer's in turn; a decode is the median of `repeat` runs of 64 tokens."""
@@ -107,10 +118,8 @@ class Comparison:
         for width in (1, *self.widths):
             step = {"context": CONTEXT, "width": width, "repeat": self._repeat("decode", width, 4 * repeat)}
             self._note(f"verify{width}", self._workers["ours"].call("verify", **step), 1)
-        if not self.samples["edit"] or self.samples["edit"][0] * self.replayed["tokens"] < _LONG_REPLAY:
-            replayed = self._workers["ours"].call("replay", tokenizer=str(self._tokenizer), speculate=True)
-            self.samples["edit"].append(replayed["seconds"] / replayed["tokens"])
-            self.replayed = {key: replayed[key] for key in self.replayed}
+        if not self.replays or sum(edit["seconds"] for edit in self.replays[0]) < _LONG_REPLAY:
+            self.replays.append(self._workers["ours"].call("replay", tokenizer=str(self._tokenizer), speculate=True))
 
     def _repeat(self, name: str, count: int, repeat: int) -> int:
         """`repeat`, but less where one run of `count` tokens is known to take long."""
@@ -127,3 +136,31 @@ class Comparison:
     def ratio(self, name: str, other: str) -> float:
         """How many times `name` takes of `other`: the median of the rounds' own ratios."""
         return median(a / b for a, b in zip(self.samples[name], self.samples[other], strict=False))
+
+    @property
+    def edit_rate(self) -> float:
+        """Tokens a second of the edits, each at the median of its rounds: a pause of the machine hits one of them."""
+        edits = list(zip(*self.replays, strict=True))
+        seconds = sum(median(run["seconds"] for run in edit) for edit in edits)
+        return sum(edit[0]["tokens"] for edit in edits) / seconds
+
+    @property
+    def edit_ratio(self) -> float:
+        """The same in times of the single steps measured right before each edit."""
+        edits = list(zip(*self.replays, strict=True))
+        work = sum(median(run["seconds"] / run["raw"] for run in edit) for edit in edits)
+        return sum(edit[0]["tokens"] for edit in edits) / work
+
+    @property
+    def edit_accepted(self) -> float:
+        """The share of drafted tokens that were right."""
+        runs = [run for edits in self.replays for run in edits]
+        return sum(run["accepted"] for run in runs) / max(sum(run["drafted"] for run in runs), 1)
+
+    def unsteady(self) -> list[str]:
+        """What differed too much from round to round to be quoted."""
+        return [
+            f"{self.model} int{self.bits}: {name} differs by {spread(values):.0%} from round to round: not to be quoted"
+            for name, values in self.samples.items()
+            if name in ("decode", "llama_decode", "prefill", "llama_prefill", "bandwidth") and too_far(values)
+        ]

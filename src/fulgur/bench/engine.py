@@ -3,22 +3,24 @@
 Both stay loaded in processes of their own and are measured in turns, round by round. Values are medians over the
 rounds, ratios are medians of the ratios within a round. What a decode step reads is the weights and the keys and values
 of its context; the share of the bandwidth is that, times tokens a second, over the read bandwidth measured at the same
-footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512.
+footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An
+edit's speed is held against single steps right before it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fulgur.bench.report import Report, cores, progress
+from fulgur.bench.quiet import Watch
+from fulgur.bench.report import Begin, Report, progress
 from fulgur.bench.shapes import SHAPES
 from fulgur.errors import FulgurError, UsageError
 
@@ -33,6 +35,8 @@ class Effort:
 
 
 FULL, QUICK = Effort(rounds=7, repeat=5), Effort(rounds=2, repeat=2)
+_SECONDS, _FEWEST = 35.0, 3  # a model gets no further round after this long, if it had this many
+_KV_LARGE = 4096  # tokens of KV cache with which the memory of a large model is looked at
 
 # What the project holds itself to on two AVX-512/AMX cores.
 AT_LEAST = {
@@ -72,9 +76,7 @@ def run(args: argparse.Namespace) -> Report:
         )
     effort = QUICK if args.quick else FULL
     report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))
-    load = os.getloadavg()[0]
-    if load > cores() / 2:
-        report.notes.append(f"the machine was busy (load {load:.1f} on {cores()} cores): not to be quoted")
+    watch = Watch()
     jobs = [(model, int(bits)) for model in models for bits in precisions]
     steps = len(jobs) * (effort.rounds + (2 if args.no_peer else 3))
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
@@ -84,6 +86,8 @@ def run(args: argparse.Namespace) -> Report:
         write_tokenizer(tokenizer)
         for model, bits in jobs:
             _measure(model, bits, Path(folder), tokenizer, effort, not args.no_peer, begin, report)
+    report.notes += watch.notes()
+    report.machine["quiet"] = not any("not to be quoted" in note for note in report.notes)
     _add_smallest(report, "engine.prefill.ratio_llama.60M")
     if any(row.name == "engine.memory.ratio.60M.int4" for row in report.rows):
         _add(report, "engine.memory.ratio", report.value("engine.memory.ratio.60M.int4"), "x")
@@ -97,7 +101,7 @@ def _measure(
     tokenizer: Path,
     effort: Effort,
     peer: bool,
-    begin: Callable[[str], None],
+    begin: Begin,
     report: Report,
 ) -> None:
     from fulgur.bench.comparison import Comparison
@@ -109,16 +113,31 @@ def _measure(
         if peer:
             begin(f"{label}: which settings suit llama.cpp")
             comparison.add_peer()
-        for i in range(effort.rounds):
-            begin(f"{label}: round {i + 1}")
-            comparison.round(effort.repeat)
+        rounds = _rounds(comparison, effort, lambda i: begin(f"{label}: round {i}"))
         _add_rows(report, comparison)
-        begin(f"{label}: memory")
-        memory = measure_memory(comparison.folder)
+        begin(f"{label}: memory", skipped=effort.rounds - rounds)
+        memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
         _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
         _add(report, f"engine.memory.beyond_mb.{model}.int{bits}", memory.beyond / 1e6, "MB")
-    report.notes += comparison.notes
+    report.notes += comparison.notes + comparison.unsteady()
     report.machine |= {"isa": comparison.about["isa"], "threads": comparison.about["threads"]}
+
+
+def _rounds(comparison: Comparison, effort: Effort, begin: Callable[[int], None]) -> int:
+    """As many rounds as were asked for, fewer where one takes long; returns how many."""
+    start = perf_counter()
+    for i in range(1, effort.rounds + 1):
+        begin(i)
+        comparison.round(effort.repeat)
+        spent = perf_counter() - start
+        if _FEWEST <= i < effort.rounds and spent * (i + 1) / i > _SECONDS:
+            edits = len(comparison.replays)
+            comparison.notes.append(
+                f"{comparison.model} int{comparison.bits}: {i} rounds instead of {effort.rounds}, "
+                f"one takes {spent / i:.0f} s; edits replayed in {edits} of them"
+            )
+            return i
+    return effort.rounds
 
 
 def _add_rows(report: Report, measured: Comparison) -> None:
@@ -141,10 +160,9 @@ def _add_rows(report: Report, measured: Comparison) -> None:
         _add(report, f"engine.prefill.ratio_llama.{name}", measured.ratio("llama_prefill", "prefill"), "x")
     for width in measured.widths:
         _add(report, f"engine.verify{width}.ratio.{name}", measured.ratio(f"verify{width}", "verify1"), "x")
-    replayed = measured.replayed
-    _add(report, f"engine.edit.tok_s.{name}", measured.rate("edit"), "tok/s")
-    _add(report, f"engine.edit.ratio_raw.{name}", measured.ratio("decode", "edit"), "x")
-    _add(report, f"engine.edit.accepted.{name}", replayed["accepted"] / max(replayed["drafted"], 1), "of 1")
+    _add(report, f"engine.edit.tok_s.{name}", measured.edit_rate, "tok/s")
+    _add(report, f"engine.edit.ratio_raw.{name}", measured.edit_ratio, "x")
+    _add(report, f"engine.edit.accepted.{name}", measured.edit_accepted, "of 1")
 
 
 def _add(report: Report, name: str, value: float, unit: str) -> None:

@@ -25,13 +25,13 @@ class Memory:
         return self.resident - self.needed
 
 
-def measure_memory(folder: Path) -> Memory:
-    """Start the engine on a packed folder, fill its cache, and look."""
-    return asyncio.run(_measure(folder))
+def measure_memory(folder: Path, kv_tokens: int | None = None) -> Memory:
+    """Start the engine on a packed folder, fill its cache (of `kv_tokens`, or what a server takes), and look."""
+    return asyncio.run(_measure(folder, kv_tokens))
 
 
-async def _measure(folder: Path) -> Memory:
-    client = await EngineClient.start(folder)
+async def _measure(folder: Path, kv_tokens: int | None) -> Memory:
+    client = await EngineClient.start(folder, kv_tokens=kv_tokens)
     try:
         info = client.info
         # Different prompts until every block of the cache has been written: untouched pages would not count.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,10 @@ import numpy.typing as npt
 from fulgur.kernels.native import Runtime
 from fulgur.model.weights import load
 
+if TYPE_CHECKING:
+    from fulgur.engine.speculate import StepCost
+
+RAW_CONTEXT, RAW_TOKENS, RAW_REPEAT = 512, 16, 3  # single steps beside every edit of the replay
 Int = npt.NDArray[np.int32]
 
 
@@ -43,6 +49,7 @@ class Measurement:
         self.tokens = np.random.default_rng(0).integers(0, vocab, runtime.max_context).astype(np.int32)
         self.table = np.arange(runtime.kv_blocks, dtype=np.int32)
         self.filled = 0
+        self.cost: StepCost | None = None
 
     def about(self) -> dict[str, Any]:
         runtime = self.runtime
@@ -56,6 +63,9 @@ class Measurement:
     def decode(self, context: int, count: int, repeat: int) -> list[float]:
         """Seconds for `count` greedy tokens, each a full step, the first one at position `context`; `repeat` times."""
         self._fill(context)
+        return self._decode(context, count, repeat)
+
+    def _decode(self, context: int, count: int, repeat: int) -> list[float]:
         step, tables, zero = self.runtime.step, self.table[None, :], np.zeros(1, np.int32)
         seconds = []
         for _ in range(repeat):
@@ -87,12 +97,24 @@ class Measurement:
             seconds.append(perf_counter() - start)
         return seconds
 
-    def replay(self, tokenizer: str, speculate: bool) -> dict[str, Any]:
-        """Edits with and without the engine's drafts; see `replay`."""
-        from fulgur.bench.replay import replay
+    def replay(self, tokenizer: str, speculate: bool) -> list[dict[str, float]]:
+        """Every edit once (see `replay`), each right after a few single steps at the same speed of the machine: `raw`
+        seconds a token."""
+        from fulgur.bench.edits import EDITS
+        from fulgur.bench.replay import Replay
+        from fulgur.engine.speculate import measure_cost
 
+        if self.cost is None:
+            self.cost = measure_cost(self.runtime)
+        replay = Replay(self.runtime, Path(tokenizer), self.cost)
+        result = []
+        for edit in EDITS:
+            # What the cache holds there does not matter to the time of a step.
+            raw = self._decode(RAW_CONTEXT, RAW_TOKENS, RAW_REPEAT)
+            run = replay.run(edit, speculate=speculate)
+            result.append(asdict(run) | {"raw": median(raw) / RAW_TOKENS})
         self.filled = 0
-        return replay(self.runtime, Path(tokenizer), speculate=speculate)
+        return result
 
     def _fill(self, context: int) -> None:
         if self.filled < context:

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-from fulgur.model.config import ModelConfig
-from fulgur.model.gguf import gguf_name
-from fulgur.model.random import RandomSource
-from fulgur.model.tensors import tensor_shapes
-
-QUANT = {8: "Q8_0", 4: "Q4_0"}
 
 
 @dataclass(frozen=True)
@@ -32,43 +24,11 @@ class Settings:
         return f"{self.threads} threads" + "".join(f", {flag}" for flag in flags)
 
 
-def candidates(*threads: int) -> Iterator[Settings]:
-    """Every combination, for each of these numbers of threads and for one."""
-    for count in dict.fromkeys((*threads, 1)):
-        for repack in (True, False):
-            for flash in (True, False):
-                yield Settings(count, flash, repack)
-
-
-def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
-    """The random model of this seed, every matrix as Q8_0 or Q4_0 blocks; our own family is Qwen3 to llama.cpp."""
-    import gguf
-
-    kind = gguf.GGMLQuantizationType[QUANT[bits]]
-    writer = gguf.GGUFWriter(path, "qwen3" if config.family == "fulgur" else config.family)
-    writer.add_context_length(config.max_context)
-    writer.add_embedding_length(config.d_model)
-    writer.add_block_count(config.n_layers)
-    writer.add_feed_forward_length(config.d_ffn)
-    writer.add_head_count(config.n_heads)
-    writer.add_head_count_kv(config.n_kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_tokenizer_model("no_vocab")
-    writer.add_vocab_size(config.vocab_size)
-    source = RandomSource(config, seed)
-    for name, shape in tensor_shapes(config).items():
-        value = source.tensor(name)
-        if len(shape) == 1:
-            writer.add_tensor(gguf_name(name), value)
-        else:
-            writer.add_tensor(gguf_name(name), gguf.quants.quantize(value, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+def candidates(threads: int) -> Iterator[Settings]:
+    """Every combination of the other settings."""
+    for repack in (True, False):
+        for flash in (True, False):
+            yield Settings(threads, flash, repack)
 
 
 def open_worker(path: str, context: int, threads: int, flash: bool, repack: bool) -> dict[str, Callable[..., Any]]:

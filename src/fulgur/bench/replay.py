@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fulgur.bench.edits import EDITS
+from fulgur.bench.edits import Edit
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Finished
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.engine.runtime import Runtime
-from fulgur.engine.speculate import measure_cost
+from fulgur.engine.speculate import StepCost
 from fulgur.text.tokenizer import Tokenizer
 
 Int = npt.NDArray[np.int32]
@@ -80,20 +80,34 @@ class ForcedRuntime:
         """The runtime belongs to the caller."""
 
 
-def replay(runtime: Runtime, folder: Path, *, speculate: bool) -> dict[str, Any]:
-    """Run every edit through an engine; tokens, seconds and how many drafted tokens were right."""
-    tokenizer = Tokenizer.from_folder(folder)
-    end = tokenizer.token_id(END)
-    assert end is not None
-    forced = ForcedRuntime(runtime)
-    engine = Engine(forced, tokenizer, cost=measure_cost(runtime))
-    tokens, seconds, drafted, accepted = 0, 0.0, 0, 0
-    for edit in EDITS:
-        original = tokenizer.encode(edit.original, special=False)
-        prompt = original + tokenizer.encode(f"\n{edit.instruction}\n", special=False)
-        answer = [*tokenizer.encode(edit.edited, special=False), end]
-        forced.script[: len(prompt) + len(answer)] = prompt + answer
-        engine.submit(
+@dataclass(frozen=True)
+class Replayed:
+    """One edit, written out again."""
+
+    tokens: int  # after the first, which comes with the prompt
+    seconds: float
+    drafted: int
+    accepted: int
+
+
+class Replay:
+    """Runs edits through one engine, as a server would: what it learns of its steps' cost it keeps."""
+
+    def __init__(self, runtime: Runtime, folder: Path, cost: StepCost) -> None:
+        self._tokenizer = Tokenizer.from_folder(folder)
+        end = self._tokenizer.token_id(END)
+        assert end is not None
+        self._end = end
+        self._forced = ForcedRuntime(runtime)
+        self._engine = Engine(self._forced, self._tokenizer, cost=cost)
+
+    def run(self, edit: Edit, *, speculate: bool) -> Replayed:
+        encode = self._tokenizer.encode
+        original = encode(edit.original, special=False)
+        prompt = original + encode(f"\n{edit.instruction}\n", special=False)
+        answer = [*encode(edit.edited, special=False), self._end]
+        self._forced.script[: len(prompt) + len(answer)] = prompt + answer
+        self._engine.submit(
             GenerateRequest(
                 prompt,
                 SamplingParams(max_tokens=len(answer)),
@@ -101,15 +115,11 @@ def replay(runtime: Runtime, folder: Path, *, speculate: bool) -> dict[str, Any]
                 speculate=speculate,
             )
         )
-        finished = _run(engine)
+        finished = _run(self._engine)
         usage = finished.usage
         if finished.reason != "stop" or usage.completion_tokens != len(answer):
             raise RuntimeError(f"the replay ended with {finished.reason} after {usage.completion_tokens} tokens")
-        tokens += usage.completion_tokens - 1  # the first one comes with the prompt
-        seconds += usage.decode_seconds
-        drafted += usage.draft_tokens
-        accepted += usage.accepted_tokens
-    return {"tokens": tokens, "seconds": seconds, "drafted": drafted, "accepted": accepted}
+        return Replayed(len(answer) - 1, usage.decode_seconds, usage.draft_tokens, usage.accepted_tokens)
 
 
 def _run(engine: Engine) -> Finished:

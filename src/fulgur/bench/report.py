@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fulgur import __version__
 
@@ -122,9 +122,14 @@ def _memory_gb() -> float:
         return 0.0
 
 
+class Begin(Protocol):
+    def __call__(self, what: str, skipped: int = 0) -> None: ...
+
+
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on standard error; call the result with what comes next each time a piece begins."""
+def progress(title: str, total: int) -> Iterator[Begin]:
+    """A progress bar on standard error; call the result with what comes next each time a piece begins, and how many
+    pieces were left out before it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -134,8 +139,9 @@ def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
         task = bar.add_task("", total=total, title=title)
         begun = 0
 
-        def begin(what: str) -> None:
+        def begin(what: str, skipped: int = 0) -> None:
             nonlocal begun
+            begun += skipped
             bar.update(task, completed=min(begun, total), description=what)
             begun += 1
 
