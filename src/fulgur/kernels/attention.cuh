@@ -9,20 +9,23 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
-constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS > 1 ? 2 : 1;
+// Two halves of the CTA add up the values of half of the query heads each: their sums stay in registers.
+constexpr int HALF_WARPS = WARPS / 2, HALF_GROUP = (GROUP + 1) / 2;
+constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = HALF_WARPS * 32 / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
+constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
 
 struct AttentionScratch {
   alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last
   alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];
-  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by half of the dimensions
+  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by part of the dimensions
   float score[GROUP][KV_BLOCK];
   float peak[GROUP], total[GROUP], shrink[GROUP];
-  alignas(16) float sum[WARPS][GROUP][HEAD_DIM];
+  alignas(16) float sum[HALF_WARPS][GROUP][HEAD_DIM];
 };
-static_assert(WARPS == 8 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and two slabs");
+static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
+static_assert(2 * GROUP * MAX_SPLITS * 4 <= ATTENTION_BYTES, "the shares of all splits fit the scratch");
 
 __device__ __forceinline__ int split_length(int position) {
   int length = KV_BLOCK;
@@ -97,6 +100,40 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
+// The sums of all splits of one (row, head), in ascending order. What is read lies in L2: all of it is asked for at once.
+__device__ inline void join_splits(const Args& args, char* area, int row, int head, int splits, const float* partial) {
+  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 8;
+  float* peak = (float*)area;                                // [GROUP][MAX_SPLITS], then the totals
+  float* total = peak + GROUP * MAX_SPLITS;
+  for (int i = threadIdx.x; i < GROUP * splits; i += THREADS) {
+    int g = i / splits, j = i % splits;
+    const float* from = partial + j * NEXT + g * (HEAD_DIM + 2) + HEAD_DIM;
+    peak[g * MAX_SPLITS + j] = load(from);
+    total[g * MAX_SPLITS + j] = load(from + 1);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
+    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
+    const float *from = partial + g * (HEAD_DIM + 2) + dim, *peaks = peak + g * MAX_SPLITS, *totals = total + g * MAX_SPLITS;
+    float most = -INF, all = 0, sum = 0;
+    for (int j = 0; j < splits; ++j) most = fmaxf(most, peaks[j]);
+    for (int begin = 0; begin < splits; begin += ONCE) {
+      float value[ONCE];
+#pragma unroll
+      for (int j = 0; j < ONCE; ++j) value[j] = begin + j < splits ? load(from + (begin + j) * NEXT) : 0.f;
+#pragma unroll
+      for (int j = 0; j < ONCE; ++j) {
+        if (begin + j >= splits) break;
+        float shrink = exp2f(peaks[begin + j] - most);
+        all += shrink * totals[begin + j];
+        sum += shrink * value[j];
+      }
+    }
+    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / all);
+  }
+  __syncthreads();
+}
+
 __device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, int row, int head, int split) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
@@ -105,24 +142,46 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   int begin = split * length, end = min(begin + length, position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
-  for (int g = warp; g < GROUP; g += WARPS)
-    project(args, layer, row, head * GROUP + g, position, norms + Q_NORM_AT, true, [&](int i, float a, float b) {
-      s.q[g][i] = to_bf16(a);
-      s.q[g][i + HEAD_DIM / 2] = to_bf16(b);
-    });
-  for (int i = threadIdx.x; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
-  // Row j of this sequence in this step is row - (position - first) + j of the step.
-  for (int at = max(begin, first) + warp; at < end; at += WARPS) {
-    int j = at - first, from = row - (position - at);
-    project(args, layer, from, HEADS + head, at, norms + K_NORM_AT, true, [&](int i, float a, float b) {
-      s.key[j][i] = to_bf16(a);
-      s.key[j][i + HEAD_DIM / 2] = to_bf16(b);
-    });
-    project(args, layer, from, HEADS + KV_HEADS + head, at, nullptr, false, [&](int i, float a, float b) {
-      s.value[j][i] = to_bf16(a);
-      s.value[j][i + HEAD_DIM / 2] = to_bf16(b);
-    });
+  const int lane = threadIdx.x & 31, half = warp / HALF_WARPS, part = threadIdx.x % LANES_PER_KEY;   // which 8 dimensions
+  const int key0 = threadIdx.x % (HALF_WARPS * 32) / LANES_PER_KEY;
+  // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
+  const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
+  uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
+  auto fetch = [&](int block) {      // what the cache holds of a block of keys; this step's own rows come later
+#pragma unroll
+    for (int p = 0; p < KEY_PASSES; ++p) {
+      int at = block + p * KEYS_AT_ONCE + key0;
+      v[p] = make_uint4(0, 0, 0, 0);
+      if (at < end && at < block + KV_BLOCK && at < first) v[p] = load16(cache_at(args, layer, 1, table, head, at) + part * 8);
+    }
+    if (slab < SLABS) {
+#pragma unroll
+      for (int d = 0; d < DIM_STEPS / SLABS; ++d)
+#pragma unroll
+        for (int low_high = 0; low_high < 2; ++low_high) {
+          int at = block + tile * 16 + r + low_high * 8;
+          k[d][low_high] = make_uint4(0, 0, 0, 0);
+          if (at < end && at < first)
+            k[d][low_high] = load16(cache_at(args, layer, 0, table, head, at) + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
+        }
+    }
+  };
+  fetch(begin);
+  // One head a warp: the queries, then keys and values of this step's rows. Row j of this sequence in this step is row
+  // row - (position - first) + j of the step.
+  const int own = max(begin, first), fresh = max(end - own, 0);
+  for (int task = warp; task < GROUP + 2 * fresh; task += WARPS) {
+    bool query = task < GROUP, value = task >= GROUP + fresh;
+    int at = query ? position : own + (task - GROUP) - (value ? fresh : 0), from = row - (position - at);
+    int source = query ? head * GROUP + task : HEADS + head + (value ? KV_HEADS : 0);
+    bf16* to = query ? s.q[task] : value ? s.value[at - first] : s.key[at - first];
+    project(args, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
+            [&](int i, float a, float b) {
+              to[i] = to_bf16(a);
+              to[i + HEAD_DIM / 2] = to_bf16(b);
+            });
   }
+  for (int i = threadIdx.x; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
   if (threadIdx.x < GROUP) {
     s.peak[threadIdx.x] = -INF;
     s.total[threadIdx.x] = 0;
@@ -132,24 +191,19 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
     *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
-  int part = threadIdx.x % LANES_PER_KEY;      // which 8 dimensions
-  float acc[GROUP][8];
+  float acc[HALF_GROUP][8];
 #pragma unroll
-  for (int g = 0; g < GROUP; ++g)
+  for (int g = 0; g < HALF_GROUP; ++g)
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[g][i] = 0;
   for (int block = begin; block < end; block += KV_BLOCK) {
-    uint4 v[KEY_PASSES];
+    if (block + KV_BLOCK > first) {
 #pragma unroll
-    for (int p = 0; p < KEY_PASSES; ++p) {
-      int at = block + p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
-      v[p] = make_uint4(0, 0, 0, 0);
-      if (at < end && at < block + KV_BLOCK)
-        v[p] = at < first ? load16(cache_at(args, layer, 1, table, head, at) + part * 8)
-                          : *(uint4*)(s.value[at - first] + part * 8);
+      for (int p = 0; p < KEY_PASSES; ++p) {
+        int at = block + p * KEYS_AT_ONCE + key0;
+        if (at >= first && at < end && at < block + KV_BLOCK) v[p] = *(uint4*)(s.value[at - first] + part * 8);
+      }
     }
-    // Warp w: keys 16 (w % 4) .. + 15, slab w / 4 of the dimensions.
-    int lane = threadIdx.x & 31, row = lane >> 2, t = lane & 3, slab = warp >> 2;
     if (slab < SLABS) {
       float dots[QUERY_TILES][4];
 #pragma unroll
@@ -159,32 +213,30 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
       for (int d = 0; d < DIM_STEPS / SLABS; ++d) {
         int dim = (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8;
-        uint4 k[2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          int at = block + (warp & 3) * 16 + row + half * 8;
-          k[half] = make_uint4(0, 0, 0, 0);
-          if (at < end)
-            k[half] = at < first ? load16(cache_at(args, layer, 0, table, head, at) + dim) : *(uint4*)(s.key[at - first] + dim);
+        for (int low_high = 0; low_high < 2; ++low_high) {
+          int at = block + tile * 16 + r + low_high * 8;
+          if (at >= first && at < end) k[d][low_high] = *(uint4*)(s.key[at - first] + dim);
         }
 #pragma unroll
         for (int j = 0; j < QUERY_TILES; ++j) {
-          uint4 q = *(uint4*)(s.q[j * 8 + row] + dim);
-          mma(dots[j], k[0].x, k[1].x, k[0].y, k[1].y, q.x, q.y);
-          mma(dots[j], k[0].z, k[1].z, k[0].w, k[1].w, q.z, q.w);
+          uint4 q = *(uint4*)(s.q[j * 8 + r] + dim);
+          mma(dots[j], k[d][0].x, k[d][1].x, k[d][0].y, k[d][1].y, q.x, q.y);
+          mma(dots[j], k[d][0].z, k[d][1].z, k[d][0].w, k[d][1].w, q.z, q.w);
         }
       }
 #pragma unroll
       for (int j = 0; j < QUERY_TILES; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][(warp & 3) * 16 + row + (i >> 1) * 8] = dots[j][i];
+        for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
     __syncthreads();
     for (int g = warp; g < GROUP; g += WARPS) {
       float a = s.dot[0][g][lane], b = s.dot[0][g][lane + 32], old = s.peak[g];
-      if (SLABS == 2) {
-        a += s.dot[SLABS - 1][g][lane];
-        b += s.dot[SLABS - 1][g][lane + 32];
+#pragma unroll
+      for (int i = 1; i < SLABS; ++i) {
+        a += s.dot[i][g][lane];
+        b += s.dot[i][g][lane + 32];
       }
       a = block + lane < end ? a * scale : -INF;
       b = block + lane + 32 < end ? b * scale : -INF;
@@ -203,14 +255,15 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     __syncthreads();
 #pragma unroll
-    for (int g = 0; g < GROUP; ++g) {
-      float shrink = s.shrink[g];
+    for (int g = 0; g < HALF_GROUP; ++g) {
+      int mine = min(half * HALF_GROUP + g, GROUP - 1);
+      float shrink = s.shrink[mine];
 #pragma unroll
       for (int i = 0; i < 8; ++i) acc[g][i] *= shrink;
 #pragma unroll
       for (int p = 0; p < KEY_PASSES; ++p) {
-        int j = p * KEYS_AT_ONCE + threadIdx.x / LANES_PER_KEY;
-        float w = j < KV_BLOCK ? s.score[g][j] : 0.f;
+        int j = p * KEYS_AT_ONCE + key0;
+        float w = j < KV_BLOCK ? s.score[mine][j] : 0.f;
         acc[g][0] = fmaf(w, low(v[p].x), acc[g][0]);
         acc[g][1] = fmaf(w, high(v[p].x), acc[g][1]);
         acc[g][2] = fmaf(w, low(v[p].y), acc[g][2]);
@@ -221,16 +274,21 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         acc[g][7] = fmaf(w, high(v[p].w), acc[g][7]);
       }
     }
-    if (block + KV_BLOCK < end) __syncthreads();
+    if (block + KV_BLOCK < end) {
+      fetch(block + KV_BLOCK);
+      __syncthreads();
+    }
   }
 #pragma unroll
-  for (int g = 0; g < GROUP; ++g)
+  for (int g = 0; g < HALF_GROUP; ++g) {
+    int mine = half * HALF_GROUP + g;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
 #pragma unroll
       for (int step = LANES_PER_KEY; step < 32; step <<= 1) acc[g][i] += __shfl_xor_sync(~0u, acc[g][i], step);
-      if ((threadIdx.x & 31) < LANES_PER_KEY) s.sum[warp][g][part * 8 + i] = acc[g][i];
+      if (lane < LANES_PER_KEY && mine < GROUP) s.sum[warp % HALF_WARPS][mine][part * 8 + i] = acc[g][i];
     }
+  }
   __syncthreads();
   float* partial = args.partial + ((long long)row * KV_HEADS + head) * MAX_SPLITS * GROUP * (HEAD_DIM + 2);
   float* out = partial + (long long)split * GROUP * (HEAD_DIM + 2);
@@ -238,7 +296,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int g = i / HEAD_DIM, dim = i % HEAD_DIM;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) sum += s.sum[w][g][dim];
+    for (int w = 0; w < HALF_WARPS; ++w) sum += s.sum[w][g][dim];
     if (splits == 1)
       args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / s.total[g]);
     else
@@ -256,21 +314,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     if (shared.last) *counter = 0;      // the next use is two barriers away
   }
   __syncthreads();
-  if (!shared.last) return;
-  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
-    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
-    const float* from = partial + g * (HEAD_DIM + 2);
-    constexpr int NEXT = GROUP * (HEAD_DIM + 2);
-    float peak = -INF, total = 0, sum = 0;
-    for (int j = 0; j < splits; ++j) peak = fmaxf(peak, load(from + j * NEXT + HEAD_DIM));
-    for (int j = 0; j < splits; ++j) {
-      float shrink = exp2f(load(from + j * NEXT + HEAD_DIM) - peak);
-      total += shrink * load(from + j * NEXT + HEAD_DIM + 1);
-      sum += shrink * load(from + j * NEXT + dim);
-    }
-    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / total);
-  }
-  __syncthreads();
+  if (shared.last) join_splits(args, area, row, head, splits, partial);
 }
 
 // Every unit of this CTA; `finished()` is called by all threads once for each (row, kv head) that this CTA completed.

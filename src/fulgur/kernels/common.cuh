@@ -54,9 +54,23 @@ struct Args {
   u32* counters;            // 0: all, 32: heads, 64...: arrivals of one row's kv head
   State* state;
   Mailbox* mailbox;
+  u64* marks;               // [cta][16] cycles spent in each part of a step; null unless built with PROFILE
   long long kv_blocks;
   int table_width;
   int layer;                // the graph driver's layer; the persistent driver counts by itself
+};
+
+// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA.
+struct Marks {
+  u64 last = 0;
+  __device__ __forceinline__ void operator()(const Args& args, int part) {
+#if PROFILE
+    if (threadIdx.x) return;
+    u64 now = cycles();
+    if (last) add_later(args.marks + blockIdx.x * 16 + part, now - last);
+    last = now;
+#endif
+  }
 };
 
 __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
@@ -86,8 +100,8 @@ __device__ __forceinline__ float warp_max(float v) {
 }
 
 // Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
-// operand of a matrix product or the scratch of attention; the ring of weights.
-constexpr int SLICE_ROUNDS = 32, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
+// operand of a matrix product or the scratch of attention; the gates and the ring of weights.
+constexpr int SLICE_ROUNDS = 16, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
 struct Shared {
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
@@ -95,7 +109,7 @@ struct Shared {
   float sharpness;
   u32 seed[2];
 #if EXPERTS
-  alignas(16) float logit[EXPERTS];
+  alignas(16) float logit[2][EXPERTS];
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
 #endif

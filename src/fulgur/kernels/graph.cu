@@ -7,21 +7,21 @@
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
 // Weights known in advance: fill, wait, read the state. False when the run is over.
-template <class M, class S> __device__ inline bool begin(S& stream, const Args& args, Shared& shared, char* memory) {
+template <class M> __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
   let_successor_start();
   if (M::COPIES == 1) {
     stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, 1, false);
   }
   wait_for_predecessor();
   load_state(shared, args.state);
-  if (shared.done) copy_wait<0>();
+  if (shared.done && M::COPIES == 1) stream.drain();
   return !shared.done;
 }
 
 KERNEL step_qkv(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
   const int* tokens = args.layer ? nullptr : shared.token;
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __
 KERNEL step_o(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
   operand_copy(area_of(memory), args.attended, O::COPY_BLOCKS * BLOCK, shared.rows);
   phase_residual<O>(stream, args, memory, shared.rows);
@@ -52,7 +52,7 @@ KERNEL step_o(const __grid_constant__ Args args) {
 KERNEL step_router(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
   phase_router(stream, args, memory, shared.rows);
@@ -60,17 +60,18 @@ KERNEL step_router(const __grid_constant__ Args args) {
 #endif
 
 // The experts are not known before the router's kernel has ended: route, then open the stream.
-template <class M, class S> __device__ inline void open_experts(S& stream, const Args& args, Shared& shared, char* memory) {
+template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
-  route(args, shared);
-  stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, shared.rows, true);
+  route(args, shared, [&] {
+    stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, shared.rows, true);
+  });
 #endif
 }
 
 KERNEL step_gate_up(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   open_experts<Gate_up>(stream, args, shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
@@ -80,7 +81,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
 KERNEL step_down(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<Down>(stream, args, shared, memory)) return;
   open_experts<Down>(stream, args, shared, memory);
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, shared.rows);
@@ -90,7 +91,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
 KERNEL step_head(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  Stream<DEPTH> stream;
+  Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, shared.rows, [] {});
   phase_head(stream, args, memory, shared.rows);

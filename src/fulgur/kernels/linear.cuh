@@ -20,79 +20,85 @@ __device__ __forceinline__ u32 widen_int4(u32 w, int i) {
   return fma_bf16x2(((w >> (4 * i)) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
 }
 
-template <int FORMAT, class S>
-__device__ __forceinline__ void multiply_block(float (&acc)[4], const S& stream, u32 operand) {
-  float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
-  if constexpr (FORMAT == BF16) {
+// Rows 0-7 and 8-15 of a tile have their own scale; a product with 1 is exact.
+__device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top, float bottom) {
+  acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
+  acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
+  acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
+  acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
+}
+
+template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4], Stream& stream, u32 operand) {
+  constexpr int FORMAT = M::FORMAT, CHUNKS = M::PIECE_BYTES / CHUNK;
+  constexpr int GROUPS = FORMAT == INT4_64 ? 2 : 1;
+  const u32 lane = threadIdx.x & 31;
+  uint4 x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint4 x = shared16(operand + i * 64);
-      uint4 a = shared16(stream.chunk(2 * i)), b = shared16(stream.chunk(2 * i + 1));
-      mma(even, a.x, a.y, a.z, a.w, x.x, x.y);
-      mma(odd, b.x, b.y, b.z, b.w, x.z, x.w);
-    }
+  for (int i = 0; i < 4; ++i) x[i] = shared16(operand + i * 64);
+  float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, top[GROUPS], bottom[GROUPS];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) acc[i] += even[i] + odd[i];
-  } else if constexpr (FORMAT == FP8 || FORMAT == FP8_ROWS) {
+  for (int piece = 0; piece < M::PIECES; ++piece) {
+    u32 at = stream.acquire();
+    uint4 w[CHUNKS];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint4 x = shared16(operand + i * 64);
-      uint4 w = shared16(stream.chunk(i));
-      u32 a0, a1, a2, a3;
-      widen_fp8(w.x, a0, a1);
-      widen_fp8(w.y, a2, a3);
-      mma(even, a0, a1, a2, a3, x.x, x.y);
-      widen_fp8(w.z, a0, a1);
-      widen_fp8(w.w, a2, a3);
-      mma(odd, a0, a1, a2, a3, x.z, x.w);
-    }
-    int lane = threadIdx.x & 31;
-    u32 record = stream.chunk(4) - lane * 16;
-    float top, bottom;
-    if (FORMAT == FP8) {
-      top = __uint_as_float(shared4(record));
-      bottom = __uint_as_float(shared4(record + 4));
-    } else {
-      top = __uint_as_float(shared4(record + (lane >> 2) * 4));
-      bottom = __uint_as_float(shared4(record + (lane >> 2) * 4 + 32));
-    }
-    acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
-    acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
-    acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
-    acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
-  } else {
-    int lane = threadIdx.x & 31;
-    u32 record = stream.chunk(2) - lane * 16 + (lane >> 2) * 2;
-    constexpr int GROUPS = FORMAT == INT4_64 ? 2 : 1;
+    for (int i = 0; i < CHUNKS; ++i) w[i] = shared16(at + i * CHUNK + lane * 16);
+    if (piece + 1 == M::PIECES) {
+      u32 record = at + M::PIECE_BYTES;
+      if constexpr (FORMAT == FP8) {
+        top[0] = __uint_as_float(shared4(record));
+        bottom[0] = __uint_as_float(shared4(record + 4));
+      } else if constexpr (FORMAT == FP8_ROWS) {
+        top[0] = __uint_as_float(shared4(record + (lane >> 2) * 4));
+        bottom[0] = __uint_as_float(shared4(record + (lane >> 2) * 4 + 32));
+      } else if constexpr (FORMAT == INT4 || FORMAT == INT4_64) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint4 w = shared16(stream.chunk(half));
-      u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        uint4 x = shared16(operand + (half * 2 + j) * 64);
-        u32 p = words[2 * j], q = words[2 * j + 1];
-        mma(even, widen_int4(p, 0), widen_int4(p, 1), widen_int4(p, 2), widen_int4(p, 3), x.x, x.y);
-        mma(odd, widen_int4(q, 0), widen_int4(q, 1), widen_int4(q, 2), widen_int4(q, 3), x.z, x.w);
+        for (int g = 0; g < GROUPS; ++g) {
+          top[g] = from_half(shared2(record + g * 32 + (lane >> 2) * 2));
+          bottom[g] = from_half(shared2(record + g * 32 + (lane >> 2) * 2 + 16));
+        }
       }
-      if (half + 1 == 2 || GROUPS == 2) {
-        u32 at = record + (GROUPS == 2 ? half * 32 : 0);
-        float top = from_half(shared2(at)), bottom = from_half(shared2(at + 16));
-        acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
-        acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
-        acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
-        acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
+    }
+    stream.release();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) even[i] = odd[i] = 0;
+    for (int i = 0; i < CHUNKS; ++i) {
+      const int n = piece * CHUNKS + i;
+      if constexpr (FORMAT == BF16) {
+        uint4 v = x[n / 2];
+        if (n % 2 == 0) mma(even, w[i].x, w[i].y, w[i].z, w[i].w, v.x, v.y);
+        else mma(odd, w[i].x, w[i].y, w[i].z, w[i].w, v.z, v.w);
+      } else if constexpr (FORMAT == FP8 || FORMAT == FP8_ROWS) {
+        u32 a0, a1, a2, a3;
+        widen_fp8(w[i].x, a0, a1);
+        widen_fp8(w[i].y, a2, a3);
+        mma(even, a0, a1, a2, a3, x[n].x, x[n].y);
+        widen_fp8(w[i].z, a0, a1);
+        widen_fp8(w[i].w, a2, a3);
+        mma(odd, a0, a1, a2, a3, x[n].z, x[n].w);
+      } else {
+        u32 words[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          u32 p = words[2 * j], q = words[2 * j + 1];
+          uint4 v = x[2 * n + j];
+          mma(even, widen_int4(p, 0), widen_int4(p, 1), widen_int4(p, 2), widen_int4(p, 3), v.x, v.y);
+          mma(odd, widen_int4(q, 0), widen_int4(q, 1), widen_int4(q, 2), widen_int4(q, 3), v.z, v.w);
+        }
+        if (GROUPS == 2) {
+          scaled(acc, even, odd, top[n], bottom[n]);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) even[k] = odd[k] = 0;
+        }
       }
     }
   }
+  if constexpr (FORMAT == BF16) scaled(acc, even, odd, 1.f, 1.f);
+  else if constexpr (GROUPS == 1) scaled(acc, even, odd, top[0], bottom[0]);
 }
 
 // `epilogue(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K; `pair` is row r + 8 when PAIRED
 // (a gate and its up row), and r then runs over 0..7.
-template <class M, bool PAIRED, class S, class Epilogue>
-__device__ inline void linear(S& stream, char* memory, int rows, Epilogue epilogue) {
+template <class M, bool PAIRED, class Epilogue>
+__device__ inline void linear(Stream& stream, char* memory, int rows, Epilogue epilogue) {
   constexpr int TEAMS = WARPS / M::KW;
   const char* operand = area_of(memory);
   float* slices = slices_of(memory);                         // [unit of the batch][warp of the unit][row][16]
@@ -113,12 +119,7 @@ __device__ inline void linear(S& stream, char* memory, int rows, Epilogue epilog
       float acc[4] = {0, 0, 0, 0};
       int block_end = M::slice(split, member + 1);
 #pragma unroll 1
-      for (int block = M::slice(split, member); block < block_end; ++block) {
-        stream.template acquire<M::CHUNKS>();
-        if (M::RECORD) __syncwarp();
-        multiply_block<M::FORMAT>(acc, stream, x + block * 256);
-        stream.template release<M::CHUNKS>();
-      }
+      for (int block = M::slice(split, member); block < block_end; ++block) multiply_block<M>(acc, stream, x + block * 256);
       float* to = slices + (((round - begin) * TEAMS + team) * M::KW + member) * columns * TILE;
       if (2 * t < columns) {
         to[2 * t * TILE + g] = acc[0];

@@ -6,6 +6,10 @@
 // in between.
 #include "phases.cuh"
 
+// What the marks measure, in the order of a step; `gpu/bench.py` names them.
+enum Part { WAIT_QKV, NORM_QKV, QKV, WAIT_ATTENTION, ATTENTION, WAIT_O, O_, WAIT_FFN, NORM_FFN, ROUTER, WAIT_ROUTE, ROUTE, GATE_UP,
+            WAIT_DOWN, DOWN, HEAD };
+
 struct Grid {
   const Args& args;
   u32 all = 0, heads = 0;
@@ -46,45 +50,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
   load_state(shared, args.state);
   if (shared.done) return;
   const int rows = shared.rows, steps = __ldcg(&args.state->steps);
-  Stream<DEPTH> stream;
+  Stream stream;
   stream.open(args, &shared, area + AREA_BYTES, Qkv::ID, 0, Head::ID, 0, steps > 1, rows, false);
+  Marks mark;
   for (int step = 0;; ++step) {
     for (int layer = 0; layer < LAYERS; ++layer) {
       attention_prefetch(args, shared, layer);
       operand_norm(area, shared, args, norm_of(args, layer, ATTN_NORM_AT), layer ? nullptr : shared.token, rows, [&] {
         if (layer) grid.wait_all();
+        mark(args, WAIT_QKV);
       });
+      mark(args, NORM_QKV);
       phase_qkv(stream, args, memory, rows);
       grid.arrive_all();
+      mark(args, QKV);
       grid.wait_all();
+      mark(args, WAIT_ATTENTION);
       attention(args, shared, area, layer, [&] {
         if (threadIdx.x == 0) arrive(args.counters + 32);
       });
+      mark(args, ATTENTION);
       grid.wait_heads(rows * KV_HEADS);
+      mark(args, WAIT_O);
       operand_copy(area, args.attended, O::COPY_BLOCKS * BLOCK, rows);
       phase_residual<O>(stream, args, memory, rows);
       grid.arrive_all();
-      operand_norm(area, shared, args, norm_of(args, layer, FFN_NORM_AT), nullptr, rows, [&] { grid.wait_all(); });
+      mark(args, O_);
+      operand_norm(area, shared, args, norm_of(args, layer, FFN_NORM_AT), nullptr, rows, [&] {
+        grid.wait_all();
+        mark(args, WAIT_FFN);
+      });
+      mark(args, NORM_FFN);
 #if EXPERTS
       phase_router(stream, args, memory, rows);
       grid.arrive_all();
       prefetch_next_layer(args, layer);
+      mark(args, ROUTER);
       grid.wait_all();
-      route(args, shared);
-      stream.resume();
+      mark(args, WAIT_ROUTE);
+      route(args, shared, [&] { stream.resume(); });
+      mark(args, ROUTE);
 #endif
       phase_gate_up(stream, args, shared, memory, rows);
       grid.arrive_all();
+      mark(args, GATE_UP);
       grid.wait_all();
+      mark(args, WAIT_DOWN);
       operand_copy(area, args.h, Down::BLOCKS * BLOCK, rows);
       phase_residual<Down>(stream, args, memory, rows);
       grid.arrive_all();
+      mark(args, DOWN);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
     operand_norm(area, shared, args, norm_of(args, LAYERS, 0), nullptr, rows, [&] { grid.wait_all(); });
     phase_head(stream, args, memory, rows);
     grid.arrive_all();
     grid.wait_all();
+    mark(args, HEAD);
     choose(args, shared);
     bool done = step + 1 == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
     if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
@@ -97,5 +119,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
     }
     __syncthreads();
   }
-  copy_wait<0>();
+  stream.drain();
 }

@@ -29,12 +29,43 @@ __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const ui
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void copy_async16(u32 to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever waits for
+// that phase's parity then sees the bytes. All lanes of a warp call these together.
+__device__ __forceinline__ void gate_init(u32 gate) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+  asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(gate) : "memory");
+#endif
 }
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+// Hopper's copy engine takes a whole piece from one lane; before it every lane copies its own 16 bytes of each 512.
+__device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
+  u32 lane = threadIdx.x & 31;
+#if __CUDA_ARCH__ >= 900
+  if (lane == 0) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(gate)
+                 : "memory");
+  }
+#else
+  for (u32 at = lane * 16; at < bytes; at += 512)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
+#endif
+}
+__device__ __forceinline__ void gate_wait(u32 gate, u32 parity) {
+  u32 done;
+  do {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+#else
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+#endif
+  } while (!done);
 }
 __device__ __forceinline__ uint4 shared16(u32 at) {
   uint4 v;
@@ -54,7 +85,7 @@ __device__ __forceinline__ u32 shared2(u32 at) {
 
 // c += a (16 x 16, row) * b (16 x 8, column)
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -74,6 +105,15 @@ __device__ __forceinline__ void let_successor_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+__device__ __forceinline__ u64 cycles() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));
+  return now;
+}
+__device__ __forceinline__ void add_later(u64* to, u64 by) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(to), "l"(by) : "memory");
 }
 
 __device__ __forceinline__ void arrive(u32* counter) {

@@ -1,41 +1,48 @@
 // Routing: the experts of each row and their shares, found by every CTA for itself from the router's logits.
 //
-// An expert's rank is the number of experts with a higher logit (or an equal one and a lower index): one pass of
-// comparisons, no sorting. Shares are softmax probabilities, over the chosen ones if the model normalises them.
+// An expert's rank is the number of experts with a higher logit (or an equal one and a lower index): comparisons by several
+// threads an expert, no sorting. Shares are softmax probabilities, over the chosen ones if the model normalises them.
 #pragma once
 #include "common.cuh"
 
 #if EXPERTS
-__device__ inline void route(const Args& args, Shared& shared) {
+constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
+
+// `known(row)` is called by all threads when the experts of the last row are in shared memory; the shares follow, and are
+// there after the next block barrier.
+template <class Known> __device__ inline void route(const Args& args, Shared& shared, Known known) {
   for (int row = 0; row < shared.rows; ++row) {
     if (threadIdx.x < EXPERTS) {
       float sum = 0;
 #pragma unroll
       for (int s = 0; s < Router::SPLIT; ++s) sum += load(args.router + (s * MAX_ROWS + row) * EXPERTS + threadIdx.x);
-      shared.logit[threadIdx.x] = sum;
+      shared.logit[row & 1][threadIdx.x] = sum;
     }
     if (threadIdx.x < CHOSEN) shared.expert[row][threadIdx.x] = 0;    // stays only where logits are not numbers
     __syncthreads();
-    if (threadIdx.x < EXPERTS) {
-      float mine = shared.logit[threadIdx.x];
-      int rank = 0;
+    const float* logit = shared.logit[row & 1];
+    int mine = threadIdx.x / RANKERS, rank = 0;
+    if (mine < EXPERTS) {
+      float value = logit[mine];
 #pragma unroll 8
-      for (int e = 0; e < EXPERTS; ++e) {
-        float other = shared.logit[e];
-        rank += other > mine || (other == mine && e < (int)threadIdx.x);
+      for (int e = threadIdx.x % RANKERS; e < EXPERTS; e += RANKERS) {
+        float other = logit[e];
+        rank += other > value || (other == value && e < mine);
       }
-      if (rank < CHOSEN) shared.expert[row][rank] = threadIdx.x;
     }
+#pragma unroll
+    for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
+    if (mine < EXPERTS && threadIdx.x % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
     __syncthreads();
+    if (row + 1 == shared.rows) known();
     if (threadIdx.x < CHOSEN) {
-      float peak = shared.logit[shared.expert[row][0]], total = 0;
+      float peak = logit[shared.expert[row][0]], total = 0;
       if (NORM_TOPK)
-        for (int i = 0; i < CHOSEN; ++i) total += expf(shared.logit[shared.expert[row][i]] - peak);
+        for (int i = 0; i < CHOSEN; ++i) total += expf(logit[shared.expert[row][i]] - peak);
       else
-        for (int e = 0; e < EXPERTS; ++e) total += expf(shared.logit[e] - peak);
-      shared.share[row][threadIdx.x] = expf(shared.logit[shared.expert[row][threadIdx.x]] - peak) / total;
+        for (int e = 0; e < EXPERTS; ++e) total += expf(logit[e] - peak);
+      shared.share[row][threadIdx.x] = expf(logit[shared.expert[row][threadIdx.x]] - peak) / total;
     }
-    __syncthreads();
   }
 }
 #endif

@@ -1,32 +1,34 @@
-// The stream of weights: every warp reads its own fixed sequence of 512-byte chunks through a private ring in shared memory.
+// The stream of weights: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
 //
-// Which chunks a warp needs, in which order, is known before any activation is: phase by phase, its slices of the units of
-// its CTA. So the copies run SLOTS chunks ahead of the arithmetic, across units, phases, layers and grid barriers, and the
+// Which pieces a warp needs, in which order, is known before any activation is: phase by phase, its slices of the units of
+// its CTA. So the copies run SLOTS pieces ahead of the arithmetic, across units, phases, layers and grid barriers, and the
 // memory system stays busy while a barrier or a norm is waited for. Only the experts of a layer are not known before
 // its router has run: there the stream stalls and is opened again (`resume`) as soon as they are.
 //
-// Every lane copies the 16 bytes that it alone reads back, so that no barrier is needed; a scale record is read across lanes
-// and needs __syncwarp. One group is committed per chunk, also when there is nothing to copy: then "all but the newest
-// SLOTS - n groups are complete" always means that the next n chunks are there.
+// A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has a
+// gate that its copy completes; a slot is filled again as soon as the warp has the piece in registers.
 #pragma once
 #include "common.cuh"
 
 struct Cursor {
   const char* at;
-  int left;       // chunks left in the current run of blocks
-  int sub;        // chunk within the block
+  int left;       // pieces left in the current run of blocks
+  int piece;      // within the block
   int phase, layer, unit, block, block_end;
   bool entered;   // the unit is one of this phase
   bool routed;    // the experts of `layer` are known
   bool stalled;
 };
 
-template <int SLOTS> struct Stream {
-  static_assert((SLOTS & (SLOTS - 1)) == 0, "slots are counted with a mask");
+constexpr int GATES_BYTES = WARPS * SLOTS * 8;
+
+struct Stream {
   const char* weights;
   const Shared* shared;
-  u32 ring;                 // shared address of this lane's 16 bytes in slot 0 of this warp
-  int slot;                 // next to be read; the next to be written is SLOTS behind the newest, the same one
+  u32 ring, gates;          // shared addresses of this warp's first slot and its gate
+  int slot, to;             // the next to be read, the next to be filled
+  int held;                 // pieces copied or on their way, not yet read
+  u32 parity;               // of the phase that completes `slot`
   int rows, last_phase, last_layer, wrap;   // wrap: the persistent driver goes on with layer 0 of the next step
   Cursor c;
 
@@ -37,13 +39,16 @@ template <int SLOTS> struct Stream {
                        int wrap_, int n, bool routed) {
     weights = args.weights;
     shared = s;
-    ring = shared_address(memory) + warp() * SLOTS * CHUNK + lane() * 16;
-    slot = 0;
+    gates = shared_address(memory) + warp() * SLOTS * 8;
+    ring = shared_address(memory) + GATES_BYTES + warp() * SLOTS * SLOT_BYTES;
+    slot = to = held = parity = 0;
     rows = n;
     last_phase = last;
     last_layer = last_l;
     wrap = wrap_;
     c = Cursor{nullptr, 0, 0, first_phase, first_layer, 0, 0, 0, false, routed, false};
+    if (lane() < SLOTS) gate_init(gates + lane() * 8);
+    __syncwarp();
     fill();
   }
 
@@ -125,47 +130,47 @@ template <int SLOTS> struct Stream {
 #endif
     c.at = weights + M::OFFSET + (M::ID == Head::ID ? 0 : c.layer * LAYER_STRIDE) + copy * M::COPY_BYTES +
            (long long)(tile * M::COPY_BLOCKS + block) * M::BLOCK_BYTES;
-    c.left = (upto - c.block) * M::CHUNKS;
-    c.sub = 0;
+    c.left = (upto - c.block) * M::PIECES;
+    c.piece = 0;
     c.block = upto;
   }
 
-  // Copy the next chunk, if there is one, into slot `to` (as a ring index).
-  __device__ __forceinline__ void issue(int to) {
+  // Copy the next piece, if there is one, into the next slot.
+  __device__ __forceinline__ void issue() {
     if (c.left == 0 && !c.stalled) advance();
-    if (c.left) {
-      u32 target = ring + (to & (SLOTS - 1)) * CHUNK;
-      int chunks, record;
-      shape(chunks, record);
-      if (c.sub + 1 < chunks || record == 0) {
-        copy_async16(target, c.at + lane() * 16);
-        c.at += CHUNK;
-      } else {
-        if (lane() * 16 < record) copy_async16(target, c.at + lane() * 16);
-        c.at += record;
-      }
-      c.sub = c.sub + 1 == chunks ? 0 : c.sub + 1;
-      --c.left;
-    }
-    copy_commit();
+    if (c.left == 0) return;
+    int pieces, bytes, record;
+    shape(pieces, bytes, record);
+    if (c.piece + 1 == pieces) bytes += record;
+    c.piece = c.piece + 1 == pieces ? 0 : c.piece + 1;
+    copy_piece(ring + to * SLOT_BYTES, c.at, bytes, gates + to * 8);
+    c.at += bytes;
+    --c.left;
+    ++held;
+    to = to + 1 == SLOTS ? 0 : to + 1;
   }
-  // Chunks of a block and bytes of its scales, in the phase being copied. Most models have one format throughout.
-  __device__ __forceinline__ void shape(int& chunks, int& record) const {
-    chunks = Qkv::CHUNKS;
+  // Pieces of a block, bytes of a piece and of the scales behind the last, in the phase being copied. Most models have one
+  // format throughout.
+  __device__ __forceinline__ void shape(int& pieces, int& bytes, int& record) const {
+    pieces = Qkv::PIECES;
+    bytes = Qkv::PIECE_BYTES;
     record = Qkv::RECORD;
     if (HEAD_DIFFERS && c.phase == Head::ID) {
-      chunks = Head::CHUNKS;
+      pieces = Head::PIECES;
+      bytes = Head::PIECE_BYTES;
       record = Head::RECORD;
     }
 #if EXPERTS
     if (ROUTER_DIFFERS && c.phase == Router::ID) {
-      chunks = Router::CHUNKS;
+      pieces = Router::PIECES;
+      bytes = Router::PIECE_BYTES;
       record = Router::RECORD;
     }
 #endif
   }
   __device__ void fill() {
-    for (int i = 0; i < SLOTS; ++i) issue(slot + i);
+#pragma unroll 1
+    for (int i = 0; i < SLOTS; ++i) issue();
   }
   // The experts of the current layer stand in shared memory: go on from the router's end. The ring is empty here.
   __device__ void resume() {
@@ -176,13 +181,28 @@ template <int SLOTS> struct Stream {
     }
   }
 
-  // The next N chunks have arrived. Read them with `chunk`, then give them back with `release`.
-  template <int N> __device__ __forceinline__ void acquire() { copy_wait<SLOTS - N>(); }
-  __device__ __forceinline__ u32 chunk(int i) const { return ring + ((slot + i) & (SLOTS - 1)) * CHUNK; }
-  template <int N> __device__ __forceinline__ void release() {
+  // The next piece has arrived at this shared address. `release` when the warp has read it.
+  __device__ __forceinline__ u32 acquire() const {
+    gate_wait(gates + slot * 8, parity);
+    return ring + slot * SLOT_BYTES;
+  }
+  __device__ __forceinline__ void release() {
     __syncwarp();
-#pragma unroll 1
-    for (int i = 0; i < N; ++i) issue(slot + i);
-    slot += N;
+    drop();
+    issue();
+  }
+  __device__ __forceinline__ void drop() {
+    --held;
+    if (++slot == SLOTS) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+  // Before a CTA ends: nothing may still be on its way into its shared memory.
+  __device__ void drain() {
+    while (held) {
+      acquire();
+      drop();
+    }
   }
 };

@@ -72,9 +72,9 @@ def test_bytes_of_a_token_are_those_of_the_model() -> None:
 @pytest.mark.parametrize("weights", FORMATS)
 def test_decoding_fits_with_a_deep_ring(name: str, weights: str) -> None:
     plan = make_plan(SHAPES[name], weights=weights, rows=1)
-    assert layout(plan, "persistent").depth == 32
+    assert layout(plan, "persistent").slots >= 4
     graph = layout(plan, "graph")
-    assert graph.depth > max(m.format.chunks for m in plan.matrices.values()) and graph.total <= 227 << 10
+    assert graph.slots >= 2 and graph.total <= 227 << 10
 
 
 def test_splits_depend_on_the_position_only_and_are_bounded() -> None:

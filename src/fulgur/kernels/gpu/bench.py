@@ -1,8 +1,8 @@
 """How fast is it? `python -m fulgur.kernels.gpu.bench`: random models made on the GPU, batch 1, greedy, no speculation.
 
 Every row is a median over several runs of the decode loop after a prompt of random tokens; the share is of the read
-bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` times
-every kernel of the graph driver alone, to see where a step goes.
+bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` says
+where a step of the persistent driver goes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import SOURCES, architecture, compile_source
 from fulgur.kernels.gpu.device import Gpu, Module, probe
-from fulgur.kernels.gpu.drivers import THREADS
+from fulgur.kernels.gpu.drivers import Driver
 from fulgur.kernels.gpu.header import DRIVERS
 from fulgur.kernels.gpu.runtime import Runtime, open_random
 from fulgur.kernels.gpu.shapes import SHAPES
@@ -105,37 +105,42 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
     }
 
 
-def phase_times(runtime: Runtime) -> list[tuple[str, float, int]]:
-    """Microseconds of each phase of the graph driver, kernel after kernel over all layers, and its weight bytes."""
+PARTS = (
+    "wait qkv", "norm", "qkv", "wait attention", "attention", "wait o", "o", "wait ffn", "norm", "router", "wait route",
+    "route", "gate_up", "wait down", "down", "head",
+)  # fmt: skip
+
+
+def profile(runtime: Runtime, steps: int = 64) -> str:
+    """Where a step of the persistent driver goes: microseconds a layer (the head: a step), mean and longest over CTAs."""
     import torch
 
-    driver, stream = runtime._narrow, runtime._stream
-    position = np.array([PROMPT], np.int32)
+    plain = runtime._narrow
+    marks = torch.zeros((plain.plan.ctas, 16), dtype=torch.int64, device="cuda")
+    args = plain._copy(0)
+    args.marks = marks.data_ptr()
+    driver = Driver("persistent", plain.plan, runtime.gpu, args, profile=True)
     blocks = np.arange(16, dtype=np.int32)[None]
-    rows = []
-    phases = list(driver.plan.phases())
-    for name in dict.fromkeys(phase.name for phase in phases if phase.name != "finish"):
-        chosen = [phase for phase in phases if phase.name == name]
-        runtime._upload(1, 1, np.zeros(1, np.int32), position, np.zeros(1, np.int32), blocks, set())
-        times = []
-        for _ in range(6):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            with torch.cuda.stream(stream):
-                start.record(stream)
-                for phase in chosen * (8 if len(chosen) == 1 else 1):
-                    args = driver._copy(0)
-                    args.layer = phase.layer
-                    shared = driver.memory.attention_only if name == "attention" else driver.memory.total
-                    driver._module.launch(
-                        f"step_{name}", args, ctas=driver.plan.ctas, threads=THREADS, shared=shared,
-                        stream=stream.cuda_stream,
-                    )  # fmt: skip
-                end.record(stream)
-            runtime._synchronize()
-            times.append(start.elapsed_time(end) * 1e3 / (len(chosen) * (8 if len(chosen) == 1 else 1)))
-        matrix = chosen[0].matrix
-        rows.append((name, statistics.median(times[1:]), matrix.bytes_per_row if matrix else 0))
-    return rows
+    zero = np.zeros(1, np.int32)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for _ in range(2):
+        marks.zero_()
+        runtime._upload(1, steps, zero, np.array([PROMPT], np.int32), zero, blocks, set())
+        torch.cuda.synchronize()
+        start.record(runtime._stream)
+        driver.run(steps, 0, runtime._stream)
+        end.record(runtime._stream)
+        runtime._synchronize()
+    micros = start.elapsed_time(end) * 1e3 / steps
+    found = marks.double()
+    cycle = micros * steps / float(found.sum(1).mean())  # microseconds
+    driver.close()
+    lines = [f"  {micros:.0f} us a step, {1e-3 / cycle:.2f} GHz; mean / longest of a CTA, us"]
+    for i, part in enumerate(PARTS):
+        per = cycle / steps / (1 if part == "head" else plain.plan.config.n_layers)
+        if found[:, i].any():
+            lines.append(f"  {part:14} {float(found[:, i].mean()) * per:7.2f} {float(found[:, i].max()) * per:7.2f}")
+    return "\n".join(lines)
 
 
 def free() -> None:
@@ -153,10 +158,8 @@ def bench_row(name: str, weights: str, driver: str, bandwidth: float, phases: bo
         c = plan.config
         cache = 4 * c.n_layers * c.n_kv_heads * c.head_dim * (PROMPT + STEPS // 2)
         found["share"] = (plan.weight_bytes_per_token + cache) * found["tok_s"] / bandwidth
-        if phases and driver == "graph":
-            for phase, micros, size in phase_times(runtime):
-                rate = size / micros / 1e6 if size else 0.0
-                print(f"  {phase:10} {micros:8.2f} us  {size / 1e6:8.2f} MB  {rate:5.2f} TB/s", flush=True)
+        if phases and driver == "persistent":
+            print(profile(runtime), flush=True)
     finally:
         runtime.close()
         del runtime
@@ -169,7 +172,7 @@ def main() -> int:
     parser.add_argument("--models", default="", metavar="A,B", help="only these models")
     parser.add_argument("--drivers", default=",".join(DRIVERS), metavar="A,B")
     parser.add_argument("--peer", action="store_true", help="time transformers too")
-    parser.add_argument("--phases", action="store_true", help="time each phase of the graph driver")
+    parser.add_argument("--phases", action="store_true", help="say where a step of the persistent driver goes")
     parser.add_argument("--seconds", type=float, default=400, help="start no further row after this time")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -38,9 +38,11 @@ def sources(driver: str) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
-def build(plan: Plan, driver: str, memory: Layout, arch: str, *, cache: Path | None = None) -> bytes:
-    """The cubin of a driver for a plan."""
-    texts = {**sources(driver), "constants.h": header(plan, driver, memory)}
+def build(
+    plan: Plan, driver: str, memory: Layout, arch: str, *, cache: Path | None = None, profile: bool = False
+) -> bytes:
+    """The cubin of a driver for a plan; with `profile` it counts the cycles of every part of a step."""
+    texts = {**sources(driver), "constants.h": header(plan, driver, memory, profile)}
     digest = hashlib.sha256(repr((sorted(texts.items()), arch, OPTIONS, _nvrtc_version())).encode()).hexdigest()[:32]
     path = (cache or cache_folder()) / f"{driver}-{arch}-{digest}.cubin"
     if path.exists():

@@ -18,12 +18,12 @@ THREADS = 32 * WARPS
 class Driver:
     """Kernels of one plan. `run` enqueues `steps` decode steps (or one step of several rows) on a stream."""
 
-    def __init__(self, name: str, plan: Plan, gpu: Gpu, args: Args) -> None:
+    def __init__(self, name: str, plan: Plan, gpu: Gpu, args: Args, *, profile: bool = False) -> None:
         if name not in DRIVERS:
             raise FulgurError(f"there is no driver {name!r}", hint=f"Choose one of: {', '.join(DRIVERS)}.")
         self.name, self.plan, self._gpu, self._args = name, plan, gpu, args
         self.memory = layout(plan, name, gpu.shared)
-        self._module = Module(build(plan, name, self.memory, architecture(gpu.capability)))
+        self._module = Module(build(plan, name, self.memory, architecture(gpu.capability), profile=profile))
         self._graphs: dict[int, Any] = {}
 
     def run(self, steps: int, logits: int, stream: Any) -> None:

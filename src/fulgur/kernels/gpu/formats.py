@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from fulgur.errors import FulgurError
 
-TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 8
+TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 16
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,9 @@ class Format:
     groups: int  # scale groups in a block
     scales: int  # scales of a group: 16, one a row; 2, for rows 0-7 and 8-15 of the tile; 0, none
 
-    @property
-    def chunks(self) -> int:
-        """Ring slots of a block; the scales take one."""
-        return self.data + (1 if self.record else 0)
+    def piece(self, most: int) -> int:
+        """Bytes of one copy of a ring whose pieces hold at most `most` chunks; the last of a block brings the record."""
+        return min(self.data, most) * CHUNK
 
     @property
     def block_bytes(self) -> int:

@@ -5,26 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.gpu.formats import CHUNK, FORMATS, TILE, WARPS
+from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
-SLICES = 32 * WARPS * TILE * 4
+SLICES = 16 * WARPS * TILE * 4
 DRIVERS = ("persistent", "graph")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of shared memory of a CTA."""
+    """Bytes of shared memory of a CTA, and how the ring of a warp is cut."""
 
-    depth: int
+    slots: int
+    chunks: int  # of a piece, at most
+    slot: int  # bytes
     record: int
     attention: int
     area: int
 
     @property
     def total(self) -> int:
-        return self.record + SLICES + self.area + WARPS * self.depth * CHUNK
+        return self.record + SLICES + self.area + WARPS * self.slots * (self.slot + 8)
 
     @property
     def attention_only(self) -> int:
@@ -39,32 +41,35 @@ def operand_stride(plan: Plan) -> int:
     return plan.operand_blocks * 256 + 64
 
 
-def layout(plan: Plan, driver: str, limit: int = 227 << 10, depth: int | None = None) -> Layout:
+def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = _up(64 + 4 * (5 * rows + 8) + 16 + 4 * c.n_experts + 8 * rows * c.experts_per_token)
+    record = _up(8 * WARPS + 4 * (5 * rows + 8) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
-    scores = 2 * queries * (c.head_dim + 8) + 8 * queries * KV_BLOCK + 4 * group * (KV_BLOCK + 3)
-    attention = _up(4 * group * c.head_dim * WARPS + keys + scores + 64)
+    scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 4 * group * (KV_BLOCK + 3)
+    attention = _up(4 * group * c.head_dim * WARPS // 2 + keys + scores + 64)
     area = _up(rows * operand_stride(plan))
     if driver == "persistent":
         area = max(area, attention)
-    deepest = max(m.format.chunks for m in plan.matrices.values())
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
-    # A ring of 8 chunks hides little: rather one CTA with a deeper ring than two with that.
-    for depths, bound in (((32, 16), share), ((32, 16), limit), ((8,), limit)):
-        for choice in (depth,) if depth else depths:
-            found = Layout(choice, record, attention, area)
-            if choice > deepest and max(found.total, found.attention_only) <= bound:
-                return found
+    formats = [m.format for m in plan.matrices.values()]
+    # Fewer than two slots hide nothing: rather smaller pieces, and rather one CTA than two with that.
+    whole = min(4, plan.matrices["qkv"].format.data)
+    for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
+        slot = max(f.piece(chunks) + f.record for f in formats)
+        left = bound - record - SLICES - area
+        slots = min(left // (WARPS * (slot + 8)), 32)
+        found = Layout(slots, chunks, slot, record, attention, area)
+        if slots >= 2 and max(found.total, found.attention_only) <= bound:
+            return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
     )
 
 
-def header(plan: Plan, driver: str, memory: Layout) -> str:
+def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> str:
     c = plan.config
     names = [name for name in ("qkv", "o", "router", "gate_up", "down", "head") if name in plan.matrices]
     usual, q_norm = plan.matrices["qkv"].format, 2 * c.d_model
@@ -95,7 +100,9 @@ def header(plan: Plan, driver: str, memory: Layout) -> str:
         "MAX_ROWS": plan.rows,
         "MAX_SPLITS": plan.max_splits,
         "RING": RING,
-        "DEPTH": memory.depth,
+        "PROFILE": int(profile),
+        "SLOTS": memory.slots,
+        "SLOT_BYTES": memory.slot,
         "OPERAND_BLOCKS": plan.operand_blocks,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,
@@ -106,7 +113,7 @@ def header(plan: Plan, driver: str, memory: Layout) -> str:
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
-    lines += [_struct(i, plan.matrices[name]) for i, name in enumerate(names)]
+    lines += [_struct(i, plan.matrices[name], memory.chunks) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 
 
@@ -116,7 +123,7 @@ def norm_stride(plan: Plan) -> int:
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
 
 
-def _struct(index: int, m: Matrix) -> str:
+def _struct(index: int, m: Matrix, chunks: int) -> str:
     units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
     values = {
         "ID": index,
@@ -127,7 +134,8 @@ def _struct(index: int, m: Matrix) -> str:
         "SPLIT": m.split,
         "KW": m.kw,
         "FORMAT": m.format.code,
-        "CHUNKS": m.format.chunks,
+        "PIECES": -(-m.format.data // chunks),
+        "PIECE_BYTES": m.format.piece(chunks),
         "RECORD": m.format.record,
         "BLOCK_BYTES": m.format.block_bytes,
         "COPIES": m.copies,

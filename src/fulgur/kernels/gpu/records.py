@@ -21,6 +21,7 @@ class Args(ctypes.Structure):
         ("counters", ctypes.c_void_p),
         ("state", ctypes.c_void_p),
         ("mailbox", ctypes.c_void_p),
+        ("marks", ctypes.c_void_p),
         ("kv_blocks", ctypes.c_longlong),
         ("table_width", ctypes.c_int),
         ("layer", ctypes.c_int),

@@ -50,14 +50,15 @@ struct Warp {
   Gate gate{32};
   u32 slot[2][32][6];
 };
+struct Copy { u32 to, gate, bytes; const char* from; };
 struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
   Gate gate{0};
   std::vector<Warp> warps;
+  std::vector<Copy> copies;                    // issued, not landed yet
 };
-struct Copy { char* to; const char* from; };
 struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack;
@@ -67,8 +68,6 @@ struct Fiber {
   int parity = 0;
   bool begun = false, finished = false;
   jmp_buf place;
-  std::vector<std::vector<Copy>> groups;       // committed, oldest first
-  std::vector<Copy> open;
 };
 inline Fiber* current;
 inline jmp_buf scheduler;
@@ -96,7 +95,12 @@ inline void meet(Gate& gate) {
   gate.waiting.push_back(current);
   sleep();
 }
-inline void land(const Copy& c) { memcpy(c.to, c.from, 16); }
+// A gate counts its phases; a copy that lands completes one.
+inline u64& gate_at(u32 gate) { return *(u64*)(current->cta->base + gate); }
+inline void land(const Copy& c) {
+  memcpy(current->cta->base + c.to, c.from, c.bytes);
+  ++gate_at(c.gate);
+}
 }  // namespace emu
 
 #define threadIdx (emu::current->thread)
@@ -135,21 +139,28 @@ inline float4 load4(const float* p) { return *(const float4*)p; }
 inline uint4 load16(const void* p) { return *(const uint4*)p; }
 inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
-inline void copy_async16(u32 to, const void* from) {
-  emu::Copy c{emu::current->cta->base + to, (const char*)from};
-  if ((uintptr_t)from % 16 || to % 16) { fprintf(stderr, "a 16-byte copy is not aligned\n"); abort(); }
+inline void gate_init(u32 gate) { emu::gate_at(gate) = 0; }
+inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
+  if (threadIdx.x & 31) return;
+  if ((uintptr_t)from % 16 || to % 16 || bytes % 16) { fprintf(stderr, "a copy is not aligned to 16 bytes\n"); abort(); }
+  emu::Copy c{to, gate, bytes, from};
+  memset(emu::current->cta->base + to, 0xff, bytes);      // whoever still reads the old bytes gets NaNs
   if (emu::draw() & 1) emu::land(c);
-  else emu::current->open.push_back(c);
+  else emu::current->cta->copies.push_back(c);
 }
-inline void copy_commit() {
-  emu::current->groups.push_back(std::move(emu::current->open));
-  emu::current->open.clear();
-}
-template <int PENDING> void copy_wait() {
-  auto& groups = emu::current->groups;
-  while ((int)groups.size() > PENDING) {
-    for (const emu::Copy& c : groups.front()) emu::land(c);
-    groups.erase(groups.begin());
+inline void gate_wait(u32 gate, u32 parity) {
+  auto& copies = emu::current->cta->copies;
+  for (int spins = 0; (emu::gate_at(gate) & 1) == parity; ++spins) {
+    if (spins > 100000) { fprintf(stderr, "a wait for a copy that was never issued\n"); abort(); }
+    for (size_t i = 0; i < copies.size(); ++i)
+      if (copies[i].gate == gate) {
+        emu::land(copies[i]);
+        copies.erase(copies.begin() + i);
+        break;
+      }
+    if ((emu::gate_at(gate) & 1) != parity) return;
+    emu::ready.push_back(emu::current);
+    emu::sleep();
   }
 }
 inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
@@ -180,6 +191,8 @@ inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
 }
 inline void wait_for_predecessor() {}
 inline void let_successor_start() {}
+inline u64 cycles() { return 0; }
+inline void add_later(u64* to, u64 by) { *to += by; }
 inline void arrive(u32* counter) { ++*counter; }
 inline u32 add_acquire_release(u32* counter, u32 by) { u32 old = *counter; *counter += by; return old; }
 inline u32 load_acquire(const u32* counter) {
