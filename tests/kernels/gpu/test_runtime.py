@@ -2,86 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-import emulate
+import emulated_gpu
 import numpy as np
 import pytest
-import torch
 
-from fulgur.kernels.gpu import check, drivers, runtime
-from fulgur.kernels.gpu.device import Gpu
-
-GPU = Gpu("emulated", (9, 0), 2, 1 << 30, 227 << 10)
-
-
-class Stream:
-    cuda_stream = 0
-
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-
-class Graph:
-    """What torch's graphs do: launches are kept while it captures and run when it is replayed."""
-
-    capturing: Graph | None = None
-
-    def __init__(self) -> None:
-        self.launches: list[Any] = []
-
-    def replay(self) -> None:
-        for launch in self.launches:
-            launch()
-
-
-@contextmanager
-def capture(graph: Graph, stream: Stream) -> Iterator[None]:
-    Graph.capturing = graph
-    yield
-    Graph.capturing = None
-
-
-class Module:
-    folder: Path
-    seed = 0
-
-    def __init__(self, built: tuple[Any, str]) -> None:
-        self.library = emulate.build(built[0], built[1], self.folder)
-
-    def launch(self, name: str, args: Any, *, ctas: int, shared: int, **_: Any) -> None:
-        def now() -> None:
-            Module.seed += 1
-            function = ctypes.cast(getattr(self.library, name), ctypes.c_void_p)
-            assert self.library.emulate(function, ctypes.byref(args), ctas, shared, Module.seed) == 0
-
-        if Graph.capturing is None:
-            now()
-        else:
-            Graph.capturing.launches.append(now)
-
-    def close(self) -> None: ...
+from fulgur.kernels.gpu import check, runtime
 
 
 @pytest.fixture(autouse=True)
-def emulated_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    Module.folder = folder
-    monkeypatch.setattr(drivers, "Module", Module)
-    monkeypatch.setattr(drivers, "build", lambda plan, name, memory, arch: (plan, name))
-    monkeypatch.setattr(runtime, "probe", lambda: GPU)
-    monkeypatch.setattr(check, "probe", lambda: GPU)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    for name, value in (
-        ("Stream", Stream), ("stream", lambda _: nullcontext()), ("synchronize", lambda: None),
-        ("CUDAGraph", Graph), ("graph", capture), ("current_stream", Stream),
-    ):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, value)
+def emulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    emulated_gpu.install(monkeypatch, folder)
 
 
 def test_logits_against_transformers() -> None:

@@ -1,0 +1,150 @@
+"""The device's decode loop as the engine follows it: the runtime over an emulator that runs while the host goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import emulated_gpu
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+from fulgur.engine.engine import Engine
+from fulgur.engine.events import Event, Finished, Steered, Token
+from fulgur.engine.gumbel import Gumbel, base, sharpness
+from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.errors import FulgurError
+from fulgur.kernels.gpu import check
+from fulgur.kernels.gpu.header import RING
+from fulgur.kernels.gpu.records import Mailbox
+from fulgur.kernels.gpu.runtime import Runtime
+from fulgur.kernels.gpu.stream import TokenStream
+from fulgur.text.tokenizer import Tokenizer
+
+DRIVERS = ("persistent", "graph")
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    emulated_gpu.install(monkeypatch, folder)
+
+
+def opened(driver: str) -> Runtime:
+    return check.small_runtime("qwen2", "int4", driver, "cpu")[0]
+
+
+def step(model: Runtime, token: int, position: int, table: np.ndarray) -> np.ndarray:
+    logits = np.zeros((1, model.vocab_size), np.float32)
+    one = [np.array([v], np.int32) for v in (token, position, 0)]
+    model.step(*one, table[None], np.zeros(1, np.int32), logits)
+    return logits[0]
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_draws_are_those_of_the_host(driver: str) -> None:
+    """With a temperature: the device's tokens are the ones that the host chooses from its logits, seed by seed."""
+    model, table, gumbel = opened(driver), check.table()[0], Gumbel(check.SMALL["qwen2"].vocab_size)
+    found = []
+    for seed, temperature in ((1, 0.7), (2**63 + 5, 1.4)):
+        run = model.stream(7, 0, table, (), 5, (float(sharpness(temperature)), base(seed)))
+        tokens: list[int] = []
+        while not run.ended:
+            tokens += run.read()
+        previous = 7
+        for position, token in enumerate(tokens):
+            logits = step(model, previous, position, table)
+            assert token == gumbel.choose(logits, temperature, seed, position + 1)
+            previous = token
+        found.append(tokens)
+    assert len(found[0]) == 5 and found[0] != found[1]
+    model.close()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_run_is_stopped_within_a_step_and_taken_up_again(driver: str) -> None:
+    model, table = opened(driver), check.table()[0]
+    whole = np.zeros(12, np.int32)
+    assert model.decode_greedy(7, 0, table, np.zeros(0, np.int32), np.zeros(1, np.int32), whole) == 12
+    run = model.stream(7, 0, table, (), 400)
+    tokens = run.read()
+    tokens += run.stop()
+    assert run.ended and run.read() == [] == run.stop()
+    assert 0 < len(tokens) < 12 and tokens == whole[: len(tokens)].tolist()
+    launches = len(emulated_gpu.Module.launched)
+    again = model.stream(tokens[-1], len(tokens), table, (int(whole[11]),), 12 - len(tokens))
+    rest: list[int] = []
+    while not again.ended:
+        rest += again.read()
+    goal = whole[len(tokens) :].tolist()
+    assert rest == goal[: goal.index(int(whole[11])) + 1]
+    if driver == "persistent":
+        assert len(emulated_gpu.Module.launched) == launches + 1
+    model.close()
+
+
+def test_the_ring_goes_round_and_a_silent_device_is_an_error() -> None:
+    box = Mailbox()
+    ring = np.frombuffer(box, np.int32)[Mailbox.token.offset // 4 :]
+    run = TokenStream(box, ring, 3 * RING, lambda: True, lambda: None, None)
+    for begin, end in ((0, RING - 3), (RING - 3, RING + 5), (RING + 5, 2 * RING + 5)):
+        for i in range(begin, end):
+            ring[i % RING] = i
+        box.count = end
+        assert run.read() == list(range(begin, end))
+    silent = TokenStream(Mailbox(), ring, 8, lambda: False, lambda: None, None)
+    with pytest.raises(FulgurError, match="without a result"):
+        silent.read()
+
+
+def tokenizer(folder: Path, vocab: int) -> Tokenizer:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [*letters, *(f"{a}{b}" for a in letters for b in letters)][:vocab]
+    backend = Backend(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.save(str(folder / "tokenizer.json"))
+    return Tokenizer.from_folder(folder)
+
+
+def drive(engine: Engine, request: GenerateRequest, steer_at: int = 0) -> tuple[list[int], str | None, str]:
+    """Tokens, the reason of the end, the text; steered once when so many tokens are there."""
+    name = engine.submit(request)
+    events: list[Event] = []
+    while engine.busy:
+        events += engine.step()
+        told = sum(isinstance(event, Token) for event in events)
+        if steer_at and told >= steer_at and not any(isinstance(event, Steered) for event in events):
+            assert engine.steer(name, [9, 8, 7])
+    tokens = [event.token for event in events if isinstance(event, Token)]
+    steers = [event.completion_tokens for event in events if isinstance(event, Steered)]
+    (end,) = [event for event in events if isinstance(event, Finished)]
+    return tokens, end.reason, "".join(getattr(event, "text", "") for event in events) + str(steers)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_engine_over_the_loop_and_over_steps(driver: str, tmp_path: Path) -> None:
+    """Greedy, sampled, steered, with a stop string: the same tokens with the loop and with single steps."""
+    model = opened(driver)
+    text = tokenizer(tmp_path, model.vocab_size)
+    prompt = check.tokens_of(model, 20)
+    looping, stepping = (Engine(model, text, max_draft=0) for _ in range(2))
+    stepping._loop._runtime = None
+    greedy = GenerateRequest(prompt, SamplingParams(max_tokens=9))
+    answer = drive(stepping, greedy)
+    assert len(answer[0]) == 9
+    assert drive(looping, greedy) == answer
+    assert drive(looping, greedy, steer_at=3)[0][:3] == answer[0][:3]
+    drawn = GenerateRequest(prompt, SamplingParams(max_tokens=6, temperature=0.9, seed=5))
+    assert drive(looping, drawn) == drive(stepping, drawn)
+    stop = text.decode(answer[0][4:5])
+    stopped = GenerateRequest(prompt, SamplingParams(max_tokens=9, stop=(stop,)))
+    assert drive(looping, stopped) == drive(stepping, stopped)
+    assert drive(stepping, stopped)[1] == "stop"
+    engine_tokens, reason, told = drive(looping, greedy, steer_at=2)
+    (at,) = [int(part) for part in told.rsplit("[", 1)[1].rstrip("]").split(",")]
+    plain = Engine(model, text, max_draft=0)
+    plain._loop._runtime = None
+    rest = drive(plain, GenerateRequest([*prompt, *engine_tokens[:at], 9, 8, 7], SamplingParams(max_tokens=9 - at)))
+    assert engine_tokens[at:] == rest[0] and reason == "length"
+    model.close()
