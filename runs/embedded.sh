@@ -5,7 +5,7 @@
 #                         [--init src/fulgur/assets/60M --seed 1]
 #
 # --archive may also be the beginning of the names of its parts (`split -d -b 14M corpus.jsonl.xz corpus.part.`): they are
-# joined. --init goes on from a model of an earlier run, at a lower learning rate; --seed cuts the files another way.
+# joined, and waited for if some are still missing. --init goes on from a model of an earlier run, at a lower learning rate; --seed cuts the files another way.
 # --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
 # preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/large-ready and RUN/small-ready appear when the pieces
 # of a model are in RUN/out, RUN/finished at the end, RUN/failed names stages that failed. Run it again with the same RUN
@@ -14,7 +14,7 @@
 set -u
 ARGUMENTS=("$@")
 
-RUN= ARCHIVE= MINUTES=25 ANNEAL=8 DISTIL=4.5 INIT= SEED=0 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= PARTS=4 PASSES=12
+RUN= ARCHIVE= MINUTES=25 ANNEAL=8 DISTIL=4.5 INIT= SEED=0 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= PARTS=8 PASSES=20
 while [ $# -gt 0 ]; do
   case "$1" in
     --run) RUN=$2 ;; --archive) ARCHIVE=$2 ;; --minutes) MINUTES=$2 ;; --anneal) ANNEAL=$2 ;; --distil) DISTIL=$2 ;;
@@ -30,17 +30,12 @@ done
 if [ -z "${EMBEDDED_COPY:-}" ]; then
   mkdir -p "$RUN/out"
   if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$0" "$RUN/embedded.sh" || exit 1; fi
-  if [ ! -e "$RUN/archive.jsonl.xz" ] && [ ! -e "$RUN/archive.jsonl" ]; then
-    if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" "$RUN/joined"; else cat "$ARCHIVE"* > "$RUN/joined"; fi || exit 1
-    # A corrupt or incomplete archive is found here, not after the preparation; plain .jsonl is taken as it is.
-    case "$(head -c 1 "$RUN/joined")" in "{") mv "$RUN/joined" "$RUN/archive.jsonl" ;; *) xz -l "$RUN/joined" > /dev/null && mv "$RUN/joined" "$RUN/archive.jsonl.xz" || exit 1 ;; esac
-  fi
   if [ -n "$INIT" ] && [ ! -d "$RUN/init" ]; then cp -r "$INIT" "$RUN/init" || exit 1; fi
+  case "$ARCHIVE" in /*) ;; *) ARGUMENTS+=(--archive "$PWD/$ARCHIVE") ;; esac
   EMBEDDED_COPY=1 exec bash "$RUN/embedded.sh" "${ARGUMENTS[@]}"
 fi
 BEGAN=$(date +%s)
 RUN=$(cd "$RUN" && pwd)
-ARCHIVE=$RUN/archive.jsonl.xz; [ -e "$ARCHIVE" ] || ARCHIVE=$RUN/archive.jsonl
 DATA_OPTIONS="$DATA_OPTIONS --seed $SEED"
 PRETRAIN_OPTIONS= ANNEAL_OPTIONS=
 if [ -n "$INIT" ]; then  # the model has seen edits: they stay in the mix from the start
@@ -76,22 +71,39 @@ attempt() {
 # A stage compiles at once, then waits for what it starts from: rows, or the model of the stage before.
 stage() { local name=$1; shift; attempt "$name" $PYTHON -m "fulgur.train.$name" --run "$RUN" --wait 1200 $STAGE_OPTIONS "$@"; }
 ready() { until [ -e "$1" ] || ! kill -0 "$2" 2> /dev/null; do sleep 0.2; done; }  # wait for a file while a process lives
+# The archive or its parts -> RUN/archive.jsonl.xz, complete (its index stands at its end); plain .jsonl is taken as it is.
+gather() {
+  for try in $(seq 240); do
+    if [ -e archive.jsonl.xz ] || [ -e archive.jsonl ]; then return 0; fi
+    if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" joined; else cat "$ARCHIVE"* > joined; fi
+    case "$(head -c 1 joined)" in "{") mv joined archive.jsonl ;; *) xz -l joined > /dev/null 2>&1 && mv joined archive.jsonl.xz || sleep 0.5 ;; esac
+  done
+  say "the archive $ARCHIVE is not complete"; return 1
+}
+corpus() { $PYTHON -m fulgur.train.corpus --archive "$(ls archive.jsonl*)" --out corpus $CORPUS_OPTIONS; }
 rows() { local kind=$1; shift; $PYTHON -m fulgur.train.data "$kind" --corpus corpus --out rows --parts "$PARTS" $DATA_OPTIONS "$@"; }
 
 stage pretrain --shape "$SHAPE" $PRETRAIN_OPTIONS --until "$PRETRAIN_END" &
 PRETRAIN_PID=$!
 
 # While the GPU compiles and works, the CPU cores make the rows: some code first, then edits and completions beside more code.
-( [ -e corpus/report.json ] || attempt corpus $PYTHON -m fulgur.train.corpus --archive "$ARCHIVE" --out corpus $CORPUS_OPTIONS
-  rows code --passes 2
-  EDIT_SECONDS=$(( SMALL_END - $(date +%s) - 30 ))
-  # A file that hangs a generator must not hang the run: past the time limit its rows are given up.
-  nice -n 3 timeout $(( EDIT_SECONDS + 60 )) $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 1 \
-    --minutes "$($PYTHON -c "print(max(1, $EDIT_SECONDS) / 60)")" $DATA_OPTIONS & EDITS=$!
-  nice -n 5 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows $DATA_OPTIONS
-  nice -n 5 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --parts "$PARTS" --first-pass 2 --passes $((PASSES - 2)) $DATA_OPTIONS
-  nice -n 10 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows --first-pass 1 $DATA_OPTIONS
-  wait $EDITS ) > rows.log 2>&1 &
+( gather || exit 1
+  say "archive complete"
+  if [ ! -e corpus/report.json ]; then
+    attempt corpus corpus & CORPUS_PID=$!
+    ready corpus/report.json $CORPUS_PID  # the record of the files is written while the rows are made
+  fi
+  { rows code --passes 3
+    EDIT_SECONDS=$(( SMALL_END - $(date +%s) - 30 )); [ "$EDIT_SECONDS" -gt 60 ] || EDIT_SECONDS=60
+    # A file that hangs a generator must not hang the run: past the time limit its rows are given up.
+    nice -n 3 timeout $(( EDIT_SECONDS + 60 )) $PYTHON -m fulgur.train.data edits --corpus corpus --out rows --passes 1 \
+      --minutes "$($PYTHON -c "print($EDIT_SECONDS / 60)")" $DATA_OPTIONS & EDITS=$!
+    nice -n 5 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows $DATA_OPTIONS
+    nice -n 5 $PYTHON -m fulgur.train.data code --corpus corpus --out rows --parts "$PARTS" --first-pass 3 --passes $((PASSES - 3)) $DATA_OPTIONS
+    nice -n 10 $PYTHON -m fulgur.train.data fim --corpus corpus --out rows --first-pass 1 $DATA_OPTIONS
+    wait $EDITS
+  } > rows.log 2>&1
+  wait ) &
 
 # The other stages are started early too: their graphs are compiled, and faults show, before they are needed.
 ready pretrain/stepping $PRETRAIN_PID

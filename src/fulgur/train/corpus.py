@@ -123,13 +123,22 @@ def build(
     train = limit([d for d, flag in zip(documents, flags, strict=True) if flag and d.split == "train"])
     if not train:
         raise FulgurError("the corpus has no training files", hint="Give an archive made by `fulgur train gather`.")
-    for index in range(shards):  # sorted by hash: every shard is a fair sample
-        write_documents(out / f"train-{index:02d}.jsonl", train[index::shards])
     write_documents(out / "heldout-00.jsonl", heldout)
-    write_manifest(out / "manifest.jsonl.xz", heldout + train)
+    _shared.extend(train)
+    with multiprocessing.get_context("fork").Pool(processes) as pool:  # forked: the documents are there already
+        pool.starmap(_write_shard, [(out, index, shards) for index in range(shards)], chunksize=1)
+    _shared.clear()
     report = describe(documents, train, heldout) | {"seconds": round(time.time() - began, 1)}
-    (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")  # rows can be made from here on
+    write_manifest(out / "manifest.jsonl.xz", heldout + train)
     return report
+
+
+_shared: list[Document] = []  # what the forked writers write
+
+
+def _write_shard(out: Path, index: int, shards: int) -> None:
+    write_documents(out / f"train-{index:02d}.jsonl", _shared[index::shards])  # sorted by hash: a fair sample
 
 
 def describe(seen: list[Document], train: list[Document], heldout: list[Document]) -> dict[str, object]:
@@ -160,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--archive", type=Path, default=None, help="what `gather` wrote")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--shards", type=int, default=56)
+    parser.add_argument("--shards", type=int, default=112)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--no-installed", action="store_true", help="take the archive alone")
     args = parser.parse_args(argv)

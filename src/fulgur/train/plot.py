@@ -49,7 +49,7 @@ def draw(stages: list[tuple[str, list[dict[str, float]]]]) -> str:
         parts.append(f'<text x="{MARGIN - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>')
     for index, (stage, rows) in enumerate(stages):
         left = MARGIN + index * panel
-        most = max(row["tokens"] for row in rows)
+        most = max(1, *(row["tokens"] for row in rows))
         parts.append(f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{MARGIN}" y2="{HEIGHT - MARGIN}" stroke="#bbb"/>')
         parts.append(f'<text x="{left + 8:.1f}" y="{MARGIN - 10}" font-weight="bold">{stage}</text>')
         parts.append(

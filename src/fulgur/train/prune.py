@@ -48,7 +48,7 @@ def prune(model: Model, target: ModelConfig, tokens: Tensor) -> dict[str, Tensor
         raise FulgurError("pruning keeps key/value heads and head size; the shapes differ in one of them")
     layers = model.layers
     if target.n_layers < source.n_layers:
-        model.layers = best_layers(model, target.n_layers, tokens)
+        model.layers = best_layers(model, target.n_layers, tokens[:4])
     try:
         return _cut(model, target, tokens)
     finally:

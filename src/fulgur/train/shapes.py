@@ -35,7 +35,7 @@ def _shape(
 
 SHAPES = {
     "60M": _shape(768, 9, 12, 2048),
-    "30M": _shape(512, 9, 8, 1408),
+    "30M": _shape(768, 5, 12, 1408),  # five layers of the 60M, their idlest neurons left out
     "toy": _shape(128, 2, 4, 192, vocab_size=512, context=256),
     "toy-small": _shape(64, 2, 2, 128, vocab_size=512, context=256),
 }
