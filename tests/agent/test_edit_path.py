@@ -88,10 +88,30 @@ def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None
     assert "path: str" in (project / "pkg/store.py").read_text()
 
 
-def test_names_that_do_not_exist_are_shown(project: Path) -> None:
-    events = edits(project, [say("def load(path):\n    return os.read_all(path)\n")], "shorten load")
-    problems = [p for e in events if isinstance(e, GuardReported) for p in e.problems]
-    assert any("os has no attribute read_all" in problem for problem in problems)
+WRONG = "def load(path):\n    return os.read_all(path)\n"
+
+
+def test_names_that_do_not_exist_get_one_other_attempt(project: Path) -> None:
+    events = edits(project, [say(WRONG, times=1), say(NEW)], "shorten load")
+    reports = [e for e in events if isinstance(e, GuardReported) and e.problems]
+    assert [(r.check, r.fed_back) for r in reports] == [("names exist", True)]
+    assert "os has no attribute read_all (nearest: read)" in reports[0].problems[0]
+    assert len([e for e in events if isinstance(e, ToolStarted)]) == 2
+    assert isinstance(events[-1], TurnDone) and "path: str" in (project / "pkg/store.py").read_text()
+
+
+def test_names_that_still_do_not_exist_are_refused(project: Path) -> None:
+    events = edits(project, [say(WRONG)], "shorten load")
+    assert isinstance(events[-1], TurnFailed)
+    assert "the rewrite was not applied: line 5: os has no attribute read_all" in events[-1].message
+    assert (project / "pkg/store.py").read_text() == SOURCE
+
+
+def test_names_that_were_asked_for_are_shown_and_applied(project: Path) -> None:
+    events = edits(project, [say(WRONG)], "make load call os.read_all")
+    reports = [e for e in events if isinstance(e, GuardReported) and e.problems]
+    assert [(r.check, r.fed_back) for r in reports] == [("names exist", False)]
+    assert isinstance(events[-1], TurnDone) and "read_all" in (project / "pkg/store.py").read_text()
 
 
 def test_steer_and_stop(project: Path) -> None:

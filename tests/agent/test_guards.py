@@ -7,60 +7,16 @@ import pytest
 from agent_world import agent_on, call, go, say, serving
 
 from fulgur.agent import guard_names
-from fulgur.agent.guard_names import undefined_names, unknown_members
+from fulgur.agent.guard_imports import unknown_imports
+from fulgur.agent.guard_names import undefined_names
 from fulgur.agent.guard_syntax import syntax_problems
 from fulgur.agent.guard_tests import touching_tests
-from fulgur.agent.guards import added_lines
-from fulgur.agent.modules import Modules
+from fulgur.agent.members.introduced import added_lines
 from fulgur.protocol.agent import GuardReported, TurnDone
-
-HELPER = "def load(path, *, strict=False):\n    return path\n\n\nclass Store:\n    def __init__(self, size):\n        self.size = size\n\n    def get(self, key):\n        return self.size\n"
-
-UNKNOWN = {
-    "missing module": ("import nosuchmodule_x\n", "there is no module named nosuchmodule_x"),
-    "missing name": ("from helper import lod\n", "helper has no name lod (nearest: load)"),
-    "module attribute": ("import helper\nhelper.laod(1)\n", "helper has no attribute laod (nearest: load)"),
-    "library attribute": ("import os\nos.getcwdd()\n", "os has no attribute getcwdd (nearest: getcwd"),
-    "library attribute in a module": ("import math\nmath.sqroot(2)\n", "math has no attribute sqroot (nearest: sqrt)"),
-    "parameter": ("from helper import load\nload('x', stict=True)\n", "load() has no parameter stict (nearest: strict)"),
-    "too many": ("import helper\nhelper.load(1, 2)\n", "helper.load() takes 1 positional arguments, 2 are given"),
-    "class call": ("from helper import Store\nStore(1, depth=2)\n", "Store() has no parameter depth"),
-    "library parameter": ("import shutil\nshutil.copy('a', 'b', follow=True)\n", "shutil.copy() has no parameter follow"),
-    "self": ("class A:\n    def f(self):\n        return self.gg\n    def g(self):\n        pass\n", "self has no attribute gg (nearest: g)"),
-}  # fmt: skip
-
-FINE = {
-    "guarded import": "try:\n    import nosuchmodule_x\nexcept ImportError:\n    nosuchmodule_x = None\n",
-    "kwargs": "def f(**k):\n    return k\n\n\nf(a=1)\n",
-    "splat": "from helper import load\nargs = (1, 2)\nload(*args)\n",
-    "decorated": "import functools\n\n\n@functools.cache\ndef f(a):\n    return a\n\n\nf(b=1)\n",
-    "base unknown": "import threading\n\n\nclass A(threading.Thread):\n    def f(self):\n        return self.name2\n",
-    "base known": "class B:\n    x = 1\n\n\nclass A(B):\n    def f(self):\n        return self.x\n",
-    "set elsewhere": "class A:\n    def f(self):\n        self.x = 1\n\n    def g(self):\n        return self.x\n",
-    "rebound": "import math\n\n\ndef f(math):\n    return math.nothing\n",
-    "submodule": "import os.path\nos.path.join('a')\n",
-    "dataclass": "import dataclasses\n\n\n@dataclasses.dataclass\nclass P:\n    x: int\n\n\nP(x=1)\n",
-    "getattr": "class A:\n    def __getattr__(self, n):\n        return n\n\n    def f(self):\n        return self.anything\n",
-}  # fmt: skip
 
 
 def everything(source: str) -> set[int]:
     return set(range(1, source.count("\n") + 2))
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_unknown_members_are_found(name: str, workspace: Path) -> None:
-    (workspace / "helper.py").write_text(HELPER)
-    source, wanted = UNKNOWN[name]
-    found = unknown_members(source, everything(source), Modules(workspace))
-    assert len(found) == 1 and wanted in found[0]
-    assert unknown_members(source, set(), Modules(workspace)) == []
-
-
-@pytest.mark.parametrize("name", FINE)
-def test_what_exists_or_cannot_be_known_is_left_alone(name: str, workspace: Path) -> None:
-    (workspace / "helper.py").write_text(HELPER)
-    assert unknown_members(FINE[name], everything(FINE[name]), Modules(workspace)) == []
 
 
 @pytest.mark.parametrize("with_ruff", [True, False])
@@ -69,7 +25,7 @@ def test_undefined_names(with_ruff: bool, workspace: Path, monkeypatch: pytest.M
         monkeypatch.setattr(guard_names.shutil, "which", lambda *args, **kwargs: None)
     source = "import os\nx = 1\n\n\ndef f(a):\n    global later\n    later = 2\n    y = [a for a in os.listdir()]\n    return x + y + zz + later + len(y)\n"
     found = undefined_names(source, workspace / "a.py", everything(source))
-    assert len(found) == 1 and found[0].startswith("line 9") and "zz" in found[0]
+    assert len(found) == 1 and (found[0].line, found[0].name) == (9, "zz")
     assert undefined_names(source, workspace / "a.py", {1, 2}) == []
 
 
@@ -106,8 +62,47 @@ def test_what_parses(name: str, source: str) -> None:
 
 
 def test_added_lines() -> None:
-    diff = "--- a/x\n+++ b/x\n@@ -1,3 +1,4 @@\n a\n-b\n+B\n+C\n c\n@@ -10,2 +11,2 @@\n x\n-y\n+Y\n"
-    assert added_lines(diff) == {2, 3, 12}
+    assert added_lines("a\nb\nc\n", "a\nB\nC\nc\nd\n") == {2, 3, 5}
+
+
+EXPORTS = """
+export const a = 1, b = 2;
+export const {c, d: e, ...f} = a;
+export function g() {}
+export class H {}
+const inner = 3;
+export { inner as outer };
+export default inner;
+export * from './more';
+export * as names from './more';
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("import { a, b, c, e, f, g, H, outer, names, fromMore } from './lib';", None),
+        ("import whole, { a as z } from './lib.js';", None),
+        ("import * as lib from './lib';\nimport './lib';", None),
+        ("import { anything } from './common';", None),
+        ("import { anything } from 'package';\nimport styles from './a.css';", None),
+        ("import { gg } from './lib';", "./lib does not export gg (nearest: g)"),
+        ("import { inner } from './lib';", "./lib does not export inner"),
+        ("import { d } from './lib';", "./lib does not export d"),
+        ("import { a, outr } from './lib';", "./lib does not export outr (nearest: outer)"),
+        ("import more from './more';", "./more does not export default"),
+        ("import { T, U } from './types';", "./types does not export U"),
+        ("import { a } from './libb';", "there is no file ./libb"),
+    ],
+)
+def test_imports_of_javascript(source: str, wanted: str | None, workspace: Path) -> None:
+    (workspace / "lib.ts").write_text(EXPORTS)
+    (workspace / "more.js").write_text("export let fromMore = 1;\n")
+    (workspace / "common.js").write_text("module.exports = { x: 1 };\n")
+    (workspace / "types.d.ts").write_text("export interface T { a: number }\nexport declare function f(): void;\n")
+    found = unknown_imports(source, workspace / "main.ts", everything(source))
+    assert [problem.text for problem in found] == ([wanted] if wanted else [])
+    assert unknown_imports(source, workspace / "main.ts", set()) == []
 
 
 def test_tests_that_touch_a_file(workspace: Path) -> None:
@@ -174,3 +169,21 @@ def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path) ->
             assert len(failed) == 1 and "assert add(1, 2) == 3" in failed[0].problems[0]
 
     go(main())
+
+
+def test_every_change_of_a_turn_is_checked(workspace: Path) -> None:
+    (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
+    replies = [
+        patched("    return a + b", "    return a.whole + 'x'.uper()"),
+        patched("def add(a, b):", "def add(a: int, b: int) -> int:"),
+        say("Done.", times=1),
+        say("It is right."),
+    ]
+
+    async def main() -> None:
+        async with serving(replies) as server, agent_on(server, workspace) as watch:
+            await watch.turn("change it")
+            problems = [p for r in watch.of(GuardReported) for p in r.problems]
+            assert any("'x' has no attribute uper (nearest: upper)" in problem for problem in problems)
+
+    go(main(), 60)

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fulgur.agent.approvals import Approvals, Question
@@ -54,7 +54,7 @@ class Calls:
         self._before_change = before_change
         self._note_change = note_change
         self.changed: dict[str, FileDiff] = {}
-        """Files changed by our own tools in this turn."""
+        """Files changed by our own tools in this turn; `before` is that of the turn's first change."""
         self.malformed_in_a_row = 0
 
     async def run(self, turn: int, items: list[Item], record: Callable[[list[Item]], None]) -> None:
@@ -83,7 +83,8 @@ class Calls:
         return True
 
     def _changed(self, turn: int, diff: FileDiff) -> None:
-        self.changed[diff.path] = diff
+        first = self.changed.get(diff.path)
+        self.changed[diff.path] = diff if first is None else replace(diff, before=first.before)
         self._note_change(diff)
         self._emit(
             FileChanged(

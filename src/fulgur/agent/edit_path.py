@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fulgur.agent.calls import Calls
 from fulgur.agent.context import TurnContext
 from fulgur.agent.guard_syntax import syntax_problems
+from fulgur.agent.guards import NAMES, PARSES, Guards
 from fulgur.agent.history import message
 from fulgur.agent.locate import Place, find_place
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.agent import (
-    GuardReported,
     Steered,
     TextDelta,
     ToolFinished,
@@ -34,22 +33,22 @@ from fulgur.text.edit_format import SPECIAL_TOKENS, edit_prompt
 from fulgur.tools.answer import Refused, apply_answer
 from fulgur.tools.files import Change, Files
 from fulgur.tools.refactor.journal import plain_text, with_text
+from fulgur.tools.refactor.verify import words
 from fulgur.tools.region import Region, locate
 from fulgur.tools.textfile import TextFile
 
 _CHARACTERS_PER_TOKEN = 2.5
+_OTHER_TEMPERATURE = 0.6
 
 
 class EditPath:
     """One turn by one rewrite; the same face as the tool loop."""
 
-    def __init__(
-        self, context: TurnContext, files: Files, calls: Calls, check: Callable[[], Awaitable[str]], recent: list[str]
-    ) -> None:
+    def __init__(self, context: TurnContext, files: Files, calls: Calls, guards: Guards, recent: list[str]) -> None:
         self._context = context
         self._files = files
         self._calls = calls
-        self._check = check
+        self._guards = guards
         self._recent = recent
         self._stream: ResponseStream | None = None
         self._steers: list[str] = []
@@ -73,10 +72,9 @@ class EditPath:
                 raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
             if not outcome:
                 break
-            problem = outcome  # told to the model once
-        problems = await self._check() if self._calls.changed else ""
-        if problems:
-            self._say(f"\n{problems.partition(chr(10))[2]}")
+            problem = outcome  # given back once
+        if self._calls.changed and await self._guards.check(self._calls.changed, read=False):
+            self._say("\nThe edit stays, though its tests fail: `/undo` takes it back.")
 
     def steer(self, text: str) -> None:
         """Cut the rewrite and start another with the new instruction."""
@@ -114,22 +112,20 @@ class EditPath:
         text = plain_text(file)
         region = locate(text, place.target, place.instruction)
         title = f"rewrite {name}:{region.first_line}-{region.last_line} ({place.how})"
-        instruction = f"{place.instruction} ({problem})" if problem else place.instruction
-        answer = await self._rewrite(title, name, region, instruction)
+        answer = await self._rewrite(title, name, region, place.instruction, problem)
         if self._stopped or self._steers:
             return ""
         try:
             outcome = apply_answer(text, region, answer, place.instruction, path)
         except Refused as refused:
-            self._report_guard("as asked", refused.message, fed_back=not problem)
+            self._guards.report("as asked", [refused.message], fed_back=not problem)
             return refused.message
         changed = outcome.text
         if changed is None:
             self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond the model.")
             return ""
-        if (found := syntax_problems(name, changed)) and not syntax_problems(name, text):
-            self._report_guard("parses", *found, fed_back=not problem)
-            return f"it does not parse ({found[0]})"
+        if objection := await self._objection(name, text, changed, place.instruction, again=bool(problem)):
+            return objection
         if outcome.note:
             self._context.emit(Warned(message=outcome.note))
         change = Change(path, before, with_text(file, changed, name))
@@ -139,12 +135,32 @@ class EditPath:
             self._say("The change was not allowed.")
         return ""
 
-    def _report_guard(self, check: str, *problems: str, fed_back: bool) -> None:
-        self._context.emit(GuardReported(turn=self._context.turn, check=check, problems=problems, fed_back=fed_back))
+    async def _objection(self, name: str, before: str, after: str, instruction: str, *, again: bool) -> str:
+        """Why the rewrite is not applied, shown in full; nothing when it may be."""
+        if not self._guards.on or syntax_problems(name, before):
+            return ""
+        found = await self._guards.static(name, before, after)
+        if found.parses:
+            self._guards.report(PARSES, found.parses, fed_back=not again)
+            return f"it does not parse ({found.parses[0]})"
+        self._guards.report(PARSES, [], fed_back=False)
+        # What the person named is wanted, although it may not be there yet: shown, but no reason to refuse.
+        asked = set(words(instruction))
+        missing = [problem for problem in found.names if not asked.issuperset(words(problem.name))]
+        self._guards.report(NAMES, [str(problem) for problem in found.names], fed_back=bool(missing) and not again)
+        self._guards.say_unchecked(name, found)
+        return str(missing[0]) if missing else ""
 
-    async def _rewrite(self, title: str, name: str, region: Region, instruction: str) -> str:
-        """The model's answer, shown as it is written."""
+    async def _rewrite(self, title: str, name: str, region: Region, instruction: str, problem: str) -> str:
+        """The model's answer, shown as it is written. `problem` is what was wrong with the one before.
+
+        A model that chats is told. One that only knows edits would take the words for a part of the instruction: it is
+        asked the same once more, and draws its words instead of taking the likeliest, which were wrong.
+        """
         context = self._context
+        chats = "chat" in context.link.info.abilities
+        if problem and chats:
+            instruction = f"{instruction} ({problem})"
         if spelled := next(
             (t for t in SPECIAL_TOKENS if t in region.above + region.text + region.below + instruction), None
         ):
@@ -154,7 +170,7 @@ class EditPath:
             "model": context.link.info.name,
             "input": [{"type": "raw_prompt", "text": prompt, "draft": region.text}],
             "max_output_tokens": int(len(region.text) / _CHARACTERS_PER_TOKEN * 1.5) + 96,
-            "temperature": 0,
+            "temperature": _OTHER_TEMPERATURE if problem and not chats else 0,
             "store": False,
         }
         call_id = f"edit-{context.turn}-{int(time.monotonic() * 1000)}"
@@ -190,6 +206,9 @@ class EditPath:
         if usage is not None:
             seconds = now - first if first else 0.0
             rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
+            details = usage.output_tokens_details
+            accepted = details.accepted_prediction_tokens or 0
+            own = max(usage.output_tokens - 1 - accepted, 0) / seconds if seconds > 0 else 0.0
             context.progress.context_used = usage.input_tokens + usage.output_tokens
             context.emit(
                 UsageReported(
@@ -202,6 +221,9 @@ class EditPath:
                     ttft_seconds=round((first or now) - began, 4),
                     context_used=context.progress.context_used,
                     context_limit=context.link.info.context,
+                    draft_tokens=accepted + (details.rejected_prediction_tokens or 0),
+                    accepted_tokens=accepted,
+                    raw_tokens_per_second=round(own, 1) if accepted else 0.0,
                 )
             )
         reason = (response.incomplete_details or {}).get("reason")

@@ -6,23 +6,34 @@ What fails is shown, and fed back to the model once.
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fulgur.agent.context import TurnContext
-from fulgur.agent.guard_names import undefined_names, unknown_members
+from fulgur.agent.guard_imports import unknown_imports
+from fulgur.agent.guard_names import undefined_names
 from fulgur.agent.guard_syntax import syntax_problems
 from fulgur.agent.guard_tests import MOST_SECONDS, pytest_command, touching_tests
-from fulgur.agent.modules import Modules
+from fulgur.agent.members.introduced import added_lines
+from fulgur.agent.members.problem import Problem
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import GuardReported
+from fulgur.protocol.agent import GuardReported, Warned
 from fulgur.tools.files import FileDiff
 from fulgur.tools.shell import ShellArguments
 from fulgur.tools.textfile import TextFile
 
-_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+PARSES, NAMES, TESTS = "parses", "names exist", "tests"
+
+
+@dataclass
+class Static:
+    """What reading one changed file found; `unchecked` says what there was no time for."""
+
+    parses: list[str] = field(default_factory=list)
+    names: list[Problem] = field(default_factory=list)
+    unchecked: str = ""
 
 
 class Guards:
@@ -32,43 +43,81 @@ class Guards:
         self._context = context
         self._bench = bench
 
-    async def check(self, changed: Mapping[str, FileDiff]) -> str:
-        """Check the files; what the model is told to mend, empty when all is well."""
-        if not self._context.settings.flag("features.guards"):
+    @property
+    def on(self) -> bool:
+        """Whether anything is checked."""
+        return self._context.settings.flag("features.guards")
+
+    def warm(self) -> None:
+        """Get ready while the model writes."""
+        if self.on:
+            try:
+                self._bench.members.warm()
+            except (FulgurError, OSError):
+                return  # said when there is something to check
+
+    async def check(self, changed: Mapping[str, FileDiff], *, read: bool = True) -> str:
+        """Check the files; what the model is told to mend, empty when all is well. `read` False: only the tests."""
+        if not self.on:
             return ""
         present = {path: diff for path, diff in changed.items() if diff.kind != "deleted"}
-        found = await asyncio.to_thread(self._static, present)
-        if not found.get("parses") and self._context.settings.flag("features.quick_tests"):
-            found["tests"] = await self._tests(list(present))
+        found: dict[str, list[str] | None] = await self._all_static(present) if read else {}
+        if not found.get(PARSES) and self._context.settings.flag("features.quick_tests"):
+            found[TESTS] = await self._tests(list(present))
         told: list[str] = []
         for check, problems in found.items():
             if problems is None:
                 continue
-            self._context.emit(
-                GuardReported(turn=self._context.turn, check=check, problems=tuple(problems), fed_back=bool(problems))
-            )
+            self.report(check, problems, fed_back=bool(problems) and read)
             told += problems
         if not told:
             return ""
         return "A check of your changes found this. Mend it, or say why it is right:\n" + "\n".join(told)
 
-    def _static(self, changed: Mapping[str, FileDiff]) -> dict[str, list[str] | None]:
+    def report(self, check: str, problems: list[str], *, fed_back: bool) -> None:
+        """Show what a check found, or that it passed."""
+        self._context.emit(
+            GuardReported(turn=self._context.turn, check=check, problems=tuple(problems), fed_back=fed_back)
+        )
+
+    async def static(self, path: str, before: str, after: str) -> Static:
+        """Read one file as it was and as it would be."""
+        return await asyncio.to_thread(self._static, path, before, after)
+
+    def say_unchecked(self, path: str, static: Static) -> None:
+        """A check that was cut short says so."""
+        if static.unchecked:
+            message = f"attributes and parameters in {path} were not all checked: {static.unchecked}"
+            self._context.emit(Warned(message=message))
+
+    async def _all_static(self, changed: Mapping[str, FileDiff]) -> dict[str, list[str] | None]:
         parses: list[str] = []
         names: list[str] = []
-        modules = Modules(self._bench.policy.workspace)
         for path, diff in changed.items():
-            real = self._bench.files.locate(path)
             try:
-                source = TextFile.decode(self._bench.files.read(real), path).text
+                after = TextFile.decode(self._bench.files.read(self._bench.files.locate(path)), path).text
+                before = TextFile.decode(diff.before or b"", path).text
             except FulgurError:
                 continue
-            problems = syntax_problems(path, source)
-            parses += [f"{path}, {problem}" for problem in problems]
-            if path.endswith(".py") and not problems:
-                lines = added_lines(diff.diff)
-                found = [*undefined_names(source, real, lines), *unknown_members(source, lines, modules)]
-                names += [f"{path}, {problem}" for problem in found]
-        return {"parses": parses, "names exist": names}
+            found = await self.static(path, before, after)
+            parses += [f"{path}, {problem}" for problem in found.parses]
+            names += [f"{path}, {problem}" for problem in found.names]
+            self.say_unchecked(path, found)
+        return {PARSES: parses, NAMES: names}
+
+    def _static(self, path: str, before: str, after: str) -> Static:
+        found = Static(parses=syntax_problems(path, after))
+        if found.parses:
+            return found
+        lines = added_lines(before, after)
+        real = self._bench.files.locate(path)
+        if path.endswith(".py"):
+            checked = self._bench.members.check(real, before, after)
+            found.names = sorted([*undefined_names(after, real, lines), *checked.problems], key=lambda p: p.line)
+            found.unchecked = checked.unchecked
+        else:
+            found.names = unknown_imports(after, real, lines)
+        return found
 
     async def _tests(self, changed: list[str]) -> list[str] | None:
         """Failures of the tests that touch these files; None when there are none to run, or they take too long."""
@@ -85,18 +134,3 @@ class Guards:
         if result.exit_code != 1 or result.timed_out or "No module named pytest" in result.output:
             return [] if result.exit_code == 0 else None
         return [f"{', '.join(tests)}:\n{result.output[-4000:].strip()}"]
-
-
-def added_lines(diff: str) -> set[int]:
-    """The numbers of the lines a unified diff adds."""
-    added: set[int] = set()
-    number = 0
-    for line in diff.splitlines():
-        if match := _HUNK.match(line):
-            number = int(match[1])
-        elif line.startswith("+") and not line.startswith("+++"):
-            added.add(number)
-            number += 1
-        elif not line.startswith("-"):
-            number += 1
-    return added

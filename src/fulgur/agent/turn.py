@@ -50,7 +50,7 @@ class Turn:
         if way == "edit":
             from fulgur.agent.edit_path import EditPath  # loads the refactoring engine, which the tool loop never needs
 
-            self._loop = EditPath(context, bench.files, self._calls, self._check, context.state.recent_files())
+            self._loop = EditPath(context, bench.files, self._calls, self._guards, context.state.recent_files())
         else:
             self._loop = ToolLoop(context, self._calls, self._check, format)
 
@@ -58,6 +58,8 @@ class Turn:
         """Work the prompt to its end; True when it was stopped."""
         context, state = self._context, self._context.state
         state.begin_turn(text)
+        if self._way != "chat":
+            await asyncio.to_thread(self._guards.warm)
         context.emit(TurnStarted(turn=context.turn, text=text, way=self._way, reason=self._reason))
         how, problem = "done", FulgurError("")
         try:

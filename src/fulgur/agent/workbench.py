@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from fulgur.agent.members.process import MemberCheck
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.sandbox.backend import Sandbox
@@ -33,6 +34,7 @@ class Workbench:
     tools: list[Tool[Any]]
     refusal: FulgurError | None
     sandbox: Sandbox | None
+    members: MemberCheck
 
     @classmethod
     def make(cls, settings: Settings, session_id: str) -> Workbench:
@@ -55,11 +57,12 @@ class Workbench:
         tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools()]
         digest = hashlib.sha256(str(policy.workspace).encode()).hexdigest()[:16]
         snapshots = Snapshots(policy.workspace, blobs, settings.home / "index" / f"{digest}.snapshot")
-        return cls(policy, files, shell, snapshots, tools, refusal, sandbox)
+        return cls(policy, files, shell, snapshots, tools, refusal, sandbox, MemberCheck(policy))
 
     def close(self) -> None:
         """End the shells and what the sandbox left behind."""
         self.shell.close()
+        self.members.close()
         if self.sandbox is not None:
             self.sandbox.close()
 

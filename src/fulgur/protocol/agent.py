@@ -133,7 +133,11 @@ class Warned(AgentEvent, frozen=True, tag="warning"):
 
 
 class UsageReported(AgentEvent, frozen=True, tag="usage"):
-    """Numbers of one answer. `model` is the one that really answered; `cost` is None when its price is unknown."""
+    """Numbers of one answer. `model` is the one that really answered; `cost` is None when its price is unknown.
+
+    `draft_tokens` were proposed by drafts (on the edit path: by the text being edited), `accepted_tokens` of them were
+    right. `raw_tokens_per_second` counts only what the model wrote itself, without accepted drafts.
+    """
 
     turn: int
     model: str
@@ -145,6 +149,9 @@ class UsageReported(AgentEvent, frozen=True, tag="usage"):
     context_used: int
     context_limit: int
     cost: float | None = None
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    raw_tokens_per_second: float = 0.0
 
 
 class Steered(AgentEvent, frozen=True, tag="steered"):

@@ -16,6 +16,9 @@ class InputTokensDetails(msgspec.Struct):
 
 class OutputTokensDetails(msgspec.Struct):
     reasoning_tokens: int = 0
+    # Of drafts, when there were any; named as in Chat Completions.
+    accepted_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Usage(msgspec.Struct):

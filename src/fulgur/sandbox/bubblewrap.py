@@ -72,7 +72,8 @@ def _resolver() -> list[str]:
 def _interpreter() -> list[str]:
     """The Python that runs this stays visible where it lies in a folder that is hidden: checks and tests call it."""
     hidden = ("/tmp", "/var/tmp", "/run")
-    prefixes = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix)}
+    package = Path(__file__).parents[1]
+    prefixes = {str(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix, package)}
     inside = sorted(prefix for prefix in prefixes if any(Path(prefix).is_relative_to(folder) for folder in hidden))
     return [word for prefix in inside for word in ("--ro-bind", prefix, prefix)]
 

@@ -19,7 +19,7 @@ def usage_object(usage: Usage, price: Price | None) -> shape.Usage:
             usage.cached_tokens, max(0, usage.input_tokens - usage.cached_tokens)
         ),
         output_tokens=usage.output_tokens,
-        output_tokens_details=shape.OutputTokensDetails(usage.reasoning_tokens),
+        output_tokens_details=shape.OutputTokensDetails(usage.reasoning_tokens, *_drafts(usage)),
         total_tokens=usage.input_tokens + usage.output_tokens,
     )
     paid = cost(price, usage)
@@ -37,3 +37,7 @@ def measure(metrics: Metrics, entry: Entry, status: str, usage: Usage, started: 
     seconds = time.perf_counter() - first
     if usage.output_tokens > 1 and seconds > 0:
         metrics.observe("fulgur_tokens_per_second", (usage.output_tokens - 1) / seconds, model=entry.name)
+
+
+def _drafts(usage: Usage) -> tuple[int, ...]:
+    return (usage.accepted_tokens, usage.draft_tokens - usage.accepted_tokens) if usage.draft_tokens else ()

@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +48,8 @@ class FileDiff:
     diff: str
     added: int
     removed: int
+    before: bytes | None = field(default=None, repr=False)
+    """The whole content before, for checks that compare."""
 
 
 class Files:
@@ -199,7 +201,7 @@ def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
         old = TextFile.decode(before or b"", name)
         new = TextFile.decode(after or b"", name)
     except FulgurError:
-        return FileDiff(name, kind, f"Binary file {name} {kind}\n", 0, 0)
+        return FileDiff(name, kind, f"Binary file {name} {kind}\n", 0, 0, before)
     lines = list(
         difflib.unified_diff(
             [line + "\n" for line in old.lines],
@@ -210,4 +212,4 @@ def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
     )
     added = sum(line.startswith("+") for line in lines[2:])
     removed = sum(line.startswith("-") for line in lines[2:])
-    return FileDiff(name, kind, "".join(lines), added, removed)
+    return FileDiff(name, kind, "".join(lines), added, removed, before)

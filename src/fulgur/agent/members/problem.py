@@ -1,0 +1,17 @@
+"""What a check of names found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`name` is what does not exist, `text` says it in words."""
+
+    line: int
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.text}"
