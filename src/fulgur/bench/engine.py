@@ -116,9 +116,13 @@ def _measure(
         rounds = _rounds(comparison, effort, lambda i: begin(f"{label}: round {i}"))
         _add_rows(report, comparison)
         begin(f"{label}: memory", skipped=effort.rounds - rounds)
-        memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
-        _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
-        _add(report, f"engine.memory.beyond_mb.{model}.int{bits}", memory.beyond / 1e6, "MB")
+        try:
+            memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
+        except FulgurError as error:  # the rest was measured and stays
+            report.notes.append(f"{label}: no figures of memory: {error}")
+        else:
+            _add(report, f"engine.memory.ratio.{model}.int{bits}", memory.ratio, "x")
+            _add(report, f"engine.memory.beyond_mb.{model}.int{bits}", memory.beyond / 1e6, "MB")
     report.notes += comparison.notes + comparison.unsteady()
     report.machine |= {"isa": comparison.about["isa"], "threads": comparison.about["threads"]}
 
