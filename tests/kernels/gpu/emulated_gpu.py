@@ -85,7 +85,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     Module.folder, Stream.last = folder, None
     Module.launched.clear()
     monkeypatch.setattr(drivers, "Module", Module)
-    monkeypatch.setattr(drivers, "build", lambda plan, name, memory, arch: (plan, name))
+    monkeypatch.setattr(drivers, "build", lambda plan, name, *_, **__: (plan, name))
     monkeypatch.setattr(runtime, "probe", lambda *_: GPU)
     monkeypatch.setattr(check, "probe", lambda *_: GPU)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
