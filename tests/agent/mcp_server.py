@@ -1,6 +1,7 @@
-"""A small real MCP server over stdio, for the tests."""
+"""A small real MCP server for the tests: over stdio, or with a port as its argument over HTTP."""
 
 import os
+import sys
 
 from mcp.server import MCPServer
 
@@ -20,4 +21,7 @@ def broken() -> str:
 
 
 if __name__ == "__main__":
-    server.run("stdio")
+    if len(sys.argv) > 1:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    else:
+        server.run("stdio")

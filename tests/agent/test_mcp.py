@@ -1,6 +1,11 @@
 """Tools of a real MCP server, through the official SDK."""
 
+import contextlib
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,5 +50,58 @@ def test_a_server_that_does_not_start_is_named(home: Path, workspace: Path) -> N
         async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
             assert (await watch.turn("hi")).text == "ok"
             assert any("MCP server gone did not start" in w.message for w in watch.of(Warned))
+
+    go(main(), 60)
+
+
+@contextlib.contextmanager
+def over_http() -> Iterator[str]:
+    """The same server as a program of its own, spoken to by streamable HTTP; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(SERVER), str(port)], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_calls_over_http(home: Path, workspace: Path) -> None:
+    replies = [
+        call("far__add", {"a": 20, "b": 22}, times=1),
+        call("far__broken", {}, times=1),
+        say("ok", times=1),
+        call("far__add", {"a": 1, "b": 1}, times=1),
+        say("it is gone"),
+    ]
+
+    async def main(address: str, stop: contextlib.ExitStack) -> None:
+        (home / "config.toml").write_text(f'[mcp_servers.far]\nurl = "{address}"\ntool_timeout_sec = 5\n')
+        async with serving(replies) as server, agent_on(server, workspace) as watch:
+            assert (await watch.turn("add")).text == "ok"
+            assert watch.of(ToolStarted)[0].title == "far: add"
+            assert watch.outputs[0].strip() == "42"
+            assert [e.ok for e in watch.of(ToolFinished)] == [True, False] and "broken" in watch.outputs[1]
+            stop.close()  # a server that goes away is an answer to the model, not the end of the turn
+            assert (await watch.turn("add again")).text == "it is gone"
+            assert not watch.of(ToolFinished)[-1].ok and watch.outputs[-1].startswith("far: ")
+
+    with contextlib.ExitStack() as stack:
+        go(main(stack.enter_context(over_http()), stack), 60)
+
+
+def test_an_address_without_a_server_is_named(home: Path, workspace: Path) -> None:
+    (home / "config.toml").write_text('[mcp_servers.far]\nurl = "http://127.0.0.1:9/mcp"\n')
+
+    async def main() -> None:
+        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+            assert (await watch.turn("hi")).text == "ok"
+            assert any("MCP server far did not start" in w.message for w in watch.of(Warned))
 
     go(main(), 60)

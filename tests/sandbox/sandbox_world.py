@@ -23,9 +23,27 @@ def _here(make: type, usable: bool) -> object:
     return pytest.param(make, id=make.__name__, marks=[] if usable else pytest.mark.skip(reason="not on this machine"))
 
 
+class LandlockWithoutMounts(landlock.Landlock):
+    """As on a kernel that gives a process no mounts of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(mounts=False)
+
+
+class LandlockWithMounts(landlock.Landlock):
+    """With protected names mounted read-only."""
+
+    def __init__(self) -> None:
+        super().__init__(mounts=True)
+
+
 each_backend = pytest.mark.parametrize(
     "make",
-    [_here(bubblewrap.Bubblewrap, bubblewrap.probe().usable), _here(landlock.Landlock, landlock.probe().usable)],
+    [
+        _here(bubblewrap.Bubblewrap, bubblewrap.probe().usable),
+        _here(LandlockWithMounts, landlock.probe().usable and landlock.mounts_work()),
+        _here(LandlockWithoutMounts, landlock.probe().usable),
+    ],
 )
 
 

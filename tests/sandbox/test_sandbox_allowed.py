@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_world import World, each_backend
+from sandbox_world import LandlockWithoutMounts, World, each_backend
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox import bubblewrap, choose, landlock
@@ -41,6 +41,18 @@ def test_allowed(world: World, make: Callable[[], Sandbox], name: str) -> None:
     code, output = world.run(sandbox, ALLOWED[name], world.policy("workspace-write"))
     sandbox.close()
     assert code == 0, output
+
+
+@each_backend
+def test_new_entries_at_the_top(world: World, make: Callable[[], Sandbox]) -> None:
+    sandbox = make()
+    script = "echo x > new.txt && mkdir -p build/deep && echo x > build/deep/a && mv new.txt other.txt && rm -r build"
+    code, output = world.run(sandbox, script, world.policy("workspace-write"))
+    sandbox.close()
+    if make is LandlockWithoutMounts:
+        assert code != 0 and not (world.workspace / "new.txt").exists()
+    else:
+        assert code == 0 and (world.workspace / "other.txt").read_text() == "x\n", output
 
 
 @each_backend
@@ -86,7 +98,7 @@ def test_name_holders_are_removed(world: World) -> None:
 def test_landlock_says_when_it_is_stale(world: World) -> None:
     if not landlock.probe().usable:
         pytest.skip("no Landlock")
-    sandbox = landlock.Landlock()
+    sandbox = landlock.Landlock(mounts=False)
     world.run(sandbox, "true", world.policy("workspace-write"))
     assert not sandbox.stale()
     (world.workspace / "new.py").touch()

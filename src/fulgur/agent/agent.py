@@ -12,6 +12,7 @@ from fulgur.agent.approvals import Approvals
 from fulgur.agent.broadcast import Broadcast
 from fulgur.agent.changes import Changes
 from fulgur.agent.context import Progress, TurnContext
+from fulgur.agent.guards import warm_guards
 from fulgur.agent.mcp import McpTools
 from fulgur.agent.models import ModelLink
 from fulgur.agent.opening import opening_events
@@ -30,6 +31,7 @@ from fulgur.protocol.agent import AgentEvent, Decision, SessionSummary, Status, 
 from fulgur.sandbox.choose import shortcomings
 
 T = TypeVar("T")
+_WARM_AFTER_SECONDS = 1.0
 
 
 class Agent:
@@ -47,6 +49,7 @@ class Agent:
         self._emit = self._broadcast.send
         self._turn: Turn | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._warming: asyncio.TimerHandle | None = None
         self._mcp = McpTools()
         self._format: dict[str, Any] | None = None
         self._load(log)
@@ -75,6 +78,9 @@ class Agent:
             for warning in await agent._mcp.start(settings.mcp_servers):
                 agent._emit(Warned(message=warning))
         agent._announce()
+        if interactive:
+            # A person types for longer than this, and the first screen comes first.
+            agent._warming = asyncio.get_running_loop().call_later(_WARM_AFTER_SECONDS, agent._warm)
         return agent
 
     def events(self) -> AsyncIterator[AgentEvent]:
@@ -189,6 +195,8 @@ class Agent:
     async def close(self) -> None:
         """Stop the turn, end the shell, close the connection; the session stays on disk."""
         self.stop()
+        if self._warming is not None:
+            self._warming.cancel()
         if self._task is not None:
             if self._turn is None:
                 self._task.cancel()
@@ -215,6 +223,10 @@ class Agent:
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
         if limits := shortcomings(self.bench.policy):
             self._warnings.append(limits)
+
+    def _warm(self) -> None:
+        if route(self._link.info, self.settings)[0] != "chat":
+            warm_guards(self.settings, self.bench)
 
     def _announce(self) -> None:
         for event in opening_events(

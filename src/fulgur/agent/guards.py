@@ -6,6 +6,7 @@ What fails is shown, and fed back to the model once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from fulgur.agent.guard_tests import MOST_SECONDS, pytest_command, touching_test
 from fulgur.agent.members.introduced import added_lines
 from fulgur.agent.members.problem import Problem
 from fulgur.agent.workbench import Workbench
+from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import GuardReported, Warned
 from fulgur.tools.files import FileDiff
@@ -50,11 +52,7 @@ class Guards:
 
     def warm(self) -> None:
         """Get ready while the model writes."""
-        if self.on:
-            try:
-                self._bench.members.warm()
-            except (FulgurError, OSError):
-                return  # said when there is something to check
+        warm_guards(self._context.settings, self._bench)
 
     async def check(self, changed: Mapping[str, FileDiff], *, read: bool = True) -> str:
         """Check the files; what the model is told to mend, empty when all is well. `read` False: only the tests."""
@@ -134,3 +132,10 @@ class Guards:
         if result.exit_code != 1 or result.timed_out or "No module named pytest" in result.output:
             return [] if result.exit_code == 0 else None
         return [f"{', '.join(tests)}:\n{result.output[-4000:].strip()}"]
+
+
+def warm_guards(settings: Settings, bench: Workbench) -> None:
+    """Start what the checks need, if they are on."""
+    if settings.flag("features.guards"):
+        with contextlib.suppress(FulgurError, OSError):  # said when there is something to check
+            bench.members.warm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,3 +57,25 @@ def memory_file(data: bytes) -> int:
         file.write(data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+class NameHolders:
+    """Empty folders at protected names that are not taken: nothing can be mounted on what is not there."""
+
+    def __init__(self) -> None:
+        self._made: list[Path] = []
+
+    def hold(self, path: Path) -> bool:
+        """Make sure that the name is taken; False when it cannot be."""
+        if not path.exists() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                path.mkdir()
+                self._made.append(path)
+        return path.exists()
+
+    def release(self) -> None:
+        """Remove those that are still empty."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        self._made.clear()

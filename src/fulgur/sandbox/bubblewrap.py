@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, Probe, memory_file
+from fulgur.sandbox.backend import Launch, NameHolders, Probe, memory_file
 from fulgur.sandbox.policy import Policy
 
 
@@ -23,7 +22,7 @@ class Bubblewrap:
     name = "bubblewrap"
 
     def __init__(self) -> None:
-        self._mount_points: list[Path] = []
+        self._holders = NameHolders()
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
         """Everything read-only but the policy's folders; `/tmp` and `/run` are private and empty."""
@@ -39,11 +38,7 @@ class Bubblewrap:
         for root in policy.writable:
             argv += ["--bind", str(root), str(root)]
         for path in policy.protected():
-            if not path.exists() and not path.is_symlink():
-                # Nothing can be mounted on what is not there; an empty folder takes the name until the session closes.
-                with contextlib.suppress(OSError):
-                    path.mkdir()
-                    self._mount_points.append(path)
+            self._holders.hold(path)
             if path.is_symlink():
                 continue
             argv += ["--ro-bind", str(path), str(path)]
@@ -57,10 +52,7 @@ class Bubblewrap:
 
     def close(self) -> None:
         """Remove the empty folders that held a name."""
-        for path in self._mount_points:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        self._mount_points.clear()
+        self._holders.release()
 
 
 def _resolver() -> list[str]:

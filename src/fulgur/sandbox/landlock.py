@@ -1,7 +1,9 @@
 """The second choice: Landlock, which needs no namespaces and no installed program, only Linux 6.2 or newer.
 
-Its rules only ever allow, for a whole folder and all below it. So a folder that holds a protected name (the workspace
-with its `.git`) cannot be allowed itself: its other children are, one by one; new entries beside `.git` are refused.
+Its rules only ever allow, for a whole folder and all below it, so that `.git` in an allowed workspace cannot be
+excepted. Where the kernel lets a process have mounts of its own, protected names are mounted read-only over themselves
+and the whole workspace is allowed. Where it does not, the workspace's other children are allowed one by one, and new
+entries beside `.git` are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, Probe, memory_file
+from fulgur.sandbox.backend import Launch, NameHolders, Probe, memory_file
 from fulgur.sandbox.policy import Policy
 
 _ENTER = Path(__file__).with_name("landlock_enter.py")
@@ -42,7 +44,9 @@ class Landlock:
 
     name = "Landlock"
 
-    def __init__(self) -> None:
+    def __init__(self, *, mounts: bool | None = None) -> None:
+        self._mounts = mounts_work() if mounts is None else mounts
+        self._holders = NameHolders()
         self._top_level: dict[Path, frozenset[str]] = {}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
@@ -55,13 +59,20 @@ class Landlock:
         rules = [(device, handled & (_FILE_RIGHTS | _IOCTL_DEV)) for device in _DEVICES]
         rules.append((self._temporary.name, _FOLDER_RIGHTS))
         protected = policy.protected()
-        for root in policy.writable:
-            rules += [(str(path), rights) for path, rights in _allow(root, protected)]
-        self._top_level = {root: _names(root) for root in policy.writable}
+        guarded: list[str] = []
+        self._top_level = {}
+        if self._mounts and not any(path.is_symlink() for path in protected):
+            guarded = [str(path) for path in protected if self._holders.hold(path)]
+            rules += [(str(root), _FOLDER_RIGHTS) for root in policy.writable]
+        else:
+            for root in policy.writable:
+                rules += [(str(path), rights) for path, rights in _allow(root, protected)]
+            self._top_level = {root: _names(root) for root in policy.writable}
         filter_program = seccomp.build(internet=policy.network, freeze_metadata=True)
         spec = {
             "handled": handled,
             "rules": rules,
+            "guarded": guarded,
             "scoped": 3 if version >= 6 else 0,
             "seccomp": base64.b64encode(filter_program).decode(),
             "folder": str(folder),
@@ -76,7 +87,8 @@ class Landlock:
         return any(_names(root) != names for root, names in self._top_level.items())
 
     def close(self) -> None:
-        """Remove the private temporary folder."""
+        """Remove the private temporary folder, and the empty folders that held a name."""
+        self._holders.release()
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
@@ -114,6 +126,12 @@ def abi() -> int:
 
 
 @functools.cache
+def mounts_work() -> bool:
+    """Whether a process may have mounts of its own here."""
+    return _try(mounts=True)[0]
+
+
+@functools.cache
 def probe() -> Probe:
     """Start `true` inside."""
     version = abi()
@@ -125,26 +143,38 @@ def probe() -> Probe:
     if not seccomp.supported():
         return Probe("Landlock", False, f"no system call table for {platform.machine()}")
     gaps = [
-        "new files and folders at the top of the workspace are refused to commands (tools that edit files make them)",
         "changes of mode, owner and attributes are refused everywhere, and so is shared memory in /dev/shm",
         "file times outside the workspace are not protected",
     ]
+    if not mounts_work():
+        gaps.insert(
+            0,
+            "new files and folders at the top of the workspace are refused to commands, since this kernel gives a "
+            "process no mounts of its own (tools that edit files make them)",
+        )
     if version < 6:
         gaps.append("signals to your other processes are not blocked")
+    works, reason = _try(mounts=False)
+    return Probe("Landlock", works, reason, gaps=tuple(gaps) if works else ())
+
+
+def _try(*, mounts: bool) -> tuple[bool, str]:
+    """Start `true` in a folder with every rule that is used for real."""
+    if abi() < _LEAST_ABI or not seccomp.supported():
+        return False, ""
     with tempfile.TemporaryDirectory() as folder:
         policy = Policy.make("workspace-write", Path(folder), Path(folder) / ".fulgur")
-        sandbox = Landlock()
+        sandbox = Landlock(mounts=mounts)
         launch = sandbox.launch(["true"], policy, policy.workspace)
         try:
             done = subprocess.run(
                 launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, timeout=10, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return Probe("Landlock", False, str(error))
+            return False, str(error)
         finally:
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
             sandbox.close()
-    if done.returncode != 0:
-        return Probe("Landlock", False, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it failed")
-    return Probe("Landlock", True, gaps=tuple(gaps))
+    lines = done.stderr.strip().splitlines()
+    return done.returncode == 0, lines[-1] if lines else "" if done.returncode == 0 else "it failed"

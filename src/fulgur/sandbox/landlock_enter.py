@@ -18,6 +18,11 @@ _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER, _
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+# What statvfs says of a mount, and the flag that keeps it so: a process may not loosen them.
+_KEPT = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,6 +31,29 @@ def _call(number: int, *arguments: object) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"system call {number}: {os.strerror(ctypes.get_errno())}")
     return result
+
+
+def guard(paths: "list[str]") -> None:
+    """Mount each path read-only over itself, in mounts of this process alone."""
+    user, group = os.getuid(), os.getgid()
+    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) == 0:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+    elif _libc.unshare(_CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), f"own mounts: {os.strerror(ctypes.get_errno())}")
+    _mount(None, "/", _MS_REC | _MS_PRIVATE)
+    for path in paths:
+        _mount(path, path, _MS_BIND | _MS_REC)
+        have = os.statvfs(path).f_flag
+        kept = sum(flag for said, flag in _KEPT.items() if have & said)
+        _mount(None, path, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+
+
+def _mount(source: "str | None", target: str, flags: int) -> None:
+    start = None if source is None else os.fsencode(source)
+    if _libc.mount(start, os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
+        raise OSError(ctypes.get_errno(), f"mount {target}: {os.strerror(ctypes.get_errno())}")
 
 
 def restrict(spec: dict) -> None:  # type: ignore[type-arg]
@@ -114,6 +142,8 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTOU):
             signal.signal(number, signal.SIG_DFL)
         try:
+            if spec["guarded"]:
+                guard(spec["guarded"])
             os.chdir(spec["folder"])
             restrict(spec)
             os.execvp(command[0], command)

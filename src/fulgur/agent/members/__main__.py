@@ -20,7 +20,9 @@ Path('a').name, ''.join, [].append, {}.get, os.sep, re.compile('').match, open('
 
 def _search_path(workspace: Path, path: Path) -> list[Path]:
     """Where the project's modules are: its own folders first, then its environment, or ours when it has none."""
-    roots = [path.parent, workspace, workspace / "src", workspace / "lib"]
+    roots = [workspace, workspace / "src", workspace / "lib"]
+    if not (path.parent / "__init__.py").exists():
+        roots.insert(0, path.parent)  # a script is started from its own folder
     own = [*workspace.glob(".venv/lib/python*/site-packages"), *workspace.glob("venv/lib/python*/site-packages")]
     packages = own or [Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     linked: list[Path] = []
@@ -77,6 +79,7 @@ def main() -> None:
     """Serve until the input ends."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints does not disturb the answers
+    os.nice(5)  # the model answers at the same time
     sys.setrecursionlimit(3000)
     from fulgur.agent.members.judge import set_up
 

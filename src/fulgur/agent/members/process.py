@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fulgur.agent.members.introduced import introduced
 from fulgur.agent.members.problem import Problem
 from fulgur.errors import FulgurError
 from fulgur.sandbox.backend import Sandbox
@@ -70,6 +71,9 @@ class MemberCheck:
     def check(self, path: Path, before: str, after: str, seconds: float = MOST_SECONDS) -> Checked:
         """What `after` introduces and does not exist. Blocks for little more than `seconds` once it is warm."""
         checked = Checked()
+        with contextlib.suppress(SyntaxError):
+            if not introduced(before, after):
+                return checked
         try:
             self.warm()
             if not self._ready:
