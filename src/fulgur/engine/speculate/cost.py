@@ -27,6 +27,7 @@ _GAIN, _AGING = (
 )  # weight of a new measurement of a width: this, and more by steps since the last one over this
 _USUAL = 0.1  # a difference that says nothing of other widths
 _OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not
+_CLIMB = 2  # a step may be that many widths beyond those whose costs are fresh
 _EXPLORE = 0.01  # share of the time that may be lost to trying widths that seem too dear
 _HOPE = 0.2  # a width is tried again if it promises this share of the best rate or more
 _HOPELESS = 0.05  # a draft that is right less often needs no further guess
@@ -83,29 +84,26 @@ class StepCost:
             move = surprise * min(gain, 0.7)
             if abs(surprise) > _USUAL:
                 self.surprises += 1
+                self._seconds = costs = [c + c * move * share for c, share in zip(costs, _SHARED[i], strict=True)]
                 if surprise < 0:
                     self._patience = [_OLD] * len(WIDTHS)
-                share = _SHARED[i]
-                for j, cost in enumerate(costs):
-                    costs[j] = cost + cost * move * share[j]
             else:
                 costs[i] += costs[i] * move
-            # Where older estimates contradict this one, it holds: more rows never cost less, nor more than that many
-            # steps of this width would.
-            here, times = costs[i], _TIMES[i]
-            for j in range(i + 1, len(costs)):
-                cost = costs[j]
-                if cost < here:
-                    costs[j] = here
-                elif cost > here * times[j]:
-                    costs[j] = here * times[j]
-            for j in range(i - 1, -1, -1):
-                if costs[j] <= here:
-                    break
-                costs[j] = here
+            self._hold(i)
         self.turn += 1
         self._last[i] = self.turn
         self._budget = min(self._budget + _EXPLORE * seconds, 4 * self._seconds[-1])
+
+    def _hold(self, i: int) -> None:
+        """Where older estimates contradict that of this width, it holds: more rows never cost less, nor more than as
+        many steps of its width would."""
+        costs = self._seconds
+        here = costs[i]
+        if i and costs[i - 1] > here:
+            costs[:i] = [min(cost, here) for cost in costs[:i]]
+        if i + 1 < len(costs) and not here <= costs[i + 1] <= 2 * here:
+            bounds = [here * times for times in _TIMES[i][i:]]
+            costs[i:] = [min(max(cost, here), most) for cost, most in zip(costs[i:], bounds, strict=True)]
 
     def seconds(self, rows: int) -> float:
         """The estimate for any number of rows; never more than for a wider step."""
@@ -130,6 +128,7 @@ class StepCost:
         best, most, bar = 0, 1.0, _LEAST
         trial, hope, yielded = 0, _HOPE, 0.0
         at = run
+        fresh = 0  # the widest step that was run of late; one much wider is only tried
         for i in range(1, len(WIDTHS)):
             length = WIDTHS[i] - 1
             if length > limit or reached < _HOPELESS:
@@ -139,12 +138,15 @@ class StepCost:
                 tokens += reached
                 at += 1
             rate = tokens * base / (costs[i] + _OVERHEAD)
-            if rate > bar:
+            age = self.turn - self._last[i]
+            if age <= _OLD:
+                fresh = i
+            if rate > bar and i <= fresh + _CLIMB:
                 best, most, bar = length, rate, rate * _WORTH
-            elif rate > hope * most and self.turn - self._last[i] > self._patience[i]:
+            elif rate > hope * most and age > self._patience[i]:
                 trial, hope, yielded = i, rate / most, tokens
         if trial and not others:
-            loss = yielded * base / most * (1 / hope - 1)
+            loss = max(yielded * base / most * (1 / hope - 1), 0.0)
             if loss < self._budget:
                 self._budget -= loss
                 self.trials += 1

@@ -9,6 +9,8 @@ written out once by the model and drafted from then on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fulgur.engine.speculate.acceptance import Acceptance
@@ -160,7 +162,7 @@ class SourceDrafter:
         assert self._parted is not None
         parted, left = self._parted
         since = at + 1 - left
-        found = self._search(at, range(parted, min(parted + _WINDOW + since, len(self._source))))
+        found = self._search(at, self._near(at, parted, parted + _WINDOW + since))
         if (found is None or found[1] < _SURE) and since >= _WIDE:
             wide = self._search(at, self._everywhere(at, parted))
             if wide is not None and wide[1] >= _WIDE and (found is None or wide[1] > found[1]):
@@ -181,18 +183,26 @@ class SourceDrafter:
         if self.run >= _SURE:
             self._settle()
 
-    def _search(self, at: int, places: range | list[int]) -> tuple[int, int] | None:
+    def _search(self, at: int, places: Iterable[int]) -> tuple[int, int] | None:
         """The place where most tokens up to `at` agree, the first such one, and how many do."""
         source, tokens = self._source, self._tokens
-        token, best, most = tokens[at], -1, 0
+        best, most = -1, 0
         for place in places:
-            if source[place] == token:
-                length = 1
-                while length < _BACK and length <= min(place, at) and source[place - length] == tokens[at - length]:
-                    length += 1
-                if length > most:
-                    best, most = place, length
+            length = 1
+            while length < _BACK and length <= min(place, at) and source[place - length] == tokens[at - length]:
+                length += 1
+            if length > most:
+                best, most = place, length
         return (best, most) if most else None
+
+    def _near(self, at: int, start: int, end: int) -> Iterator[int]:
+        """The places from `start` up to `end` where the token stands."""
+        source, token = self._source, self._tokens[at]
+        with suppress(ValueError):
+            while True:
+                place = source.index(token, start, end)
+                yield place
+                start = place + 1
 
     def _everywhere(self, at: int, parted: int) -> list[int]:
         """All places where the last tokens stand, those after the parting first."""
