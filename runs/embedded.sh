@@ -8,7 +8,7 @@
 # joined, and waited for if some are still missing. --init goes on from a model of an earlier run, at a lower learning rate; --seed cuts the files another way.
 # --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
 # preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/large-ready and RUN/small-ready appear when the pieces
-# of a model are in RUN/out, RUN/finished at the end, RUN/failed names stages that failed. Run it again with the same RUN
+# of a model are in RUN/out (what rounding costs is measured after that: `export pack --head-bits`), RUN/finished at the end, RUN/failed names stages that failed. Run it again with the same RUN
 # and it goes on where it was cut. For a detached run:
 #   setsid nohup bash runs/embedded.sh … > /dev/null 2>&1 &
 set -u
@@ -115,14 +115,14 @@ DISTIL_PID=$!
 wait $PRETRAIN_PID
 wait $ANNEAL_PID
 if [ -e anneal/checkpoint.pt ]; then
-  attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage anneal
   attempt export-large $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage anneal --out out && touch large-ready
+  attempt quantise-large $PYTHON -m fulgur.train.quantise --run "$RUN" --stage anneal
   attempt export-bf16-large nice -n 5 $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage anneal --out bf16 --precision bf16
 fi
 wait $DISTIL_PID
 if [ -e distil/checkpoint.pt ]; then
-  attempt quantise-small $PYTHON -m fulgur.train.quantise --run "$RUN" --stage distil
   attempt export-small $PYTHON -m fulgur.train.export pieces --run "$RUN" --stage distil --out out && touch small-ready
+  attempt quantise-small $PYTHON -m fulgur.train.quantise --run "$RUN" --stage distil
 fi
 attempt plot $PYTHON -m fulgur.train.plot --run "$RUN" --out losses.svg
 tar cJf out/logs.tar.xz log ./*.log losses.svg corpus/report.json corpus/manifest.jsonl.xz */losses.jsonl */quantise.json

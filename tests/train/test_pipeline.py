@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from fulgur.train.shapes import shape
 def trained(toy: Path) -> Path:
     run = toy
     pretrain.main(["--run", str(run), "--shape", "toy", "--steps", "30", "--warmup", "5", *OPTIONS])
-    anneal.main(["--run", str(run), "--shape", "toy", "--steps", "12", *OPTIONS])
+    anneal.main(["--run", str(run), "--shape", "toy", "--steps", "12", "--wait", "5", *OPTIONS])
     distil.main(["--run", str(run), "--shape", "toy-small", "--teacher-shape", "toy", "--steps", "12", *OPTIONS])
     for stage in ("anneal", "distil"):
         quantise.main(["--run", str(run), "--stage", stage, "--device", "cpu"])
@@ -128,6 +129,27 @@ def test_resuming_gives_the_same_losses(toy: Path, tmp_path: Path) -> None:
     pretrain.main(["--run", str(tmp_path / "cut"), *common, "--stop-after", "3"])
     pretrain.main(["--run", str(tmp_path / "cut"), *common])
     assert losses(tmp_path / "cut", "pretrain") == pytest.approx(losses(tmp_path / "whole", "pretrain"), abs=1e-4)
+
+
+def test_a_stage_waits_for_the_one_before(toy: Path, tmp_path: Path) -> None:
+    """Started first, annealing compiles and waits; with a moment to end at, both end there."""
+    (tmp_path / "rows").symlink_to(toy / "rows")
+    common = ["--run", str(tmp_path), "--shape", "toy-small", *OPTIONS, "--wait", "60"]
+    end = time.time() + 25
+    waiting = subprocess.Popen([sys.executable, "-m", "fulgur.train.anneal", *common, "--until", str(end)])
+    pretrain.main([*common, "--until", str(end - 12)])
+    assert waiting.wait(timeout=90) == 0
+    assert (tmp_path / "anneal" / "done").exists()
+    assert checkpoint.load_weights(tmp_path / "anneal")[0] == "toy-small"
+    rates = [json.loads(line).get("rate") for line in (tmp_path / "anneal" / "losses.jsonl").read_text().splitlines()]
+    assert not any(rates) or min(rate for rate in rates if rate) < 1.0
+
+
+def test_what_a_stage_starts_from_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(FulgurError, match="no checkpoint to anneal"):
+        anneal.main(["--run", str(tmp_path), "--shape", "toy-small", "--steps", "1", *OPTIONS])
+    with pytest.raises(FulgurError, match="either --minutes, --until or --steps"):
+        anneal.main(["--run", str(tmp_path), "--shape", "toy-small", "--steps", "1", "--minutes", "1", *OPTIONS])
 
 
 def test_training_runs_on_a_bare_machine(toy: Path) -> None:

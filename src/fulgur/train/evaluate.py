@@ -1,6 +1,7 @@
 """Grade the shipped models on held-out packages, beside the baselines, with 95% intervals.
 
     fulgur train evaluate --json F [--archive corpus.jsonl.xz | --source FOLDER] [--models 60M,30M] [--per-op 6]
+                          [--only edits|completions]
 The answers come from the quantised artefact through the engine, without any gate. `--float 60M=FOLDER` adds the same
 figures for the model before quantisation.
 """
@@ -222,6 +223,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--per-op", type=int, default=6, help="examples of each operation and column (default 6)")
     parser.add_argument("--holes", type=int, default=300, help="single-line completions; half as many of several lines")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", choices=("edits", "completions"), help="one half; --json then keeps the rows of the other one"
+    )
     parser.add_argument("--answers", type=Path, help="write every edit, hole and answer of the models to this file")
     parser.add_argument("--baselines-only", action="store_true", help="no model, only the baselines")
     args = parser.parse_args(argv)
@@ -231,6 +235,10 @@ def main(argv: list[str] | None = None) -> int:
     models = [] if args.baselines_only else wanted_models(args.models)
     say = status_line()
     tasks = make_tasks(read_files(args.archive, args.source), args.per_op, args.holes, args.seed)
+    if args.only == "edits":
+        tasks.single, tasks.multi = [], []
+    elif args.only == "completions":
+        tasks.edits, tasks.noops, tasks.next_edits = {}, [], []
     counted = [f"{len(found)} edits ({split})" for split, found in tasks.edits.items()]
     counted += [f"{len(tasks.noops)} no-ops", f"{len(tasks.next_edits)} next edits"]
     counted += [f"{len(tasks.single)} + {len(tasks.multi)} completions"]
@@ -258,10 +266,18 @@ def main(argv: list[str] | None = None) -> int:
         from fulgur.bench.report import machine
 
         found = [row for label, scores in results.items() for row in rows(label, scores)]
+        earlier = json.loads(args.json.read_text())["rows"] if args.only and args.json.exists() else []
         args.json.write_text(
-            json.dumps({"machine": machine(), "rows": found + extra}, indent=1) + "\n", encoding="utf-8"
+            json.dumps({"machine": machine(), "rows": merged(earlier, found + extra)}, indent=1) + "\n",
+            encoding="utf-8",
         )
     return 0
+
+
+def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the other half stay, rows made again are replaced."""
+    made = {row["name"] for row in found}
+    return [row for row in earlier if row["name"] not in made] + found
 
 
 def status_line() -> Callable[[str], None]:

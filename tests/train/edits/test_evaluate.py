@@ -128,6 +128,11 @@ def test_the_whole_command_with_a_random_model(tmp_path: Path, capsys: pytest.Ca
                 assert row["low"] <= row["value"] <= row["high"] and row["unit"] == "%"
     assert names["model.ops.seen.copy"]["value"] == 0
     assert "operation" in capsys.readouterr().out
+    out.write_text(json.dumps({"rows": [{"name": "model.fim.single.copy"}, {"name": "model.ops.seen.copy"}]}))
+    assert main([*options, "--only", "edits"]) == 0
+    again = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+    assert again["model.fim.single.copy"] == {"name": "model.fim.single.copy"}  # the other half stays
+    assert again["model.ops.seen.copy"] == names["model.ops.seen.copy"]
 
 
 def test_float_answers_are_the_plain_greedy_ones(tmp_path: Path) -> None:
