@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +24,7 @@ from fulgur.agent.session import SessionLog, stored_log
 from fulgur.agent.state import SessionState
 from fulgur.agent.status import status_of
 from fulgur.agent.turn import Turn
+from fulgur.agent.undo_store import due, prune
 from fulgur.agent.workbench import Workbench
 from fulgur.config.effects import without_effect
 from fulgur.config.settings import Settings
@@ -78,6 +81,7 @@ class Agent:
             for warning in await agent._mcp.start(settings.mcp_servers):
                 agent._emit(Warned(message=warning))
         agent._announce()
+        agent._prune()
         if interactive:
             # A person types for longer than this, and the first screen comes first.
             agent._warming = asyncio.get_running_loop().call_later(_WARM_AFTER_SECONDS, agent._warm)
@@ -223,6 +227,23 @@ class Agent:
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
         if limits := shortcomings(self.bench.policy):
             self._warnings.append(limits)
+
+    def _prune(self) -> None:
+        """Once a day, beside everything else: undo's contents stay within their bounds."""
+        home, settings = self.settings.home, self.settings
+        if not due(home):
+            return
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            bounds = (settings.integer("undo_days") or 0, (settings.integer("undo_megabytes") or 0) << 20)
+            with contextlib.suppress(OSError, FulgurError):
+                pruned = prune(home, most_days=bounds[0], most_bytes=bounds[1], spare=[self.state.log.id])
+                if pruned.sessions:
+                    with contextlib.suppress(RuntimeError):  # the loop may be over
+                        loop.call_soon_threadsafe(self._emit, Warned(message=str(pruned)))
+
+        threading.Thread(target=work, daemon=True).start()
 
     def _warm(self) -> None:
         if route(self._link.info, self.settings)[0] != "chat":

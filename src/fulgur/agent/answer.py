@@ -172,6 +172,9 @@ class Answer:
         self.context_used = usage.input_tokens + usage.output_tokens
         seconds = now - self._first if self._first else 0.0
         rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
+        details = usage.output_tokens_details
+        accepted = details.accepted_prediction_tokens or 0
+        own = max(usage.output_tokens - 1 - accepted, 0) / seconds if seconds > 0 and accepted else 0.0
         self._emit(
             UsageReported(
                 turn=self._turn,
@@ -184,6 +187,9 @@ class Answer:
                 context_used=self.context_used,
                 context_limit=self._link.info.context,
                 cost=self.cost,
+                draft_tokens=accepted + (details.rejected_prediction_tokens or 0),
+                accepted_tokens=accepted,
+                raw_tokens_per_second=round(own, 1),
             )
         )
 

@@ -44,6 +44,11 @@ class Changes:
         for turn in reversed(self._state.turns):
             if turn.before is None or turn.undone:
                 continue
+            if turn.let_go:
+                raise FulgurError(
+                    f"turn {turn.number} cannot be undone any more: what that needs was let go",
+                    hint="`undo_days` and `undo_megabytes` say how long it is kept.",
+                )
             before = self._read(turn.before)
             after = self._read(turn.after) if turn.after else None
             if after is not None and not differences(before, after):
@@ -55,7 +60,8 @@ class Changes:
 
     def diff(self) -> str:
         """What the session changed, against the first snapshot."""
-        first = next((turn.before for turn in self._state.turns if turn.before is not None), None)
+        kept = (turn.before for turn in self._state.turns if turn.before is not None and not turn.let_go)
+        first = next(kept, None)
         if first is None:
             return ""
         before, now = self._read(first), self._bench.snapshots.take()

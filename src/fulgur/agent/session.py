@@ -137,12 +137,17 @@ def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]
 def _summary(path: Path) -> SessionSummary:
     records = read_records(path)
     head = next(records)
-    turns, first, updated, model = 0, "", head["time"], head["model"]
+    turns, first, updated, model, undo = 0, "", head["time"], head["model"], True
     for record in records:
+        if record["type"] == "let_go":
+            undo = False
+            continue
         updated = record["time"]
         if record["type"] == "turn":
             turns += 1
             first = first or record["text"]
+        elif record["type"] == "snapshot":
+            undo = True
         elif record["type"] == "model":
             model = record["model"]
     return SessionSummary(
@@ -155,6 +160,7 @@ def _summary(path: Path) -> SessionSummary:
         turns=turns,
         first_prompt=first[:200],
         forked_from=head.get("forked_from", ""),
+        undo=undo,
     )
 
 

@@ -24,6 +24,8 @@ class TurnState:
     before: str | None = None
     after: str | None = None
     undone: bool = False
+    let_go: bool = False
+    """What undo needs was removed because of its age or size."""
 
 
 class SessionState:
@@ -157,6 +159,10 @@ class SessionState:
                 self._open_text = ""
                 if record["how"] != "done":
                     self._show("note", f"{record['how']}: {record['message']}" if record["message"] else record["how"])
+            case "let_go":
+                for turn in self.turns:
+                    turn.let_go = True
+                self._show("note", "undo of the turns so far was let go (`undo_days`, `undo_megabytes`)")
             case "queued":
                 self.queued.append(record["text"])
             case "taken":

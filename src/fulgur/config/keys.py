@@ -98,6 +98,8 @@ KEYS: tuple[Key, ...] = (
     Key("features.guards", "boolean", "edits are checked before they are called done", True),
     Key("features.quick_tests", "boolean", "the tests that touch a changed file are run (under 30 s)", True),
     Key("features.undo", "boolean", "the workspace is snapshotted so that /undo covers shell commands too", True),
+    Key("undo_days", "integer", "what /undo needs is kept this long after a session's last use", 30),
+    Key("undo_megabytes", "integer", "and up to this much of it, the oldest sessions first to lose theirs", 2048),
     Key("profile", "string", "the profile used when none is named"),
 )
 

@@ -117,7 +117,7 @@ class FileChanged(AgentEvent, frozen=True, tag="file.changed"):
 
 
 class GuardReported(AgentEvent, frozen=True, tag="guard.reported"):
-    """A check of an edit: `problems` is empty when it passed. `fed_back`: the model was told and may mend it (once)."""
+    """A check of an edit: `problems` is empty when it passed. `fed_back`: the model gets another try (once)."""
 
     turn: int
     check: str
@@ -290,6 +290,8 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     first_prompt: str
     forked_from: str = ""
+    undo: bool = True
+    """False when what /undo needs was let go because of its age or size."""
 
 
 class TranscriptEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,10 @@ class BlobStore:
     def put(self, data: bytes) -> str:
         """Store it (atomically) and give its name."""
         name = hashlib.sha256(data).hexdigest()
-        path = self._path(name)
-        if not path.exists():
+        path = self.path(name)
+        try:
+            os.utime(path)  # wanted again: not to be let go of in the next moment
+        except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
             temporary.write_bytes(data)
@@ -25,8 +27,9 @@ class BlobStore:
         return name
 
     def get(self, name: str) -> bytes:
-        """The content; FileNotFoundError when it was never stored."""
-        return self._path(name).read_bytes()
+        """The content; FileNotFoundError when it is not stored (any more)."""
+        return self.path(name).read_bytes()
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Where a content lies, if it is stored."""
         return self.folder / name[:2] / name[2:]

@@ -74,7 +74,7 @@ class Snapshots:
         """The workspace now."""
         if not self._last and self.cache is not None:
             with contextlib.suppress(OSError, msgspec.DecodeError):
-                self._last = _decoder.decode(self.cache.read_bytes())
+                self._last = read_cache(self.cache)
         manifest = self._scan()
         if self.cache is not None and manifest != self._last:
             with contextlib.suppress(OSError):
@@ -158,6 +158,11 @@ _decoder: msgspec.msgpack.Decoder[Manifest] = msgspec.msgpack.Decoder(Manifest)
 def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
     """Keep a manifest as a blob; its name."""
     return blobs.put(_encoder.encode(manifest))
+
+
+def read_cache(path: Path) -> Manifest:
+    """The last snapshot of a workspace, as kept between sessions."""
+    return _decoder.decode(path.read_bytes())
 
 
 def read_manifest(name: str, blobs: BlobStore) -> Manifest:

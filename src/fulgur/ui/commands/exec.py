@@ -166,5 +166,6 @@ def _list(settings: Settings) -> int:
     for summary in summaries(settings.home, settings.workspace):
         when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))
         first = " ".join(summary.first_prompt.split())[:60]
-        print(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}")
+        undo = "" if summary.undo else "  (no undo any more)"
+        print(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}{undo}")
     return 0

@@ -136,7 +136,8 @@ async def _resume(tui: Tui, agent: Agent, argument: str) -> None:
 def _describe(session: SessionSummary) -> str:
     when = time.strftime("%d %b %H:%M", time.localtime(session.updated))
     prompt = " ".join(session.first_prompt.split())[:48]
-    return f"{when}  {session.turns:3} turns  {prompt}  {session.session_id}"
+    undo = "" if session.undo else "  (no undo any more)"
+    return f"{when}  {session.turns:3} turns  {prompt}  {session.session_id}{undo}"
 
 
 async def _fork(tui: Tui, agent: Agent, argument: str) -> None:

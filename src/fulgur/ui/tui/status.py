@@ -27,6 +27,7 @@ class Meter:
         self._unit = "tok/s"
         self.turn_tokens = 0
         self._turn_seconds = 0.0  # of writing, by the reported rates
+        self._turn_drafted = self._turn_accepted = 0
         self.turn_started: float | None = None
         self.last: UsageReported | None = None
         self._deltas = self._characters = 0
@@ -37,6 +38,7 @@ class Meter:
         self._unit = "tok/s with copied text" if copies else "tok/s"
         self.turn_started = time.monotonic()
         self.turn_tokens, self._turn_seconds = 0, 0.0
+        self._turn_drafted = self._turn_accepted = 0
         self.last = None
         self.next_answer()
 
@@ -58,6 +60,8 @@ class Meter:
         """The provider's numbers of one answer."""
         self.last = usage
         self.turn_tokens += usage.output_tokens
+        self._turn_drafted += usage.draft_tokens
+        self._turn_accepted += usage.accepted_tokens
         if usage.tokens_per_second > 0:
             self._turn_seconds += usage.output_tokens / usage.tokens_per_second
         if usage.model:
@@ -78,6 +82,11 @@ class Meter:
         parts = [f"{count(self.turn_tokens)} tokens"] if self.turn_tokens else []
         if self._turn_seconds:
             parts.append(f"{self.turn_tokens / self._turn_seconds:,.0f} {self._unit}")
+        if self._turn_drafted:
+            parts.append(f"{count(self._turn_accepted)} of {count(self._turn_drafted)} drafted were right")
+            if self._turn_seconds:
+                own = (self.turn_tokens - self._turn_accepted) / self._turn_seconds
+                parts.append(f"raw {own:,.0f} tok/s")
         return " · ".join([*parts, duration(seconds)])
 
     def _model(self) -> Fragment:

@@ -169,7 +169,7 @@ class Transcript:
         if not event.problems:
             self._passed.append(event.check)
             return
-        told = ", the model was told" if event.fed_back else ""
+        told = ", given back to the model" if event.fed_back else ""
         self.add("guard", blocks.problem(f"{event.check}{told}", "\n".join(event.problems), self.width, warning=True))
 
     def _show_passed(self) -> None:

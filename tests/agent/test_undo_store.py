@@ -1,0 +1,92 @@
+"""What undo needs stays within its bounds, and nothing a session can still undo goes without a word."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from agent_world import agent_on, call, go, say, serving
+
+from fulgur.agent.session import summaries
+from fulgur.agent.undo_store import DAY, due, prune
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Warned
+
+
+def edited(workspace: Path, text: str) -> None:
+    """A session of one turn that changed a file."""
+    patch = f"*** Begin Patch\n*** Add File: {text[:8]}.txt\n+{text}\n*** End Patch"
+
+    async def main() -> None:
+        async with serving([call("apply_patch", {"patch": patch}, times=1), say("ok")]) as server:
+            async with agent_on(server, workspace) as watch:
+                await watch.turn("write")
+
+    go(main(), 60)
+
+
+def older(home: Path, session: str, days: float) -> None:
+    """Let the session have been used that long ago, and its contents with it."""
+    path = home / "sessions" / f"{session}.jsonl"
+    then = time.time() - days * DAY
+    lines = path.read_text().splitlines()
+    path.write_text("".join(re.sub(r'"time":[\d.]+', f'"time":{then}', line) + "\n" for line in lines))
+    for blob in (home / "blobs").rglob("*"):
+        if blob.is_file():
+            os.utime(blob, (then, then))
+
+
+def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
+    for text in ("first" + "a" * 5000, "second" + "b" * 5000, "third" + "c" * 5000):
+        edited(workspace, text)
+    third, second, first = [summary.session_id for summary in summaries(home)]
+    assert prune(home, most_days=30, most_bytes=1).sessions == ()  # all were used within a day
+    for session, days in ((first, 40), (second, 20), (third, 2)):
+        older(home, session, days)
+    for state in (home / "index").glob("*"):
+        state.unlink()
+    pruned = prune(home, most_days=30, most_bytes=1 << 30)
+    assert pruned.sessions == (first,)
+    assert "undo was let go for 1 old sessions" in str(pruned)
+    assert {s.session_id: s.undo for s in summaries(home)} == {first: False, second: True, third: True}
+    assert prune(home, most_days=30, most_bytes=1, spare=[third]).sessions == (second,)
+    assert prune(home, most_days=30, most_bytes=1, spare=[third]).sessions == ()  # said once
+
+    async def resumed(session: str) -> None:
+        async with serving([say("ok")]) as server, agent_on(server, workspace, session=session) as watch:
+            if session == third:
+                await watch.agent.undo()
+                assert not (workspace / "thirdccc.txt").exists()
+                return
+            with pytest.raises(FulgurError, match="cannot be undone any more"):
+                await watch.agent.undo()
+            assert any("let go" in entry.text for entry in watch.agent.transcript())
+            assert [e.text for e in watch.agent.transcript() if e.kind == "user"] == ["write"]  # the rest is there
+
+    go(resumed(third), 60)
+    go(resumed(second), 60)
+
+
+def test_it_is_said_at_the_start_once_a_day(home: Path, workspace: Path) -> None:
+    edited(workspace, "first")
+    assert due(home) and not due(home)
+    older(home, summaries(home)[0].session_id, 40)
+    os.utime(home / "blobs/pruned", (0, 0))
+
+    async def main() -> None:
+        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+            await watch.until(Warned)
+            assert any("undo was let go for 1 old sessions" in w.message for w in watch.of(Warned))
+
+    go(main(), 60)
+
+
+def test_contents_nobody_needs_go_but_not_at_once(home: Path, workspace: Path) -> None:
+    edited(workspace, "first")
+    stray = home / "blobs" / "ab" / ("c" * 62)
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"x" * 100)
+    assert prune(home, most_days=30, most_bytes=1 << 30).bytes == 0 and stray.exists()
+    os.utime(stray, (0, 0))
+    assert prune(home, most_days=30, most_bytes=1 << 30).bytes == 100 and not stray.exists()
