@@ -29,6 +29,7 @@ _USUAL = 0.1  # a difference that says nothing of other widths
 _OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not
 _CLIMB = 2  # a step may be that many widths beyond those whose costs are fresh
 _EXPLORE = 0.01  # share of the time that may be lost to trying widths that seem too dear
+_RISK = 0.1  # a trial may lose this share of its own cost, even one that promises a gain
 _HOPE = 0.2  # a width is tried again if it promises this share of the best rate or more
 _HOPELESS = 0.05  # a draft that is right less often needs no further guess
 # A width tells something of its neighbours: whether memory or arithmetic was slow then.
@@ -146,7 +147,7 @@ class StepCost:
             elif rate > hope * most and age > self._patience[i]:
                 trial, hope, yielded = i, rate / most, tokens
         if trial and not others:
-            loss = max(yielded * base / most * (1 / hope - 1), 0.0)
+            loss = max(yielded * base / most * (1 / hope - 1), _RISK * costs[trial])
             if loss < self._budget:
                 self._budget -= loss
                 self.trials += 1
