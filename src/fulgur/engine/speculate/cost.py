@@ -26,6 +26,7 @@ _GAIN, _AGING = (
     400.0,
 )  # weight of a new measurement of a width: this, and more by steps since the last one over this
 _USUAL = 0.1  # a difference that says nothing of other widths
+_GREAT = 0.25  # one after which every choice is made anew
 _OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not
 _CLIMB = 2  # a step may be that many widths beyond those whose costs are fresh
 _EXPLORE = 0.01  # share of the time that may be lost to trying widths that seem too dear
@@ -48,7 +49,7 @@ class StepCost:
     def __init__(self, seconds: dict[int, float] | None = None) -> None:
         """`seconds`: measured times of some widths, with that of one row among them."""
         self.turn = 0  # steps observed
-        self.surprises = 0  # and those among them that took unusually long or short
+        self.surprises = 0  # and those among them that took far longer or shorter than expected
         self.trials = 0  # lengths chosen only to learn what they cost
         self._known = seconds is not None
         self._seconds = _interpolate(seconds or {1: 1.0})
@@ -84,7 +85,7 @@ class StepCost:
                 gain += 1 / (seen + 2)
             move = surprise * min(gain, 0.7)
             if abs(surprise) > _USUAL:
-                self.surprises += 1
+                self.surprises += abs(surprise) > _GREAT
                 self._seconds = costs = [c + c * move * share for c, share in zip(costs, _SHARED[i], strict=True)]
                 if surprise < 0:
                     self._patience = [_OLD] * len(WIDTHS)
