@@ -60,6 +60,7 @@ class LocalBackend(Backend):
             threads=model.threads or None,
             kv_tokens=model.kv_tokens or model.context or None,
             runtime=model.runtime,
+            device=model.device,
         )
         context = min(model.context or self._engine.info.context, self._engine.info.context)
         self.capabilities = _with_context(self.capabilities, context)

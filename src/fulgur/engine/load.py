@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fulgur.model.weights import Weights
     from fulgur.text.tokenizer import Tokenizer
 
-RUNTIMES = ("native", "reference", "cuda")
+RUNTIMES = ("native", "reference")  # of the CPU
 # The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some
 # eight files of a small model warm: going back to one costs no prefill.
 _DEFAULT_TOKENS = (16384, 65536)
@@ -25,18 +25,19 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to open a model. None leaves the choice to the engine."""
+    """How to open a model. None leaves the choice to the engine; `runtime` is that of the CPU."""
 
     model: Path
     bits: int | None = None
     threads: int | None = None
     kv_tokens: int | None = None
     runtime: str = "native"
+    device: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What was opened. `memory` is bytes of the whole process, after loading."""
+    """What was opened. `memory` is bytes of the whole process, after loading; `reason` is why this device."""
 
     model: str
     config: ModelConfig
@@ -50,10 +51,12 @@ class EngineInfo:
     kv_bytes: int
     memory: int
     pid: int
+    reason: str
 
 
 def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, EngineInfo]:
     """Load weights and tokenizer and make an engine over the chosen runtime; further options go to `Engine`."""
+    from fulgur.engine.device import choose
     from fulgur.engine.engine import Engine
     from fulgur.engine.speculate import measure_cost
     from fulgur.model.weights import load
@@ -61,10 +64,13 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     if options.runtime not in RUNTIMES:
         raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
     tokenizer = open_tokenizer(options.model)
+    choice = choose(options)
     runtime: Runtime
-    if options.runtime == "cuda":
-        runtime, config, weight_bytes = _open_cuda(options)
-        blocks = runtime.kv_blocks
+    if choice.gpu is not None:
+        from fulgur.kernels.gpu.open import open_folder
+
+        runtime = gpu = open_folder(options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu)
+        config, weight_bytes, blocks = gpu.config, gpu.weight_bytes, gpu.kv_blocks
     else:
         weights = load(options.model, bits=options.bits)
         config, weight_bytes = weights.config, weights.nbytes
@@ -79,28 +85,16 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         context=engine.context,
         kv_tokens=blocks * _BLOCK,
         vocab_size=runtime.vocab_size,
-        runtime=options.runtime,
+        runtime=options.runtime if choice.gpu is None else "cuda",
         isa=str(getattr(runtime, "isa", options.runtime)),
         threads=int(getattr(runtime, "threads", 1)),
         weight_bytes=weight_bytes,
         kv_bytes=blocks * _BLOCK * kv_bytes_per_token(config),
         memory=process_memory(),
         pid=os.getpid(),
+        reason=choice.reason,
     )
     return engine, info
-
-
-def _open_cuda(options: EngineOptions) -> tuple[Runtime, ModelConfig, int]:
-    """A model folder on the GPU: 4 bits are int4, 8 are fp8, none given keeps bf16."""
-    from fulgur.kernels.gpu.runtime import BITS, open_folder
-    from fulgur.model.config import ModelConfig
-
-    if options.bits not in BITS:
-        raise FulgurError(f"{options.bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
-    config = ModelConfig.from_folder(options.model)
-    blocks = kv_blocks(config, options.kv_tokens)
-    runtime = open_folder(options.model, weights=BITS[options.bits], kv_blocks=blocks)
-    return runtime, config, runtime.weight_bytes
 
 
 def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None) -> Runtime:

@@ -12,13 +12,12 @@ from fulgur.engine.batch import Batch
 from fulgur.engine.schedule import Scheduler
 from fulgur.engine.sequence import Sequence
 
-ALONE = 256  # rows of a step when nothing is decoding
 BESIDE = 64  # rows of prefill beside decoding sequences
 
 
 def plan_prefill(scheduler: Scheduler, batch: Batch, admitted: Callable[[Sequence], None]) -> None:
     """Add chunks of the prompts in work, then of waiting ones, as long as the step has room."""
-    room = min(batch.capacity - batch.rows, BESIDE if batch.rows else ALONE)
+    room = min(batch.capacity - batch.rows, BESIDE if batch.rows else batch.chunk)
     planned = {id(entry.sequence) for entry in batch.entries}
     for sequence in list(scheduler.running):
         if room and id(sequence) not in planned and sequence.table is not None:

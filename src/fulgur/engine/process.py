@@ -45,9 +45,10 @@ class EngineClient:
         threads: int | None = None,
         kv_tokens: int | None = None,
         runtime: str = "native",
+        device: str = "auto",
     ) -> EngineClient:
         """Start the process and wait until the model is loaded."""
-        client = cls(EngineOptions(Path(model), bits, threads, kv_tokens, runtime))
+        client = cls(EngineOptions(Path(model), bits, threads, kv_tokens, runtime, device))
         await client._launch()
         return client
 

@@ -7,6 +7,7 @@ port = 8787
 [models.qwen-coder]
 backend = "local"
 path = "~/models/Qwen2.5-Coder-7B-Instruct"
+device = "cuda"    # or "cpu"; left out: whichever suits model and machine
 context = 32768
 price = {input = 0.1, cached_input = 0.02, output = 0.4}   # per million tokens
 
@@ -39,7 +40,8 @@ from typing import Literal
 
 import msgspec
 
-from fulgur.errors import UsageError
+from fulgur.engine.device import check_device
+from fulgur.errors import FulgurError, UsageError
 
 
 class Listen(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,7 +80,8 @@ class Model(msgspec.Struct, forbid_unknown_fields=True):
     bits: int = 0  # local: 0 as stored
     threads: int = 0  # local: 0 all
     kv_tokens: int = 0  # local: 0 as many as fit
-    runtime: str = "native"  # local: native or reference
+    runtime: str = "native"  # local, on the CPU: native or reference
+    device: str = "auto"  # local: auto, cpu, cuda or cuda:N
     chat: bool = True  # upstream: what it can do
     tools: bool = True
     fim: bool = False
@@ -125,6 +128,10 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
                 raise UsageError(f"{source}: models.{name}.backend is '{model.backend}'; there are: {known}")
             if model.backend == "local" and not model.path:
                 raise UsageError(f"{source}: models.{name}.path is missing: the folder or GGUF file of the model")
+            try:
+                check_device(model.device)
+            except FulgurError as error:
+                raise UsageError(f"{source}: models.{name}.device: {error.message}", hint=error.hint) from None
             if model.pool and model.pool not in self.pools:
                 raise UsageError(
                     f"{source}: models.{name}.pool is '{model.pool}', and there is no [pools.{model.pool}]"

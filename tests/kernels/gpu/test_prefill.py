@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 import torch
 
+from fulgur.kernels.gpu.formats import FORMATS, format_named
 from fulgur.kernels.gpu.interpreter import Interpreter
+from fulgur.kernels.gpu.pack import order, pack, quantise, unpack
 from fulgur.kernels.gpu.plan import make_plan
-from fulgur.kernels.gpu.prefill import Prefill
+from fulgur.kernels.gpu.prefill import Prefill, widen
 from fulgur.kernels.gpu.shapes import SMALL
 from fulgur.kernels.gpu.weights import assemble
 from fulgur.model.random import random_model
 from fulgur.model.rope import rope_tables
+
+
+@pytest.mark.parametrize("weights", list(FORMATS))
+def test_widened_matrices_are_the_unpacked_ones(weights: str) -> None:
+    fmt = format_named(weights)
+    values, scale = quantise(torch.randn((40, 300), generator=torch.Generator().manual_seed(1)), fmt)
+    packed = pack(values, fmt, scale)
+    wide = widen(packed, fmt, 3, 3, torch.from_numpy(np.argsort(order(fmt))))
+    assert torch.equal(wide[:40, :300], unpack(packed, fmt, 40, 300).bfloat16())
 
 
 @pytest.mark.parametrize(("family", "weights"), [("qwen2", "int4"), ("qwen3", "bf16"), ("qwen3_moe", "fp8")])

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fulgur.kernels.gpu.formats import BLOCK, TILE, Format
 from fulgur.kernels.gpu.header import norm_stride
-from fulgur.kernels.gpu.pack import unpack
+from fulgur.kernels.gpu.pack import order
 from fulgur.kernels.gpu.plan import KV_BLOCK
 from fulgur.kernels.gpu.weights import GpuWeights
 
@@ -24,6 +27,7 @@ class Prefill:
     def __init__(self, weights: GpuWeights, kv: Any, rope: Any) -> None:
         self.weights, self.kv, self.rope = weights, kv, rope
         self.plan, self.config = weights.plan, weights.plan.config
+        self._places: dict[str, Any] = {}
 
     def run(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> torch.Tensor:
         """Store keys and values of `tokens`, from `position` on, in the blocks of `table`; returns hidden states."""
@@ -51,12 +55,23 @@ class Prefill:
         m = self.plan.matrices[name]
         start = self.plan.address(m, layer, copy, 0, 0)
         data = self.weights.arena[start : start + copies * m.copy_bytes]
-        return unpack(data, m.format, copies * m.tiles * 16, m.cols).bfloat16().reshape(copies, m.tiles * 16, m.cols)
+        wide = widen(data, m.format, copies * m.tiles, m.copy_blocks, self._place(m.format))
+        return wide.reshape(copies, m.tiles * TILE, -1)[:, :, : m.cols]
+
+    def _place(self, fmt: Format) -> Any:
+        """For each value of a 16 x 128 block, where it lies in the packed one."""
+        import torch
+
+        if fmt.name not in self._places:
+            place = np.argsort(order(fmt))
+            self._places[fmt.name] = torch.from_numpy(place).to(self.weights.arena.device)
+        return self._places[fmt.name]
 
     def _attention(
         self, i: int, x: torch.Tensor, position: int, cos: torch.Tensor, sin: torch.Tensor, table: torch.Tensor
     ) -> torch.Tensor:
         import torch
+        from torch.nn.attention.bias import causal_lower_right
 
         c, n = self.config, len(x)
         qkv = (x @ self._matrix("qkv", i)[0].T).float()[:, : c.q_rows + 2 * c.kv_rows]
@@ -76,9 +91,14 @@ class Prefill:
             self.kv[i, kind][used].transpose(0, 1).reshape(c.n_kv_heads, -1, c.head_dim)[:, : position + n]
             for kind in (0, 1)
         )
-        mask = here[:, None] >= torch.arange(position + n, device=x.device)[None]
+        # Aligned to the lower right corner: queries are the last positions. Flash attention does this without a mask in
+        # memory, which for a long context would be larger than the cache; it wants as many key heads as query heads.
+        group = c.n_heads // c.n_kv_heads
         attended = torch.nn.functional.scaled_dot_product_attention(
-            q.bfloat16().transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+            q.bfloat16().transpose(0, 1)[None],
+            keys.repeat_interleave(group, 0)[None],
+            values.repeat_interleave(group, 0)[None],
+            attn_mask=causal_lower_right(n, position + n),
         )
         return (attended[0].transpose(0, 1).reshape(n, -1) @ self._matrix("o", i)[0].T).float()[:, : c.d_model]
 
@@ -109,6 +129,32 @@ class Prefill:
                 out.index_add_(0, part, (h @ down[expert].T).float()[:, : c.d_model])
                 start += count
         return out
+
+
+def widen(data: torch.Tensor, fmt: Format, tiles: int, blocks: int, place: torch.Tensor) -> torch.Tensor:
+    """Packed tiles as bf16 [tiles * 16, blocks * 128]: the values of `pack.unpack`, rounded; never held in fp32, which
+    for a layer of experts would be gigabytes."""
+    import torch
+
+    block = data.reshape(tiles, blocks, fmt.block_bytes)
+    raw, record = block[..., : fmt.data * 512], block[..., fmt.data * 512 :]
+    if fmt.name == "bf16":
+        values = raw.view(torch.bfloat16)
+    elif fmt.data == 4:
+        values = raw.contiguous().view(torch.float8_e4m3fn).to(torch.bfloat16)
+    else:
+        values = torch.stack((raw & 15, raw >> 4), dim=-1).reshape(tiles, blocks, -1).to(torch.bfloat16) - 8
+    values = values[..., place].reshape(tiles, blocks, TILE, fmt.groups or 1, -1)
+    out = torch.empty((tiles, TILE, blocks, BLOCK), dtype=torch.bfloat16, device=data.device)
+    to = out.unflatten(3, values.shape[3:]).permute(0, 2, 1, 3, 4)  # as `values`, though it lies row by row
+    if fmt.record:
+        kind = torch.float32 if fmt.data == 4 else torch.float16
+        scale = record.contiguous().view(kind)[..., : fmt.groups * fmt.scales].float()
+        scale = scale.reshape(tiles, blocks, fmt.groups, fmt.scales).repeat_interleave(TILE // fmt.scales, 3)
+        torch.mul(values, scale.transpose(2, 3)[..., None], out=to)
+    else:
+        to.copy_(values)
+    return out.reshape(tiles * TILE, blocks * BLOCK)
 
 
 def _rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

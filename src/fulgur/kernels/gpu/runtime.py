@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from fulgur.kernels.gpu.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.gpu.prefill import Prefill
 from fulgur.kernels.gpu.records import STOPS, Mailbox, buffer_bytes, state_record
 from fulgur.kernels.gpu.stream import TokenStream
-from fulgur.kernels.gpu.weights import GpuWeights, from_folder, random_weights
+from fulgur.kernels.gpu.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
 
@@ -30,7 +29,6 @@ Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 TORCH_ROWS = 512  # from here on unpacking the weights for torch costs less than passes of 8 rows
-BITS = {4: "int4", 8: "fp8", 16: "bf16", None: "bf16"}
 
 
 def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
@@ -60,6 +58,7 @@ def _aligned(size: int) -> int:
 class Runtime:
     block_tokens = KV_BLOCK
     max_rows = 2048
+    prefill_rows = 2048  # a prompt's rows in a step: unpacking the weights for torch is paid once for all of them
 
     def __init__(
         self, weights: GpuWeights, *, kv_blocks: int, driver: str = "persistent", gpu: Gpu | None = None
@@ -294,11 +293,18 @@ class Runtime:
         if n < TORCH_ROWS:
             return 0
         torch, device = self._torch, self._kv.device
-        with torch.cuda.stream(self._stream), torch.no_grad():
-            row = torch.from_numpy(tables[sequences[0]]).to(device)
-            self._prefill.run(torch.from_numpy(tokens[:n]).long().to(device), int(positions[0]), row)
-        self._synchronize()
-        return n
+        while True:
+            try:
+                with torch.cuda.stream(self._stream), torch.no_grad():
+                    row = torch.from_numpy(tables[sequences[0]]).to(device)
+                    self._prefill.run(torch.from_numpy(tokens[:n]).long().to(device), int(positions[0]), row)
+                self._synchronize()
+                return n
+            except torch.cuda.OutOfMemoryError:  # fewer rows need less; the kernels, which come next, nothing
+                torch.cuda.empty_cache()
+                n //= 2
+                if n < TORCH_ROWS // 2:
+                    return 0
 
     def _synchronize(self) -> None:
         try:
@@ -323,15 +329,6 @@ class Runtime:
 
 def _failed(error: RuntimeError) -> FulgurError:
     return FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.")
-
-
-def open_folder(
-    folder: Path, *, weights: str = "bf16", head: str | None = None, kv_blocks: int, driver: str = "persistent"
-) -> Runtime:
-    """A model folder on the first GPU."""
-    gpu = probe()
-    plan = widest(ModelConfig.from_folder(folder), weights, head, gpu)
-    return Runtime(from_folder(folder, plan, "cuda"), kv_blocks=kv_blocks, driver=driver, gpu=gpu)
 
 
 def open_random(

@@ -50,15 +50,29 @@ def empty(plan: Plan, device: Any) -> GpuWeights:
             plan, arena, norms, torch.empty((c.vocab_size, c.d_model), dtype=torch.bfloat16, device=device)
         )
     except torch.cuda.OutOfMemoryError:
-        raise FulgurError(
-            f"the weights need {plan.arena_bytes / 1e9:.1f} GB of GPU memory, more than is free",
-            hint="Choose a narrower format (fp8, int4), or a smaller model.",
-        ) from None
+        raise _too_large(plan) from None
+
+
+def _too_large(plan: Plan) -> FulgurError:
+    need = plan.arena_bytes + 2 * plan.config.vocab_size * plan.config.d_model
+    return FulgurError(
+        f"the weights need {need / 1e9:.1f} GB of GPU memory, more than is free",
+        hint="Choose narrower weights (bits = 8 or 4) or a smaller model, or free memory on the GPU.",
+    )
 
 
 def assemble(plan: Plan, get: Get, device: Any) -> GpuWeights:
     """Fill the arena tensor by tensor."""
-    c, out = plan.config, empty(plan, device)
+    import torch
+
+    try:
+        return _assemble(plan, get, empty(plan, device))
+    except torch.cuda.OutOfMemoryError:  # a tensor that is being packed
+        raise _too_large(plan) from None
+
+
+def _assemble(plan: Plan, get: Get, out: GpuWeights) -> GpuWeights:
+    c = plan.config
     stride = norm_stride(plan)
     for i in range(c.n_layers):
         layer = f"model.layers.{i}."
@@ -100,7 +114,13 @@ def _put(
     paired: bool = False,
 ) -> None:
     matrix = out.plan.matrices[name]
-    ready = [_prepared(weight, blocks, matrix) for weight, blocks in parts]
+    try:
+        ready = [_prepared(weight, blocks, matrix) for weight, blocks in parts]
+    except FulgurError as error:
+        where = (
+            name if name == "head" else f"layer {layer}, {name}" + (f" of expert {copy}" if matrix.copies > 1 else "")
+        )
+        raise FulgurError(f"{where}: {error.message}", hint=error.hint) from None
     values = interleave(ready[0][0], ready[1][0]) if paired else _stack([value for value, _ in ready])
     scales = [scale for _, scale in ready if scale is not None]
     scale = None if not scales else interleave(scales[0], scales[1]) if paired else _stack(scales)
@@ -129,7 +149,7 @@ def _prepared(
     if weight.dtype != torch.float8_e4m3fn:
         return quantise(weight, fmt)
     if blocks is None:
-        raise FulgurError(f"{matrix.name}: fp8 weights without scales")
+        raise FulgurError("fp8 weights without scales")
     spread = blocks.float().repeat_interleave(128, 0)[: weight.shape[0]]
     if fmt.data == 4:
         return weight, spread
@@ -163,8 +183,18 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
             return weight, None
         scale = name + "_scale_inv"
         if not source.has(scale):
-            raise FulgurError(f"{folder}: {name} is fp8 but {scale} is missing")
-        return weight, load(scale)
+            raise FulgurError(
+                f"{folder}: {name} is fp8 but {scale} is missing",
+                hint="Checkpoints with a scale for each 128 x 128 block are supported; use that one, or the bf16 one.",
+            )
+        blocks = load(scale)
+        expected = [-(-size // 128) for size in weight.shape]
+        if list(blocks.shape) != expected:
+            raise FulgurError(
+                f"{folder}: {scale}: expected shape {expected} (a scale for each 128 x 128 block), "
+                f"found {list(blocks.shape)}"
+            )
+        return weight, blocks
 
     return assemble(plan, get, device)
 

@@ -7,11 +7,14 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.kernels.gpu.device import Gpu
 
 MEGABYTE = 1 << 20
 
@@ -45,7 +48,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "read bandwidth", f"{small:.0f} GB/s over 32 MB, {large:.0f} GB/s over 512 MB"
     yield "bound for decode", f"{small * 1e9 / 33e6:,.0f} tok/s for 60M parameters in 4 bits"
     yield "embedded models", embedded()
-    yield "gpu", gpu()
+    yield from gpu()
     yield "sandbox", sandbox()
     yield "ripgrep", shutil.which("rg") or "not found: search uses the built-in one, which is slower"
 
@@ -58,24 +61,48 @@ def embedded() -> str:
     return ", ".join(names) if names else "none in this build: `runs/embedded.sh` trains them"
 
 
-def gpu() -> str:
-    """From the driver's own tool first: asking torch costs seconds, and the CPU install has none."""
-    if shutil.which("nvidia-smi") is None:
-        return "no NVIDIA driver found: the CPU engine is used"
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"nvidia-smi failed ({error}): is the driver loaded?"
-    from fulgur.kernels.gpu.build import architecture
-    from fulgur.kernels.gpu.device import probe
+def gpu() -> Iterator[tuple[str, str]]:
+    """What the driver says of each GPU, what the engine can do with it, and what is missing for that."""
+    from fulgur.kernels.gpu.device import survey
 
-    found = "; ".join(done.stdout.strip().splitlines())
     try:
-        device = probe()
-        return f"{found}; the GPU engine builds for {architecture(device.capability)}"
+        found = survey()
     except FulgurError as error:
-        return f"{found}; the GPU engine cannot use it: {error.message}"
+        yield "gpu", f"none: {error.message}; the CPU engine is used"
+        return
+    for index, device in enumerate(found):
+        major, minor = device.capability
+        facts = (
+            f"{device.name}, sm_{major}{minor}",
+            f"{device.multiprocessors} multiprocessors",
+            f"{device.memory / 1e9:.0f} GB",
+            f"{device.bandwidth / 1e12:.2f} TB/s by clock and bus",
+            f"{device.l2 >> 20} MB L2",
+            f"driver for CUDA {device.driver[0]}.{device.driver[1]}",
+        )
+        yield f"gpu {index}", ", ".join(facts)
+        yield f"gpu {index} engine", _gpu_engine(index, device)
+
+
+def _gpu_engine(index: int, device: Gpu) -> str:
+    """Asked last: importing torch takes seconds."""
+    from fulgur.kernels.gpu.build import architecture
+    from fulgur.kernels.gpu.open import usable
+
+    try:
+        usable(index)
+    except FulgurError as error:
+        return f"cannot be used: {error.message}. {error.hint or ''}".rstrip()
+    import torch
+
+    abilities = {
+        "persistent kernel (cooperative launch)": device.cooperative,
+        "dependent launch": device.dependent_launch,
+    }
+    can = "; ".join(f"{name}: {'yes' if there else 'no'}" for name, there in abilities.items())
+    can += f"; {device.shared >> 10} KB of shared memory a CTA"
+    free = torch.cuda.mem_get_info(index)[0]
+    return f"builds for {architecture(device.capability)}; {can}; {free / 1e9:.0f} GB free"
 
 
 def sandbox() -> str:

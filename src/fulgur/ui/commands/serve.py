@@ -10,8 +10,11 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fulgur.errors import FulgurError
+
 if TYPE_CHECKING:
     from fulgur.server.config import ServerConfig
+    from fulgur.server.registry import Entry
     from fulgur.server.state import Server
 
 
@@ -20,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port, 0 for a free one (default 8787)")
     parser.add_argument("-m", "--model", metavar="PATH", type=Path, help="serve this folder or GGUF file, by its name")
+    parser.add_argument("--device", metavar="NAME", help="of the local models: auto, cpu, cuda or cuda:N")
     parser.add_argument("--new-key", metavar="NAME", help="make an API key, print it and what to put in the config")
     parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody has called for so long")
 
@@ -36,10 +40,24 @@ def run(args: argparse.Namespace) -> int:
         config.server.port = args.port
     if args.model is not None:
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
+    if args.device is not None:
+        _set_device(config, args.device)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     # A server with a config of its own is not the one that the agent and other terminals look for.
     asyncio.run(_serve(config, args.idle_exit, known=args.file is None or args.idle_exit is not None))
     return 0
+
+
+def _set_device(config: ServerConfig, name: str) -> None:
+    """For every model that runs here, the embedded ones too if there are no others."""
+    from fulgur.engine.device import check_device
+    from fulgur.server.registry import embedded
+
+    check_device(name)
+    config.models = config.models or embedded()
+    for model in config.models.values():
+        if model.backend == "local":
+            model.device = name
 
 
 async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool) -> None:
@@ -59,13 +77,13 @@ async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: boo
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loading = [asyncio.create_task(entry.ready()) for entry in models.values() if entry.backend.kind == "local"]
-    for task in loading:
-        task.add_done_callback(_say_if_failed)
+    loading = [asyncio.create_task(_load(entry)) for entry in models.values() if entry.backend.kind == "local"]
     if idle_minutes is None:
         await stop.wait()
     else:
         await _until_idle(running.server, stop, idle_minutes * 60)
+    for task in loading:
+        task.cancel()
     local.remove_ready(note)
     await running.close()
 
@@ -76,9 +94,19 @@ async def _until_idle(server: Server, stop: asyncio.Event, seconds: float) -> No
             await asyncio.wait_for(stop.wait(), min(10.0, seconds))
 
 
-def _say_if_failed(task: asyncio.Task[object]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+async def _load(entry: Entry) -> None:
+    """Start a model, and say where it runs and why, or why it does not."""
+    try:
+        backend = await entry.ready()
+    except FulgurError as error:
         print(f"fulgur: {error}", flush=True)
+        return
+    from fulgur.backends.local import LocalBackend
+
+    assert isinstance(backend, LocalBackend)
+    info = backend.engine.info
+    where = "the GPU" if info.runtime == "cuda" else "the CPU"
+    print(f"  {entry.name}: on {where} ({info.isa}), {info.reason}; KV cache of {info.kv_tokens:,} tokens", flush=True)
 
 
 def _new_key(name: str) -> int:

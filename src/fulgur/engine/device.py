@@ -1,0 +1,90 @@
+"""Which device a model runs on: what was named, or what suits the model and the machine; always with the reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.engine.load import EngineOptions
+
+DEVICES = "auto, cpu, cuda or cuda:N (the N-th GPU, from 0)"
+SMALL = 1 << 30  # bytes of weights: below, the CPU is fast enough and starts sooner; the GPU is left to larger models
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`gpu` is None for the CPU."""
+
+    gpu: int | None
+    reason: str
+
+
+def check_device(name: str) -> None:
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", name) is None:
+        raise FulgurError(f"there is no device {name!r}", hint=f"Choose one of: {DEVICES}.")
+
+
+def choose(options: EngineOptions) -> Choice:
+    """Where to run. A device that was named is used or the reason why not is raised; `auto` never fails for lack of a
+    GPU unless the model can run nowhere else."""
+    check_device(options.device)
+    if options.device.startswith("cuda"):
+        for name, unused in (("threads", options.threads), ("the reference runtime", options.runtime == "reference")):
+            if unused:
+                raise FulgurError(f"{name} is for the CPU, and the device is {options.device}")
+        return Choice(int(options.device.partition(":")[2] or 0), "asked for")
+    if options.device == "cpu":
+        return Choice(None, "asked for")
+    return _automatic(options)
+
+
+def _automatic(options: EngineOptions) -> Choice:
+    from fulgur.kernels.gpu.device import survey
+
+    if options.runtime == "reference" or options.threads:
+        return Choice(None, "threads were asked for" if options.threads else "the reference runtime was asked for")
+    size = weight_bytes(options.model)
+    if size is None:
+        return Choice(None, "GGUF files and packed folders run on the CPU")
+    alone = _has_experts(options.model)  # nowhere but on a GPU
+    if size < SMALL and not alone:
+        return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
+    try:
+        survey()  # asks the driver: a machine without one does not wait for torch
+        from fulgur.kernels.gpu.open import usable
+
+        gpu = usable()
+    except FulgurError as error:
+        if alone:
+            raise FulgurError(
+                f"a mixture of experts runs on a GPU only, and none can be used: {error.message}", hint=error.hint
+            ) from None
+        return Choice(None, f"no GPU can be used: {error.message}")
+    bits = options.bits or 16
+    need = size * bits // 16
+    if need > gpu.memory and not alone:
+        return Choice(None, f"the {gpu.name} has {gpu.memory / 1e9:.0f} GB, the weights need {need / 1e9:.0f}")
+    return Choice(0, f"{size / 1e9:.1f} GB of weights, and a GPU that can be used")
+
+
+def weight_bytes(model: Path) -> int | None:
+    """Bytes of the safetensors of a folder; None for what only the CPU reads."""
+    if not model.is_dir() or not (model / "config.json").exists():
+        return None
+    from fulgur.model.config import read_json
+
+    if "fulgur" in read_json(model / "config.json"):
+        return None
+    sizes = [path.stat().st_size for path in model.glob("*.safetensors")]
+    return sum(sizes) if sizes else None
+
+
+def _has_experts(model: Path) -> bool:
+    from fulgur.model.config import ModelConfig
+
+    return ModelConfig.from_folder(model).n_experts > 0
