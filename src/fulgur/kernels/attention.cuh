@@ -27,11 +27,13 @@ static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
 static_assert(2 * GROUP * MAX_SPLITS * 4 <= ATTENTION_BYTES, "the shares of all splits fit the scratch");
 
-__device__ __forceinline__ int split_length(int position) {
-  int length = KV_BLOCK;
-  while ((position + length) / length > MAX_SPLITS) length *= 2;
-  return length;
+// The length of a split is a power of two: its logarithm.
+__device__ __forceinline__ int split_bits(int position) {
+  int bits = 6;
+  while ((position >> bits) >= MAX_SPLITS) ++bits;
+  return bits;
 }
+static_assert(KV_BLOCK == 1 << 6, "the shortest split is a block");
 
 // One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, first, second)` gets values i, i + half.
 template <class Put>
@@ -60,7 +62,7 @@ __device__ __forceinline__ void project(const Args& args, int layer, int row, in
     sum += a[j] * a[j] + b[j] * b[j];
   }
   float inverse = 1.f;
-  if (QK_NORM && norm) inverse = 1.f / sqrtf(warp_sum(sum) / HEAD_DIM + NORM_EPS);
+  if (QK_NORM && norm) inverse = rsqrtf(warp_sum(sum) / HEAD_DIM + NORM_EPS);
 #pragma unroll
   for (int j = 0; j < PAIRS; ++j) {
     int i = j * 32 + lane;
@@ -88,13 +90,15 @@ __device__ __forceinline__ bf16* cache_at(const Args& args, int layer, int kind,
 
 // Draw the keys and values that this CTA will attend to into L2; their addresses are known before the projections are.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
-  int position = shared.position[0], length = split_length(position), splits = position / length + 1;
-  if (shared.rows != 1) return;
+  int position = shared.position[0], bits = split_bits(position), splits = (position >> bits) + 1;
+  if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
-  for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += gridDim.x) {
-    int head = unit % KV_HEADS, begin = unit / KV_HEADS * length, end = min(begin + length, position);
+  for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
+    int head = unit % KV_HEADS, begin = unit / KV_HEADS << bits, end = min(begin + (1 << bits), position);
     constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;     // cache lines of one block of one head
+#pragma unroll 1
     for (int at = begin; at < end; at += KV_BLOCK)
+#pragma unroll 1
       for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
         prefetch_l2((const char*)cache_at(args, layer, i / LINES, table, head, at) + i % LINES * 128);
   }
@@ -105,18 +109,23 @@ __device__ inline void join_splits(const Args& args, char* area, int row, int he
   constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 8;
   float* peak = (float*)area;                                // [GROUP][MAX_SPLITS], then the totals
   float* total = peak + GROUP * MAX_SPLITS;
-  for (int i = threadIdx.x; i < GROUP * splits; i += THREADS) {
-    int g = i / splits, j = i % splits;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < GROUP * MAX_SPLITS; i += THREADS) {
+    int g = i / MAX_SPLITS, j = i % MAX_SPLITS;
+    if (j >= splits) continue;
     const float* from = partial + j * NEXT + g * (HEAD_DIM + 2) + HEAD_DIM;
     peak[g * MAX_SPLITS + j] = load(from);
     total[g * MAX_SPLITS + j] = load(from + 1);
   }
   __syncthreads();
+#pragma unroll 1
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     int g = i / HEAD_DIM, dim = i % HEAD_DIM;
     const float *from = partial + g * (HEAD_DIM + 2) + dim, *peaks = peak + g * MAX_SPLITS, *totals = total + g * MAX_SPLITS;
     float most = -INF, all = 0, sum = 0;
+#pragma unroll 1
     for (int j = 0; j < splits; ++j) most = fmaxf(most, peaks[j]);
+#pragma unroll 1
     for (int begin = 0; begin < splits; begin += ONCE) {
       float value[ONCE];
 #pragma unroll
@@ -124,12 +133,12 @@ __device__ inline void join_splits(const Args& args, char* area, int row, int he
 #pragma unroll
       for (int j = 0; j < ONCE; ++j) {
         if (begin + j >= splits) break;
-        float shrink = exp2f(peaks[begin + j] - most);
+        float shrink = power2(peaks[begin + j] - most);
         all += shrink * totals[begin + j];
         sum += shrink * value[j];
       }
     }
-    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / all);
+    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(quotient(sum, all));
   }
   __syncthreads();
 }
@@ -138,8 +147,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
   int position = shared.position[row], first = shared.first[row], warp = threadIdx.x >> 5;
-  int length = split_length(position), splits = position / length + 1;
-  int begin = split * length, end = min(begin + length, position + 1);
+  int bits = split_bits(position), splits = (position >> bits) + 1;
+  int begin = split << bits, end = min(begin + (1 << bits), position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = threadIdx.x & 31, half = warp / HALF_WARPS, part = threadIdx.x % LANES_PER_KEY;   // which 8 dimensions
@@ -147,29 +156,31 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
+  const long long values = args.kv_blocks * KV_HEADS * (KV_BLOCK * HEAD_DIM);      // from a key to its value
   auto fetch = [&](int block) {      // what the cache holds of a block of keys; this step's own rows come later
+    const bf16* keys = cache_at(args, layer, 0, table, head, block);
+    const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
-      int at = block + p * KEYS_AT_ONCE + key0;
+      int j = p * KEYS_AT_ONCE + key0;
       v[p] = make_uint4(0, 0, 0, 0);
-      if (at < end && at < block + KV_BLOCK && at < first) v[p] = load16(cache_at(args, layer, 1, table, head, at) + part * 8);
+      if (j < known) v[p] = load16(keys + values + j * HEAD_DIM + part * 8);
     }
-    if (slab < SLABS) {
 #pragma unroll
-      for (int d = 0; d < DIM_STEPS / SLABS; ++d)
+    for (int d = 0; d < DIM_STEPS / SLABS; ++d)
 #pragma unroll
-        for (int low_high = 0; low_high < 2; ++low_high) {
-          int at = block + tile * 16 + r + low_high * 8;
-          k[d][low_high] = make_uint4(0, 0, 0, 0);
-          if (at < end && at < first)
-            k[d][low_high] = load16(cache_at(args, layer, 0, table, head, at) + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
-        }
-    }
+      for (int i = 0; i < 2; ++i) {
+        int j = tile * 16 + r + i * 8;
+        k[d][i] = make_uint4(0, 0, 0, 0);
+        if (slab < SLABS && j < known) k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
+      }
   };
   fetch(begin);
+  mark(args, shared, FETCH);
   // One head a warp: the queries, then keys and values of this step's rows. Row j of this sequence in this step is row
   // row - (position - first) + j of the step.
   const int own = max(begin, first), fresh = max(end - own, 0);
+#pragma unroll 1
   for (int task = warp; task < GROUP + 2 * fresh; task += WARPS) {
     bool query = task < GROUP, value = task >= GROUP + fresh;
     int at = query ? position : own + (task - GROUP) - (value ? fresh : 0), from = row - (position - at);
@@ -181,12 +192,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
               to[i + HEAD_DIM / 2] = to_bf16(b);
             });
   }
+#pragma unroll 1
   for (int i = threadIdx.x; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
   if (threadIdx.x < GROUP) {
     s.peak[threadIdx.x] = -INF;
     s.total[threadIdx.x] = 0;
   }
   __syncthreads();
+  mark(args, shared, PROJECT);
   if (end == position + 1 && threadIdx.x < 2 * LANES_PER_KEY) {
     int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
     *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
@@ -196,6 +209,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   for (int g = 0; g < HALF_GROUP; ++g)
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[g][i] = 0;
+#pragma unroll 1
   for (int block = begin; block < end; block += KV_BLOCK) {
     if (block + KV_BLOCK > first) {
 #pragma unroll
@@ -231,6 +245,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
     __syncthreads();
+#pragma unroll 1
     for (int g = warp; g < GROUP; g += WARPS) {
       float a = s.dot[0][g][lane], b = s.dot[0][g][lane + 32], old = s.peak[g];
 #pragma unroll
@@ -241,13 +256,13 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       a = block + lane < end ? a * scale : -INF;
       b = block + lane + 32 < end ? b * scale : -INF;
       float peak = fmaxf(old, warp_max(fmaxf(a, b)));
-      a = exp2f(a - peak);
-      b = exp2f(b - peak);
+      a = power2(a - peak);
+      b = power2(b - peak);
       s.score[g][lane] = a;
       s.score[g][lane + 32] = b;
       float total = warp_sum(a + b);
       if (lane == 0) {
-        float shrink = exp2f(old - peak);
+        float shrink = power2(old - peak);
         s.peak[g] = peak;
         s.shrink[g] = shrink;
         s.total[g] = s.total[g] * shrink + total;
@@ -290,15 +305,17 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
   }
   __syncthreads();
+  mark(args, shared, SOFTMAX);
   float* partial = args.partial + ((long long)row * KV_HEADS + head) * MAX_SPLITS * GROUP * (HEAD_DIM + 2);
   float* out = partial + (long long)split * GROUP * (HEAD_DIM + 2);
+#pragma unroll 1
   for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
     int g = i / HEAD_DIM, dim = i % HEAD_DIM;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < HALF_WARPS; ++w) sum += s.sum[w][g][dim];
     if (splits == 1)
-      args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(sum / s.total[g]);
+      args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(quotient(sum, s.total[g]));
     else
       out[g * (HEAD_DIM + 2) + dim] = sum;
     if (splits > 1 && dim == 0) {
@@ -314,16 +331,17 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     if (shared.last) *counter = 0;      // the next use is two barriers away
   }
   __syncthreads();
+  mark(args, shared, PARTIAL);
   if (shared.last) join_splits(args, area, row, head, splits, partial);
 }
 
 // Every unit of this CTA; `finished()` is called by all threads once for each (row, kv head) that this CTA completed.
 template <class Finished>
 __device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, Finished finished) {
-  int ctas = gridDim.x, next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
-  for (int row = 0; row < shared.rows; ++row) {
-    int position = shared.position[row], splits = position / split_length(position) + 1;
-    for (; next < KV_HEADS * splits; next += ctas) {
+  int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
+  for (int row = 0; row < rows_of(shared); ++row) {
+    int position = shared.position[row], splits = (position >> split_bits(position)) + 1;
+    for (; next < KV_HEADS * splits; next += CTAS) {
       attention_unit(args, shared, area, layer, row, next % KV_HEADS, next / KV_HEADS);
       if (splits == 1 || shared.last) finished();
     }

@@ -54,27 +54,15 @@ struct Args {
   u32* counters;            // 0: all, 32: heads, 64...: arrivals of one row's kv head
   State* state;
   Mailbox* mailbox;
-  u64* marks;               // [cta][16] cycles spent in each part of a step; null unless built with PROFILE
+  u64* marks;               // [cta][32] cycles spent in each part of a step; null unless built with PROFILE
   long long kv_blocks;
   int table_width;
   int layer;                // the graph driver's layer; the persistent driver counts by itself
 };
 
-// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA.
-struct Marks {
-  u64 last = 0;
-  __device__ __forceinline__ void operator()(const Args& args, int part) {
-#if PROFILE
-    if (threadIdx.x) return;
-    u64 now = cycles();
-    if (last) add_later(args.marks + blockIdx.x * 16 + part, now - last);
-    last = now;
-#endif
-  }
-};
-
 __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ float exponential(float v) { return power2(v * 1.4426950408889634f); }
 __device__ __forceinline__ bf16 to_bf16(float v) { return (bf16)(pack_bf16(v, 0.f) & 0xffffu); }
 
 // Barriers are monotonic counters: an arrival is a release-add by one thread, a wait polls with acquire until the goal.
@@ -103,6 +91,7 @@ __device__ __forceinline__ float warp_max(float v) {
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
 constexpr int SLICE_ROUNDS = 16, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
 struct Shared {
+  u64 last_mark;
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, last, produced;
@@ -127,6 +116,9 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.table[threadIdx.x] = __ldcg(&state->table[threadIdx.x]);
   }
   if (threadIdx.x == 0) {
+#if PROFILE
+    shared.last_mark = cycles();
+#endif
     shared.rows = __ldcg(&state->rows);
     shared.done = __ldcg(&state->done);
     shared.produced = __ldcg(&state->produced);
@@ -135,4 +127,19 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.seed[1] = __ldcg(&state->seed[1]);
   }
   __syncthreads();
+}
+
+// With one row at most the compiler may know that it is one.
+__device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
+
+// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
+enum Part { WAIT_QKV, NORM_QKV, QKV, WAIT_ATTENTION, FETCH, PROJECT, SOFTMAX, PARTIAL, JOIN, WAIT_O, PROJECT_O, WAIT_FFN, NORM_FFN, ROUTER,
+            WAIT_ROUTE, ROUTE, GATE_UP, WAIT_DOWN, DOWN, WAIT_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
+__device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
+#if PROFILE
+  if (threadIdx.x) return;
+  u64 now = cycles();
+  add_later(args.marks + blockIdx.x * 32 + part, now - shared.last_mark);
+  shared.last_mark = now;
+#endif
 }

@@ -66,6 +66,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
   int padded = rows > 4 ? 8 : rows > 2 ? 4 : rows, row = threadIdx.x >> 5;
   if (row < rows) {
     Best best;
+#pragma unroll 1
     for (int i = threadIdx.x & 31; i < THREADS; i += 32)
       if (i / TILE % padded == row) best.offer(values[i], indices[i]);
     best.across_warp();
@@ -82,6 +83,7 @@ __device__ inline void choose(const Args& args, Shared& shared) {
   int row = threadIdx.x >> 5;
   if (row < shared.rows) {
     Best best;
+#pragma unroll 1
     for (int cta = threadIdx.x & 31; cta < CTAS; cta += 32)
       best.offer(load(args.best + cta * MAX_ROWS + row), __ldcg((const int*)args.best + (CTAS + cta) * MAX_ROWS + row));
     best.across_warp();
@@ -93,6 +95,7 @@ __device__ inline void choose(const Args& args, Shared& shared) {
 
 __device__ __forceinline__ bool is_stop(const State* state, int token) {
   int stops = __ldcg(&state->stops);
+#pragma unroll 1
   for (int i = 0; i < stops; ++i)
     if (__ldcg(&state->stop[i]) == token) return true;
   return false;
@@ -101,6 +104,7 @@ __device__ __forceinline__ bool is_stop(const State* state, int token) {
 // One thread of the grid: the rows' tokens to the host, in order, then their number.
 __device__ inline void publish(const Args& args, const Shared& shared, bool done) {
   volatile Mailbox* box = args.mailbox;
+#pragma unroll 1
   for (int row = 0; row < shared.rows; ++row) box->token[(shared.produced + row) % RING] = shared.token[row];
   __threadfence_system();
   box->count = shared.produced + shared.rows;

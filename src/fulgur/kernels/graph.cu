@@ -10,7 +10,7 @@
 template <class M> __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
   let_successor_start();
   if (M::COPIES == 1) {
-    stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, 1, false);
+    stream.open_one<M>(args, &shared, area_of(memory) + AREA_BYTES, args.layer, 1);
   }
   wait_for_predecessor();
   load_state(shared, args.state);
@@ -63,7 +63,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
 template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
   route(args, shared, [&] {
-    stream.open(args, &shared, area_of(memory) + AREA_BYTES, M::ID, args.layer, M::ID, args.layer, 0, shared.rows, true);
+    stream.open_one<M>(args, &shared, area_of(memory) + AREA_BYTES, args.layer, shared.rows);
   });
 #endif
 }

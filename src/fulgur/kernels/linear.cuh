@@ -105,10 +105,12 @@ __device__ inline void linear(Stream& stream, char* memory, int rows, Epilogue e
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   int team = warp / M::KW, member = warp % M::KW;
   int first = M::first(blockIdx.x, rows), last = M::first(blockIdx.x + 1, rows);
-  int rounds = (last - first + TEAMS - 1) / TEAMS, batch = SLICE_ROUNDS / (M::COPIES > 1 ? 1 : rows);
-  const int columns = M::COPIES > 1 ? 1 : rows;              // experts are a row's own: one column at a time
+  int rounds = (last - first + TEAMS - 1) / TEAMS, batch;
+  const int columns = M::COPIES > 1 || MAX_ROWS == 1 ? 1 : rows;              // experts are a row's own: one column at a time
+  batch = SLICE_ROUNDS / columns;
   for (int begin = 0; begin < rounds; begin += batch) {
     int stop = min(begin + batch, rounds);
+#pragma unroll 1
     for (int round = begin; round < stop; ++round) {
       int unit = first + round * TEAMS + team;
       if (unit >= last) continue;
@@ -125,7 +127,7 @@ __device__ inline void linear(Stream& stream, char* memory, int rows, Epilogue e
         to[2 * t * TILE + g] = acc[0];
         to[2 * t * TILE + g + 8] = acc[2];
       }
-      if (2 * t + 1 < columns) {
+      if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
         to[(2 * t + 1) * TILE + g] = acc[1];
         to[(2 * t + 1) * TILE + g + 8] = acc[3];
       }
@@ -134,6 +136,7 @@ __device__ inline void linear(Stream& stream, char* memory, int rows, Epilogue e
     constexpr int R = PAIRED ? 8 : 16;
     int units = min((stop - begin) * TEAMS, last - first - begin * TEAMS);
     int padded = columns > 4 ? 8 : columns > 2 ? 4 : columns;     // a thread always has the same column
+#pragma unroll 1
     for (int i = threadIdx.x; i < units * padded * R; i += THREADS) {
       int r = i % R, column = i / R % padded, u = i / R / padded;
       if (column >= columns) continue;

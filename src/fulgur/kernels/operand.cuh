@@ -14,6 +14,7 @@ __device__ __forceinline__ int operand_offset(int k) {   // k a multiple of 4
 __device__ inline void operand_copy(char* operand, const bf16* from, int stride, int rows) {
   int pieces = stride / 8;
   for (int row = 0; row < rows; ++row)
+#pragma unroll 1
     for (int i = threadIdx.x; i < pieces; i += THREADS)
       *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(i * 8)) = load16(from + (long long)row * stride + i * 8);
   __syncthreads();
@@ -44,7 +45,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         if (tokens) {
           uint2 e = *(const uint2*)(args.embed + (long long)tokens[row] * D_MODEL + at);
           v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
-          if (at / 4 % (int)gridDim.x == (int)blockIdx.x) *(float4*)(args.x + row * D_MODEL + at) = v[i];
+          if (at / 4 % CTAS == (int)blockIdx.x) *(float4*)(args.x + row * D_MODEL + at) = v[i];
         } else {
           v[i] = load4(args.x + row * D_MODEL + at);
         }
@@ -58,7 +59,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     float total = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; ++i) total += sums[i];
-    float inverse = 1.f / sqrtf(total / D_MODEL + NORM_EPS);
+    float inverse = rsqrtf(total / D_MODEL + NORM_EPS);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       int at = (i * THREADS + threadIdx.x) * 4;
@@ -68,6 +69,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
                        pack_bf16(v[i].z * inverse * w[i].z, v[i].w * inverse * w[i].w));
     }
     // Columns beyond the model's width meet weights that are zero; they must be finite.
+#pragma unroll 1
     for (int k = D_MODEL + threadIdx.x * 4; k < (D_MODEL + BLOCK - 1) / BLOCK * BLOCK; k += THREADS * 4)
       *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = make_uint2(0, 0);
   }

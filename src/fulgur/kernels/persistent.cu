@@ -6,10 +6,6 @@
 // in between.
 #include "phases.cuh"
 
-// What the marks measure, in the order of a step; `gpu/bench.py` names them.
-enum Part { WAIT_QKV, NORM_QKV, QKV, WAIT_ATTENTION, ATTENTION, WAIT_O, O_, WAIT_FFN, NORM_FFN, ROUTER, WAIT_ROUTE, ROUTE, GATE_UP,
-            WAIT_DOWN, DOWN, HEAD };
-
 struct Grid {
   const Args& args;
   u32 all = 0, heads = 0;
@@ -38,6 +34,7 @@ __device__ inline void prefetch_next_layer(const Args& args, int layer) {
   int first = Qkv::first(blockIdx.x, 1), last = Qkv::first(blockIdx.x + 1, 1);
   const char* from = args.weights + Qkv::OFFSET + (layer + 1) * LAYER_STRIDE;
   if (Qkv::SPLIT > 1) first /= Qkv::SPLIT, last /= Qkv::SPLIT;
+#pragma unroll 1
   for (long long at = first * UNIT + threadIdx.x * 128; at < last * UNIT; at += THREADS * 128) prefetch_l2(from + at);
 }
 #endif
@@ -49,64 +46,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
   Grid grid(args);
   load_state(shared, args.state);
   if (shared.done) return;
-  const int rows = shared.rows, steps = __ldcg(&args.state->steps);
+  const int rows = rows_of(shared), steps = __ldcg(&args.state->steps);
   Stream stream;
-  stream.open(args, &shared, area + AREA_BYTES, Qkv::ID, 0, Head::ID, 0, steps > 1, rows, false);
-  Marks mark;
+  stream.open_all(args, &shared, area + AREA_BYTES, steps > 1, rows);
+  mark(args, shared, CHOOSE);
   for (int step = 0;; ++step) {
+#pragma unroll 1
     for (int layer = 0; layer < LAYERS; ++layer) {
       attention_prefetch(args, shared, layer);
       operand_norm(area, shared, args, norm_of(args, layer, ATTN_NORM_AT), layer ? nullptr : shared.token, rows, [&] {
         if (layer) grid.wait_all();
-        mark(args, WAIT_QKV);
+        mark(args, shared, WAIT_QKV);
       });
-      mark(args, NORM_QKV);
+      mark(args, shared, NORM_QKV);
       phase_qkv(stream, args, memory, rows);
       grid.arrive_all();
-      mark(args, QKV);
+      mark(args, shared, QKV);
       grid.wait_all();
-      mark(args, WAIT_ATTENTION);
+      mark(args, shared, WAIT_ATTENTION);
       attention(args, shared, area, layer, [&] {
         if (threadIdx.x == 0) arrive(args.counters + 32);
       });
-      mark(args, ATTENTION);
+      mark(args, shared, JOIN);
       grid.wait_heads(rows * KV_HEADS);
-      mark(args, WAIT_O);
+      mark(args, shared, WAIT_O);
       operand_copy(area, args.attended, O::COPY_BLOCKS * BLOCK, rows);
       phase_residual<O>(stream, args, memory, rows);
       grid.arrive_all();
-      mark(args, O_);
+      mark(args, shared, PROJECT_O);
       operand_norm(area, shared, args, norm_of(args, layer, FFN_NORM_AT), nullptr, rows, [&] {
         grid.wait_all();
-        mark(args, WAIT_FFN);
+        mark(args, shared, WAIT_FFN);
       });
-      mark(args, NORM_FFN);
+      mark(args, shared, NORM_FFN);
 #if EXPERTS
       phase_router(stream, args, memory, rows);
       grid.arrive_all();
       prefetch_next_layer(args, layer);
-      mark(args, ROUTER);
+      mark(args, shared, ROUTER);
       grid.wait_all();
-      mark(args, WAIT_ROUTE);
+      mark(args, shared, WAIT_ROUTE);
       route(args, shared, [&] { stream.resume(); });
-      mark(args, ROUTE);
+      mark(args, shared, ROUTE);
 #endif
       phase_gate_up(stream, args, shared, memory, rows);
       grid.arrive_all();
-      mark(args, GATE_UP);
+      mark(args, shared, GATE_UP);
       grid.wait_all();
-      mark(args, WAIT_DOWN);
+      mark(args, shared, WAIT_DOWN);
       operand_copy(area, args.h, Down::BLOCKS * BLOCK, rows);
       phase_residual<Down>(stream, args, memory, rows);
       grid.arrive_all();
-      mark(args, DOWN);
+      mark(args, shared, DOWN);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
-    operand_norm(area, shared, args, norm_of(args, LAYERS, 0), nullptr, rows, [&] { grid.wait_all(); });
+    operand_norm(area, shared, args, norm_of(args, LAYERS, 0), nullptr, rows, [&] {
+      grid.wait_all();
+      mark(args, shared, WAIT_HEAD);
+    });
     phase_head(stream, args, memory, rows);
     grid.arrive_all();
+    mark(args, shared, HEAD);
     grid.wait_all();
-    mark(args, HEAD);
+    mark(args, shared, WAIT_CHOOSE);
     choose(args, shared);
     bool done = step + 1 == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
     if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
@@ -118,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
       shared.produced += 1;
     }
     __syncthreads();
+    mark(args, shared, CHOOSE);
   }
   stream.drain();
 }

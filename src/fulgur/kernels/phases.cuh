@@ -39,7 +39,7 @@ __device__ inline void phase_gate_up(Stream& stream, const Args& args, const Sha
   linear<Gate_up, true>(stream, memory, rows, [&](int unit, int column, int r, float gate, float up) {
     int at = unit % Gate_up::TILES * 8 + r, row = column;
     if (at >= FFN) return;
-    float value = gate / (1.f + expf(-gate)) * up;
+    float value = quotient(gate, 1.f + exponential(-gate)) * up;
 #if EXPERTS
     int which = unit / Gate_up::TILES;
     row = which / CHOSEN;

@@ -22,6 +22,19 @@ __device__ __forceinline__ float from_half(u32 bits16) {
   return r;
 }
 
+// Short forms: a unit or two in the last place, and a few instructions instead of dozens (code that does not fit the
+// instruction cache is fetched anew in every layer).
+__device__ __forceinline__ float power2(float v) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+__device__ __forceinline__ float quotient(float a, float b) {
+  float r;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Activations are written by other SMs during the launch: they are read through L2, never from a stale L1 line.
 __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }
 __device__ __forceinline__ float4 load4(const float* p) { return __ldcg((const float4*)p); }

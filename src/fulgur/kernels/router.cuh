@@ -11,7 +11,7 @@ constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 
 // `known(row)` is called by all threads when the experts of the last row are in shared memory; the shares follow, and are
 // there after the next block barrier.
 template <class Known> __device__ inline void route(const Args& args, Shared& shared, Known known) {
-  for (int row = 0; row < shared.rows; ++row) {
+  for (int row = 0; row < rows_of(shared); ++row) {
     if (threadIdx.x < EXPERTS) {
       float sum = 0;
 #pragma unroll
@@ -34,14 +34,14 @@ template <class Known> __device__ inline void route(const Args& args, Shared& sh
     for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
     if (mine < EXPERTS && threadIdx.x % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
     __syncthreads();
-    if (row + 1 == shared.rows) known();
+    if (row + 1 == rows_of(shared)) known();
     if (threadIdx.x < CHOSEN) {
       float peak = logit[shared.expert[row][0]], total = 0;
       if (NORM_TOPK)
-        for (int i = 0; i < CHOSEN; ++i) total += expf(logit[shared.expert[row][i]] - peak);
+        for (int i = 0; i < CHOSEN; ++i) total += exponential(logit[shared.expert[row][i]] - peak);
       else
-        for (int e = 0; e < EXPERTS; ++e) total += expf(logit[e] - peak);
-      shared.share[row][threadIdx.x] = expf(logit[shared.expert[row][threadIdx.x]] - peak) / total;
+        for (int e = 0; e < EXPERTS; ++e) total += exponential(logit[e] - peak);
+      shared.share[row][threadIdx.x] = quotient(exponential(logit[shared.expert[row][threadIdx.x]] - peak), total);
     }
   }
 }

@@ -105,9 +105,11 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
     }
 
 
+# As in common.cuh; the last four are of a step, the others of a layer.
 PARTS = (
-    "wait qkv", "norm", "qkv", "wait attention", "attention", "wait o", "o", "wait ffn", "norm", "router", "wait route",
-    "route", "gate_up", "wait down", "down", "head",
+    "wait qkv", "norm", "qkv", "wait attention", "fetch", "project", "softmax", "partial", "join", "wait o", "o",
+    "wait ffn", "norm", "router", "wait route", "route", "gate_up", "wait down", "down", "wait head", "head",
+    "wait choose", "choose",
 )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def profile(runtime: Runtime, steps: int = 64) -> str:
     import torch
 
     plain = runtime._narrow
-    marks = torch.zeros((plain.plan.ctas, 16), dtype=torch.int64, device="cuda")
+    marks = torch.zeros((plain.plan.ctas, 32), dtype=torch.int64, device="cuda")
     args = plain._copy(0)
     args.marks = marks.data_ptr()
     driver = Driver("persistent", plain.plan, runtime.gpu, args, profile=True)
@@ -132,12 +134,12 @@ def profile(runtime: Runtime, steps: int = 64) -> str:
         end.record(runtime._stream)
         runtime._synchronize()
     micros = start.elapsed_time(end) * 1e3 / steps
-    found = marks.double()
+    found = marks.double()[:, : len(PARTS)]
     cycle = micros * steps / float(found.sum(1).mean())  # microseconds
     driver.close()
     lines = [f"  {micros:.0f} us a step, {1e-3 / cycle:.2f} GHz; mean / longest of a CTA, us"]
     for i, part in enumerate(PARTS):
-        per = cycle / steps / (1 if part == "head" else plain.plan.config.n_layers)
+        per = cycle / steps / (1 if i >= len(PARTS) - 4 else plain.plan.config.n_layers)
         if found[:, i].any():
             lines.append(f"  {part:14} {float(found[:, i].mean()) * per:7.2f} {float(found[:, i].max()) * per:7.2f}")
     return "\n".join(lines)

@@ -23,10 +23,11 @@ class Layout:
     record: int
     attention: int
     area: int
+    runs: int  # of a warp's list, at most
 
     @property
     def total(self) -> int:
-        return self.record + SLICES + self.area + WARPS * self.slots * (self.slot + 8)
+        return self.record + SLICES + self.area + WARPS * (8 * self.runs + self.slots * (self.slot + 8))
 
     @property
     def attention_only(self) -> int:
@@ -45,7 +46,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = _up(8 * WARPS + 4 * (5 * rows + 8) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
+    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 8) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 4 * group * (KV_BLOCK + 3)
@@ -55,13 +56,14 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
         area = max(area, attention)
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
     formats = [m.format for m in plan.matrices.values()]
+    runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     # Fewer than two slots hide nothing: rather smaller pieces, and rather one CTA than two with that.
     whole = min(4, plan.matrices["qkv"].format.data)
     for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
         slot = max(f.piece(chunks) + f.record for f in formats)
-        left = bound - record - SLICES - area
+        left = bound - record - SLICES - area - 8 * WARPS * runs
         slots = min(left // (WARPS * (slot + 8)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area)
+        found = Layout(slots, chunks, slot, record, attention, area, runs)
         if slots >= 2 and max(found.total, found.attention_only) <= bound:
             return found
     raise FulgurError(
@@ -101,7 +103,9 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "MAX_SPLITS": plan.max_splits,
         "RING": RING,
         "PROFILE": int(profile),
+        "MAX_RUNS": memory.runs,
         "SLOTS": memory.slots,
+        "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
         "OPERAND_BLOCKS": plan.operand_blocks,
         "SHARED_BYTES": memory.record,

@@ -74,6 +74,13 @@ class Matrix:
         total = self.units(n)
         return cta * total // ctas, (cta + 1) * total // ctas
 
+    def runs(self, ctas: int, n: int) -> int:
+        """Contiguous runs of weights that a warp reads of it in a step over n rows, at most."""
+        units = -(-self.units(n) // ctas)
+        longest = max(b - a for a, b in (self.slice(s, w) for s in range(self.split) for w in range(self.kw)))
+        within = -(-longest // self.copy_blocks) + 1 if self.joined else 1
+        return -(-units // (WARPS // self.kw)) * within
+
     def slice(self, split: int, warp: int) -> tuple[int, int]:
         """The blocks that warp `warp` (of the unit's KW) adds up for this K split."""
         total, index = self.split * self.kw, split * self.kw + warp

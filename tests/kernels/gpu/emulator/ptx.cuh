@@ -134,6 +134,8 @@ inline float from_half(u32 h) {
   float v = e ? ldexpf(1024 + m, e - 25) : ldexpf(m, -24);
   return h & 0x8000 ? -v : v;
 }
+inline float power2(float v) { return exp2f(v); }
+inline float quotient(float a, float b) { return a / b; }
 inline float load(const float* p) { return *p; }
 inline float4 load4(const float* p) { return *(const float4*)p; }
 inline uint4 load16(const void* p) { return *(const uint4*)p; }
