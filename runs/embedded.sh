@@ -75,7 +75,7 @@ ready() { until [ -e "$1" ] || ! kill -0 "$2" 2> /dev/null; do sleep 0.2; done; 
 gather() {
   for try in $(seq 240); do
     if [ -e archive.jsonl.xz ] || [ -e archive.jsonl ]; then return 0; fi
-    if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" joined; else cat "$ARCHIVE"* > joined; fi
+    if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" joined; else mkdir -p parts && cp "$ARCHIVE"* parts/; cat parts/* > joined; fi
     case "$(head -c 1 joined)" in "{") mv joined archive.jsonl ;; *) xz -l joined > /dev/null 2>&1 && mv joined archive.jsonl.xz || sleep 0.5 ;; esac
   done
   say "the archive $ARCHIVE is not complete"; return 1
