@@ -25,14 +25,23 @@ def op_norm_quantise(
     correction: Int,
     /,
 ) -> None: ...
+
+class ArrangedMatrix:
+    def __init__(
+        self,
+        isa: str,
+        data: npt.NDArray[np.uint8],
+        bits: int,
+        group: int,
+        rows: int,
+        cols: int,
+        threads: int,
+        /,
+    ) -> None: ...
+
 def op_linear(
-    isa: str,
+    weights: ArrangedMatrix,
     kind: str,
-    data: npt.NDArray[np.uint8],
-    bits: int,
-    group: int,
-    rows: int,
-    cols: int,
     q: npt.NDArray[np.int8],
     scale: Float,
     correction: Int,

@@ -7,18 +7,19 @@ template <int N>
 INLINE void score_heads(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
                         float* scores, size_t ld) {
   const int pairs = cache.head_dim / 2;
-  for (int first = 0; first < length; first += 32) {  // two key tiles at once: enough independent sums
-    const uint32_t* keys =
-        cache.keys(table[first / kBlockTokens], layer, kv_head) + first % kBlockTokens / 16 * pairs * 16;
+  for (int first = 0; first < length; first += kKeysAbreast) {
+    const int block = first / kBlockTokens;
+    const uint32_t* keys = cache.keys(table[block], layer, kv_head) + first % kBlockTokens * pairs;
     F16 s[N], t[N];
 #pragma GCC unroll 8
     for (int h = 0; h < N; h++) s[h] = t[h] = set(0.f);
-    for (int i = 0; i < pairs; i++)
+    for (int i = 0; i < pairs; i++, keys += kKeysAbreast) {
 #pragma GCC unroll 8
       for (int h = 0; h < N; h++) {
-        s[h] = dot_pair(s[h], keys + i * 16, q[h * pairs + i]);
-        t[h] = dot_pair(t[h], keys + (pairs + i) * 16, q[h * pairs + i]);
+        s[h] = dot_pair(s[h], keys, q[h * pairs + i]);
+        t[h] = dot_pair(t[h], keys + 16, q[h * pairs + i]);
       }
+    }
 #pragma GCC unroll 8
     for (int h = 0; h < N; h++) {
       store(scores + h * ld + first, s[h]);
@@ -57,7 +58,7 @@ INLINE void weigh_values(const KvCache& cache, const int32_t* table, int layer, 
     for (int j = 0; j < count; j++)
 #pragma GCC unroll 4
       for (int v = 0; v < V; v++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int h = 0; h < N; h++)
           s[h][v] = dot_pair(s[h][v], values + j * cache.head_dim + 16 * v, p[h * ld + first + j]);
   }
@@ -75,6 +76,8 @@ static void weigh_heads(const KvCache& cache, const int32_t* table, int layer, i
                        out + h * cache.head_dim);
     h += N;
   };
+  if constexpr (kHeadsAtOnce == 6)
+    while (heads - h == 6 || heads - h >= 10) call(Count<6>{});
   while (heads - h >= 4) call(Count<4>{});
   if (heads - h == 3) call(Count<3>{});
   if (heads - h == 2) call(Count<2>{});
@@ -88,7 +91,7 @@ static void attend(const KvCache& cache, const int32_t* table, int layer, int kv
   float* scores = scratch;
   Pair* probabilities = reinterpret_cast<Pair*>(scores + heads * ld);  // ld / 2 pairs a head
   Pair* queries = probabilities + heads * ld / 2;
-  for (int i = 0; i < heads * pairs; i++) queries[i] = pair(q[2 * i], q[2 * i + 1]);
+  for (int i = 0; i < heads * dim; i += 16) store_pairs(queries + i / 2, load(q + i));
 
   int h = 0;
   const auto score = [&](auto count) {

@@ -51,6 +51,8 @@ def cases(seed: int = 0) -> Iterator[Case]:
             yield _linear(rng, "add", bits, group, rows, 80, 512)
             yield _linear(rng, "swiglu", bits, group, rows, 96, 256)
             yield _linear(rng, "argmax", bits, group, rows, 301, 256)
+        for rows in (1, 3, 5, 40):  # for many threads the tiles may lie otherwise
+            yield _linear(rng, "store", bits, group, rows, 208, 256, threads=7)
     for heads, length, dim in (
         (1, 1, 64),
         (2, 15, 16),
@@ -107,7 +109,9 @@ def _norm_quantise(rng: np.random.Generator, bits: int, group: int) -> Case:
     return Case(f"norm_quantise.int{bits}.g{group}", run, wanted, tolerance=2e-3)
 
 
-def _linear(rng: np.random.Generator, kind: str, bits: int, group: int, m: int, rows: int, cols: int) -> Case:
+def _linear(
+    rng: np.random.Generator, kind: str, bits: int, group: int, m: int, rows: int, cols: int, threads: int = 1
+) -> Case:
     matrix = quantise(rng.standard_normal((rows, cols), np.float32), bits, group)
     packed: Packed = pack(matrix)
     x = rng.standard_normal((m, cols), np.float32)
@@ -115,6 +119,7 @@ def _linear(rng: np.random.Generator, kind: str, bits: int, group: int, m: int, 
     product = _product(matrix, x)
     start = rng.standard_normal((m, rows), np.float32)
     tolerance = 1e-6
+    arranged: dict[str, _native.ArrangedMatrix] = {}  # as each instruction set wants it, once
     if kind == "add":
         expected = start + product
     elif kind == "swiglu":
@@ -130,10 +135,12 @@ def _linear(rng: np.random.Generator, kind: str, bits: int, group: int, m: int, 
             start.copy() if kind == "add" else np.full((m, rows // (2 if kind == "swiglu" else 1)), np.nan, np.float32)
         )
         index = np.full(m, -1, np.int32) if kind == "argmax" else None
-        _native.op_linear(isa, kind, packed.data, bits, group, rows, cols, q, scale, correction, out, index)
+        if isa not in arranged:
+            arranged[isa] = _native.ArrangedMatrix(isa, packed.data, bits, group, rows, cols, threads)
+        _native.op_linear(arranged[isa], kind, q, scale, correction, out, index)
         return out if index is None else np.concatenate([out, index[:, None].astype(np.float32)], axis=1)
 
-    name = f"linear_{kind}.int{bits}.g{group}.{rows}x{cols}.m{m}"
+    name = f"linear_{kind}.int{bits}.g{group}.{rows}x{cols}.m{m}.t{threads}"
     return Case(name, run, expected.astype(np.float32), tolerance, macs=m * rows * cols)
 
 

@@ -1,9 +1,11 @@
 // One instruction set's table of operations. An isa_*.cpp defines ISA (its namespace) and SIMD_HEADER and includes
 // this; everything is static and in its own namespace, so no code built for one CPU is ever linked into another's.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -22,11 +24,19 @@ constexpr int kMaxHeads = 64;  // query heads on one KV head
 
 #include SIMD_HEADER
 #include "norm.h"
+
+// Where a block of tiles side by side lies: in the matrix, or unpacked to bytes.
+struct Block {
+  const uint8_t *scales, *weights;
+  size_t scale_step, step;  // bytes from one group to the next
+};
+static inline F16 scale_of(const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
+
 #ifdef TILES_HEADER
 #include TILES_HEADER
 #else
 constexpr bool use_tiles(int, int) { return false; }
-static inline void tile_dot_matrix(const uint8_t*, const uint16_t*, int, int, const Acts&, int, int, F16*) {}
+static inline void tile_dot_matrix(const Block&, int, int, int, const Acts&, int, int, F16*) {}
 #endif
 #include "linear.h"
 #include "attention.h"
@@ -35,8 +45,8 @@ static inline void tile_dot_matrix(const uint8_t*, const uint16_t*, int, int, co
 
 extern const Ops table;
 const Ops table = {
-    ISA_NAME, norm_quantise, linear,    linear_add, linear_swiglu, linear_argmax,
-    embed,    widen,         norm_rope, store_kv,   attend,        read_bytes,
+    ISA_NAME,      kAbreast4, kAbreast8, norm_quantise, linear,   linear_add, linear_swiglu,
+    linear_argmax, embed,     widen,     norm_rope,     store_kv, attend,     read_bytes,
 };
 
 }  // namespace fulgur::ISA

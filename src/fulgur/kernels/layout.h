@@ -1,12 +1,15 @@
 // The data the kernels work on. Plain views: nobody here owns memory.
 //
-// Weights, layout "rows16": rows are taken 16 at a time (a tile), because 16 int32 accumulators are one AVX-512
-// register, two AVX2 registers, one AMX row. A tile is
+// Weights are taken 16 rows at a time (a tile), because 16 int32 accumulators are one AVX-512 register, two AVX2
+// registers, one AMX row. A file holds them in layout "rows16", tile after tile:
 //     scales   fp16 [groups][16], padded to 64 bytes
-//     weights  int8: for k in steps of 4, 64 bytes = 16 rows x 4 consecutive k, value q + 128
-//              int4: for k in steps of 8, 64 bytes = 16 rows x 4 bytes, byte j = (q[k+j]+8) | (q[k+4+j]+8) << 4
-// so a matrix-vector product reads every byte once, in order, and needs no horizontal sum. Weights are unsigned with
-// an offset because that is what VNNI and AMX multiply; the offset is taken back with the sum of the activations.
+//     weights  int8: for k in steps of 4, 64 bytes (a line) = 16 rows x 4 consecutive k, value q + 128
+//              int4: for k in steps of 8, a line = 16 rows x 4 bytes, byte j = (q[k+j]+8) | (q[k+4+j]+8) << 4
+// In memory `abreast` neighbouring tiles, which a kernel multiplies at once, lie side by side:
+//     for each group   the scales of every tile, then line by line the weights of every tile
+// so a matrix-vector product reads every byte once, in the order of its address: one stream, which the CPU's own
+// prefetcher follows to the full bandwidth. Weights are unsigned with an offset because that is what VNNI and AMX
+// multiply; the offset is taken back with the sum of the activations.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +17,9 @@
 namespace fulgur {
 
 constexpr int kTileRows = 16;
+constexpr size_t kLine = 64;      // bytes of one vector of weights
 constexpr int kBlockTokens = 64;  // tokens in one KV block
+constexpr int kKeysAbreast = 32;  // keys scored at once
 
 struct Matrix {
   const uint8_t* data = nullptr;
@@ -22,13 +27,21 @@ struct Matrix {
   int group = 64;
   int rows = 0;  // as the model has them; tiles() rounds up
   int cols = 0;
+  int abreast = 1;
 
   int offset() const { return bits == 8 ? 128 : 8; }
   int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
   int groups() const { return cols / group; }
+  // As it lies in a file.
   size_t scale_bytes() const { return (static_cast<size_t>(groups()) * kTileRows * 2 + 63) & ~size_t{63}; }
   size_t tile_bytes() const { return scale_bytes() + static_cast<size_t>(cols) * kTileRows * bits / 8; }
-  size_t bytes() const { return tile_bytes() * tiles(); }
+  size_t file_bytes() const { return tile_bytes() * tiles(); }
+  // As it lies in memory.
+  size_t lines() const { return static_cast<size_t>(group) * kTileRows * bits / 8 / kLine; }  // of a tile, in a group
+  size_t group_bytes() const { return (kTileRows * 2 + lines() * kLine) * abreast; }
+  size_t block_bytes() const { return group_bytes() * groups(); }
+  size_t bytes() const { return block_bytes() * ((tiles() + abreast - 1) / abreast); }
+  const uint8_t* block(int tile) const { return data + tile / abreast * block_bytes(); }
 };
 
 // Activations of a step, quantised to int8 per group of the matrix they will meet.
@@ -40,19 +53,27 @@ struct Acts {
   size_t group_stride = 0;
 };
 
-// One KV block of one layer and one KV head: 64 keys, then 64 values, bf16.
-//   keys    [4 tiles of 16 keys][head_dim / 2][16 keys] of pairs (dims 2i, 2i+1): 16 dot products at once
+// Keys and values in bf16. One block of one layer and one KV head is
+//   keys    [2][head_dim / 2][32 keys] of pairs (dims 2i, 2i+1): 32 dot products at once
 //   values  [32 key pairs][head_dim] of pairs (keys 2j, 2j+1)
+// The keys of eight neighbouring blocks lie in a row, and so do their values: a sequence whose blocks are neighbours is
+// read in long streams.
 struct KvCache {
   uint32_t* data = nullptr;
   int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;
 
   size_t half() const { return static_cast<size_t>(kBlockTokens) * head_dim / 2; }  // in uint32
-  size_t block_stride() const { return static_cast<size_t>(layers) * kv_heads * half() * 2; }
-  uint32_t* keys(int block, int layer, int head) const {
-    return data + block * block_stride() + (static_cast<size_t>(layer) * kv_heads + head) * half() * 2;
+  size_t size() const {
+    return static_cast<size_t>((blocks + kRun - 1) / kRun) * kRun * layers * kv_heads * 2 * half();
   }
-  uint32_t* values(int block, int layer, int head) const { return keys(block, layer, head) + half(); }
+  uint32_t* keys(int block, int layer, int head) const {
+    const size_t run = (static_cast<size_t>(block / kRun) * layers + layer) * kv_heads + head;
+    return data + (run * 2 * kRun + block % kRun) * half();
+  }
+  uint32_t* values(int block, int layer, int head) const { return keys(block, layer, head) + kRun * half(); }
+
+ private:
+  static constexpr int kRun = 8;
 };
 
 inline uint16_t to_bf16(float value) {  // round to nearest even

@@ -5,128 +5,115 @@
 // The integer dot is exact and the groups are added in ascending order with one fused multiply-add each, so a row's
 // result is the same bits whether it is computed alone, with others, or by another instruction set's integer unit.
 
-template <int BITS, int M>
-INLINE void tile_dot(const uint8_t* w, const uint16_t* scales, int groups, int group, const Acts& acts, int row,
-                     F16* out) {
+// M activation rows against a block of A tiles, T of them at a time; out[tile][row]. Within a group all tiles take
+// their turn, so that the weights are read in the order in which they lie.
+template <int BITS, int M, int A>
+static __attribute__((noinline)) void block_dot(const Block& block, int groups, int group, const Acts& acts, int row,
+                                                F16* out) {
+  constexpr int most = tiles_at_once(BITS, M), T = most < A ? most : A;
   const int8_t* q = acts.q + row * acts.stride;
   const float* act_scale = acts.scale + row * acts.group_stride;
   const int32_t* correction = acts.correction + row * acts.group_stride;
-  F16 sum[M];
-  for (int m = 0; m < M; m++) sum[m] = set(0.f);
+  const uint8_t *w = block.weights, *scales = block.scales;
+  constexpr bool kRegisters = T == A && M * A <= 12;  // few sums stay in registers, many in memory
+  F16 local[kRegisters ? A * M : 1];
+  F16* sum = kRegisters ? local : out;
+#pragma GCC unroll 16
+  for (int i = 0; i < A * M; i++) sum[i] = set(0.f);
   for (int g = 0; g < groups; g++) {
-    I16 dot[M];
+#pragma GCC unroll 1
+    for (int first = 0; first < A; first += T) {
+      I16 dot[M][T];
 #pragma GCC unroll 16
-    for (int m = 0; m < M; m++) dot[m] = seti(correction[m * acts.group_stride + g]);
-    dot_group<BITS, M>(w, group, q, acts.stride, dot);
-    const F16 scale = load_half(scales + g * kTileRows);
+      for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) dot[m][t] = seti(correction[m * acts.group_stride + g]);
+      dot_group<BITS, M, T>(w + first * kLine, A * kLine, block.step, group, q, acts.stride, dot);
+#pragma GCC unroll 4
+      for (int t = 0; t < T; t++) {
+        const F16 scale = scale_of(scales + (first + t) * kTileRows * 2);
 #pragma GCC unroll 16
-    for (int m = 0; m < M; m++) {
-      const size_t at = m * acts.group_stride + g;
-      sum[m] = dequantise(dot[m], scale, act_scale[at], sum[m]);
+        for (int m = 0; m < M; m++) {
+          F16& s = sum[(first + t) * M + m];
+          s = dequantise(dot[m][t], scale, act_scale[m * acts.group_stride + g], s);
+        }
+      }
     }
-    w += group * kTileRows * BITS / 8;
+    w += block.step;
+    scales += block.scale_step;
     q += group;
   }
-  for (int m = 0; m < M; m++) out[m] = sum[m];
+  if constexpr (kRegisters)
+    for (int i = 0; i < A * M; i++) out[i] = sum[i];
 }
 
-using TileDot = void (*)(const uint8_t*, const uint16_t*, int, int, const Acts&, int, F16*);
+using BlockDot = void (*)(const Block&, int, int, const Acts&, int, F16*);
 
-template <int BITS, int M>
-static __attribute__((noinline)) void tile_dot_rows(const uint8_t* w, const uint16_t* scales, int groups, int group,
-                                                    const Acts& acts, int row, F16* out) {
-  tile_dot<BITS, M>(w, scales, groups, group, acts, row, out);
-}
-
-template <int BITS, int M>
-struct FillTable {
-  static void fill(TileDot* table) {
-    table[M] = tile_dot_rows<BITS, M>;
-    FillTable<BITS, M - 1>::fill(table);
+template <int BITS, int A, int MOST>
+struct BlockDots {  // by the number of rows
+  BlockDot rows[MOST + 1] = {};
+  BlockDots() { fill(std::make_integer_sequence<int, MOST>()); }
+  template <int... M>
+  void fill(std::integer_sequence<int, M...>) {
+    ((rows[M + 1] = block_dot<BITS, M + 1, A>), ...);
   }
 };
-template <int BITS>
-struct FillTable<BITS, 0> {
-  static void fill(TileDot*) {}
-};
+static const BlockDots<8, kAbreast8, kMaxRows8> bytes;
+static const BlockDots<4, kAbreast4, kMaxRows4> nibbles;
+static const BlockDots<4, std::min(kAbreast4, 2), kMaxRows4> nibbles_2;
 
-struct TileDots {
-  TileDot rows8[kMaxRows + 1], rows4[kMaxRows + 1];
-  TileDots() {
-    FillTable<8, kMaxRows>::fill(rows8);
-    FillTable<4, kMaxRows>::fill(rows4);
-  }
-};
-static const TileDots tile_dots;
-
-// One activation row, T tiles at a time.
-template <int BITS, int T, class Epilogue>
-INLINE void one_row_tiles(const uint8_t* base, int tile, const Matrix& w, const Acts& acts, Epilogue&& epilogue) {
-  const size_t scale_bytes = w.scale_bytes(), tile_bytes = w.tile_bytes();
-  const int groups = w.groups(), group = w.group;
-  const uint8_t* weights = base + scale_bytes;
-  F16 sum[T];
-#pragma GCC unroll 4
-  for (int t = 0; t < T; t++) sum[t] = set(0.f);
-  for (int g = 0; g < groups; g++, weights += group * kTileRows * BITS / 8) {
-    I16 dot[T];
-#pragma GCC unroll 4
-    for (int t = 0; t < T; t++) dot[t] = seti(acts.correction[g]);
-    dot_tiles<BITS, T>(weights, tile_bytes, group, acts.q + g * group, dot);
-#pragma GCC unroll 4
-    for (int t = 0; t < T; t++) {
-      const F16 scale = load_half(reinterpret_cast<const uint16_t*>(base + t * tile_bytes) + g * kTileRows);
-      sum[t] = dequantise(dot[t], scale, acts.scale[g], sum[t]);
+// One group of a block of int4 tiles as bytes, kAbreast8 tiles side by side, such blocks `block_bytes` apart.
+static void unpack_group(const uint8_t* p, const Matrix& w, size_t block_bytes, uint8_t* out) {
+  for (size_t i = 0; i < w.lines(); i++, out += 2 * kAbreast8 * kLine)
+    for (int t = 0; t < w.abreast; t++, p += kLine) {
+      uint8_t* to = out + t / kAbreast8 * block_bytes + t % kAbreast8 * kLine;
+      for (size_t j = 0; j < kLine; j++) to[j] = p[j] & 15;
+      for (size_t j = 0; j < kLine; j++) to[kAbreast8 * kLine + j] = p[j] >> 4;
     }
-  }
-#pragma GCC unroll 4
-  for (int t = 0; t < T; t++) epilogue(tile + t, 0, 1, sum + t);
-}
-
-template <int BITS, class Epilogue>
-INLINE void one_row(const Matrix& w, int begin, int end, const Acts& acts, Epilogue&& epilogue) {
-  const size_t tile_bytes = w.tile_bytes();
-  int tile = begin;
-  for (; tile + kTilesAtOnce <= end; tile += kTilesAtOnce)
-    one_row_tiles<BITS, kTilesAtOnce>(w.data + tile * tile_bytes, tile, w, acts, epilogue);
-  for (; tile < end; tile++) one_row_tiles<BITS, 1>(w.data + tile * tile_bytes, tile, w, acts, epilogue);
 }
 
 // Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows.
 template <class Epilogue>
 INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
                       Epilogue&& epilogue) {
-  if (m == 1) {
-    if (w.bits == 4)
-      one_row<4>(w, begin, end, acts, epilogue);
-    else
-      one_row<8>(w, begin, end, acts, epilogue);
-    return;
-  }
-  const size_t scale_bytes = w.scale_bytes(), tile_bytes = w.tile_bytes();
   const bool matrix_unit = use_tiles(m, w.group);
-  const int most = matrix_unit ? kTileRows : kMaxRows;
-  const int blocks = (m + most - 1) / most, block = (m + blocks - 1) / blocks;
-  // The matrix unit, or several blocks of rows, will read the tile: unpack its nibbles to bytes once.
-  const bool unpack = w.bits == 4 && (matrix_unit || (kUnpackPays && blocks > 2));
-  for (int tile = begin; tile < end; tile++) {
-    const uint8_t* base = w.data + tile * tile_bytes;
-    const auto scales = reinterpret_cast<const uint16_t*>(base);
-    const uint8_t* weights = base + scale_bytes;
-    if (unpack) {
-      unpack_tile(weights, static_cast<size_t>(w.cols) / 8, scratch);
-      weights = scratch;
+  // The matrix unit, or several blocks of rows, will read the tiles: unpack their nibbles to bytes once.
+  const bool unpack = w.bits == 4 && (matrix_unit || (kUnpackPays && m > 2 * kMaxRows4));
+  const bool as_bytes = w.bits == 8 || unpack;
+  const int most = matrix_unit ? kTileRows : as_bytes ? kMaxRows8 : kMaxRows4;
+  const int parts = (m + most - 1) / most, part = (m + parts - 1) / parts;
+  const BlockDot* dots = as_bytes ? bytes.rows : w.abreast == 2 ? nibbles_2.rows : nibbles.rows;
+  const int abreast = as_bytes ? kAbreast8 : w.abreast;
+  constexpr int kMostSums = std::max({kMaxRows4 * kAbreast4, kMaxRows8 * kAbreast8, kTileRows});
+  F16 out[kMostSums];
+  const auto multiply = [&](const Block& block, int tile) {
+    for (int row = 0; row < m; row += part) {
+      const int rows = m - row < part ? m - row : part;
+      if (!matrix_unit) dots[rows](block, w.groups(), w.group, acts, row, out);
+      for (int t = 0; t < abreast; t++) {
+        if (tile + t < begin || tile + t >= end) continue;
+        if (matrix_unit) {
+          tile_dot_matrix(block, t, w.groups(), w.group, acts, row, rows, out);
+          epilogue(tile + t, row, rows, out);
+        } else {
+          epilogue(tile + t, row, rows, out + t * rows);
+        }
+      }
     }
-    for (int row = 0; row < m; row += block) {
-      const int rows = m - row < block ? m - row : block;
-      F16 out[kTileRows];
-      if (matrix_unit)
-        tile_dot_matrix(weights, scales, w.groups(), w.group, acts, row, rows, out);
-      else
-        (w.bits == 8 || unpack ? tile_dots.rows8 : tile_dots.rows4)[rows](weights, scales, w.groups(), w.group, acts,
-                                                                          row, out);
-      epilogue(tile, row, rows, out);
+  };
+  for (int tile = begin / w.abreast * w.abreast; tile < end; tile += w.abreast) {
+    const uint8_t* base = w.block(tile);
+    const Block block{base, base + w.abreast * kTileRows * 2, w.group_bytes(), w.group_bytes()};
+    if (!unpack) {
+      multiply(block, tile);
+      continue;
     }
+    const size_t group_bytes = static_cast<size_t>(w.group) * kTileRows * kAbreast8;
+    const size_t block_bytes = group_bytes * w.groups();
+    for (int g = 0; g < w.groups(); g++)
+      unpack_group(block.weights + g * block.step, w, block_bytes, scratch + g * group_bytes);
+    for (int t = 0; t < w.abreast; t += kAbreast8)
+      multiply({base + t * kTileRows * 2, scratch + t / kAbreast8 * block_bytes, block.step, group_bytes}, tile + t);
   }
 }
 
@@ -190,27 +177,20 @@ static void linear_argmax(const Matrix& w, int begin, int end, const Acts& acts,
 }
 
 static void embed(const Matrix& w, int row, float* out) {
-  const int lane = row % kTileRows;
-  const uint8_t* base = w.data + row / kTileRows * w.tile_bytes();
-  const auto scales = reinterpret_cast<const uint16_t*>(base);
-  const uint8_t* p = base + w.scale_bytes() + lane * 4;
-  for (int k = 0; k < w.cols; p += 64) {
+  const int tile = row / kTileRows, lane = row % kTileRows, t = tile % w.abreast;
+  const uint8_t* block = w.block(tile);
+  for (int g = 0; g < w.groups(); g++, block += w.group_bytes()) {
     float lanes[kTileRows];
-    store(lanes, load_half(scales + k / w.group * kTileRows));
-    const float scale = lanes[lane];
-    const int end = k + w.group;  // a group is a whole number of 64-byte vectors
-    for (;; p += 64) {
+    store(lanes, scale_of(block + t * kTileRows * 2));
+    const auto put = [&](int value) { *out++ = static_cast<float>(value) * lanes[lane]; };
+    const uint8_t* p = block + w.abreast * kTileRows * 2 + t * kLine + lane * 4;
+    for (size_t i = 0; i < w.lines(); i++, p += w.abreast * kLine) {
       if (w.bits == 8) {
-        for (int j = 0; j < 4; j++) out[k + j] = static_cast<float>(p[j] - 128) * scale;
-        k += 4;
+        for (int j = 0; j < 4; j++) put(p[j] - 128);
       } else {
-        for (int j = 0; j < 4; j++) {
-          out[k + j] = static_cast<float>((p[j] & 15) - 8) * scale;
-          out[k + 4 + j] = static_cast<float>((p[j] >> 4) - 8) * scale;
-        }
-        k += 8;
+        for (int j = 0; j < 4; j++) put((p[j] & 15) - 8);
+        for (int j = 0; j < 4; j++) put((p[j] >> 4) - 8);
       }
-      if (k == end) break;
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "arrange.h"
 #include "runtime.h"
 
 namespace nb = nanobind;
@@ -43,14 +44,15 @@ const Ops* find_ops(const std::string& name) {
   throw std::invalid_argument("this CPU or build has no kernels named '" + name + "'");
 }
 
+// A matrix as a file holds it; `data` still points there.
 Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
-  Matrix m{data.data(), bits, group, rows, cols};
+  Matrix m{data.data(), bits, group, rows, cols, 1};
   if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group || rows <= 0)
     throw std::invalid_argument(std::string(name) +
                                 ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
-  if (data.size() != m.bytes())
+  if (data.size() != m.file_bytes())
     throw std::invalid_argument(std::string(name) + ": " + std::to_string(data.size()) + " packed bytes, " +
-                                std::to_string(m.bytes()) + " expected");
+                                std::to_string(m.file_bytes()) + " expected");
   return m;
 }
 
@@ -68,14 +70,16 @@ class NativeRuntime {
       throw std::invalid_argument(
           "the kernels need head_dim to be a multiple of 16, d_model and d_ffn of 32, and whole KV groups");
 
+    const Ops* ops = find_ops(isa);
     size_t total = 0;
     std::map<std::string, Matrix> views;
     for (auto [key, value] : matrices) {
       const auto name = nb::cast<std::string>(key);
       const auto t = nb::cast<nb::tuple>(value);
-      views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]),
-                         nb::cast<int>(t[4]), name.c_str());
-      total += views[name].bytes();
+      Matrix& m = views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]),
+                                     nb::cast<int>(t[3]), nb::cast<int>(t[4]), name.c_str());
+      m.abreast = choose_abreast(*ops, m, threads);
+      total += m.bytes();
     }
     weights_ = std::make_unique<Arena>(total);
     uint8_t* at = weights_->data();
@@ -87,7 +91,7 @@ class NativeRuntime {
         throw std::invalid_argument("matrix '" + name + "' is " + std::to_string(m.rows) + "x" +
                                     std::to_string(m.cols) + ", expected " + std::to_string(rows) + "x" +
                                     std::to_string(cols));
-      std::memcpy(at, m.data, m.bytes());
+      arrange(m.data, m, at);
       m.data = at;
       at += m.bytes();
       return m;
@@ -130,7 +134,7 @@ class NativeRuntime {
     const size_t rope = static_cast<size_t>(d.context) * d.head_dim / 2;
     model.cos = keep(cos, rope, "cos");
     model.sin = keep(sin, rope, "sin");
-    runtime_ = std::make_unique<Runtime>(std::move(model), kv_blocks, threads, find_ops(isa));
+    runtime_ = std::make_unique<Runtime>(std::move(model), kv_blocks, threads, ops);
     dims_ = d;
     kv_blocks_ = kv_blocks;
   }
@@ -248,16 +252,33 @@ void op_norm_quantise(const std::string& isa, const Floats& x, const std::option
                                acts, 0);
 }
 
-void op_linear(const std::string& isa, const std::string& kind, const Bytes& data, int bits, int group, int rows,
-               int cols, const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q,
+// Packed weights laid out as the kernels of one instruction set read them.
+class ArrangedMatrix {
+ public:
+  ArrangedMatrix(const std::string& isa, const Bytes& data, int bits, int group, int rows, int cols, int threads)
+      : ops(find_ops(isa)), matrix(view(data, bits, group, rows, cols, "weights")) {
+    matrix.abreast = choose_abreast(*ops, matrix, threads);
+    memory_ = std::make_unique<Arena>(matrix.bytes());
+    arrange(data.data(), matrix, memory_->data());
+    matrix.data = memory_->data();
+  }
+  const Ops* ops;
+  Matrix matrix;
+
+ private:
+  std::unique_ptr<Arena> memory_;
+};
+
+void op_linear(const ArrangedMatrix& weights, const std::string& kind,
+               const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q,
                const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
                const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& correction, const FloatsOut& out,
                const std::optional<IntsOut>& out_index) {
-  const Ops* ops = find_ops(isa);
-  const Matrix w = view(data, bits, group, rows, cols, "weights");
+  const Ops* ops = weights.ops;
+  const Matrix& w = weights.matrix;
   const int m = static_cast<int>(q.shape(0));
   const Acts acts{q.data(), scale.data(), correction.data(), q.shape(1), scale.shape(1)};
-  std::vector<uint8_t> scratch(static_cast<size_t>(cols) * kTileRows + 64);
+  std::vector<uint8_t> scratch(scratch_bytes(*ops, w.cols) + 64);
   uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
   const size_t ld = out.shape(1);
   if (kind == "store")
@@ -283,7 +304,7 @@ void op_attention(const std::string& isa, const Floats& keys, const Floats& valu
             heads = static_cast<int>(q.shape(0));
   const int blocks = (length + kBlockTokens - 1) / kBlockTokens;
   KvCache cache{nullptr, 1, 1, dim, blocks};
-  std::vector<uint32_t> memory(cache.block_stride() * blocks);
+  std::vector<uint32_t> memory(cache.size());
   cache.data = memory.data();
   std::vector<int32_t> table(blocks);
   for (int b = 0; b < blocks; b++) table[b] = blocks - 1 - b;
@@ -318,6 +339,8 @@ NB_MODULE(_native, m) {
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
   m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
         nb::arg(), nb::arg(), nb::arg());
+  nb::class_<ArrangedMatrix>(m, "ArrangedMatrix")
+      .def(nb::init<const std::string&, const Bytes&, int, int, int, int, int>());
   m.def("op_linear", &op_linear);
   m.def("op_attention", &op_attention);
   m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());

@@ -85,9 +85,9 @@ static void norm_rope(float* head, const float* weight, float eps, const float* 
 static void store_kv(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
                      const float* value) {
   const int dim = cache.head_dim;
-  uint32_t* k = cache.keys(block, layer, head) + slot / 16 * (dim / 2) * 16 + slot % 16;
+  uint32_t* k = cache.keys(block, layer, head) + slot / kKeysAbreast * (dim / 2) * kKeysAbreast + slot % kKeysAbreast;
   for (int i = 0; i < dim / 2; i++)
-    k[i * 16] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
+    k[i * kKeysAbreast] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
   auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
   for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
 }

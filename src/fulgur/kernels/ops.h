@@ -32,11 +32,12 @@ inline int32_t argmax(const Best& best) {
 
 struct Ops {
   const char* name;
+  int abreast4, abreast8;  // tiles that lie side by side in memory (layout.h), by the bits of a weight; for int4 also 2
 
   // rmsnorm(x) * weight, quantised into row `row` of `acts` for a product with `w`. weight null: no norm.
   void (*norm_quantise)(const float* x, const float* weight, float eps, const Matrix& w, const Acts& acts, int row);
 
-  // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds one unpacked tile (cols * 16 bytes).
+  // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds a block of tiles as bytes.
   void (*linear)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, const float* bias,
                  float* out, size_t ld);
   // out[m][r] += ...

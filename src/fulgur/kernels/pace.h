@@ -16,22 +16,22 @@ class Pace {
 
   void observe(bool alone, Clock::duration took) {
     const double seconds = std::chrono::duration<double>(took).count();
-    total_ += seconds;
-    steps_++;
+    last_[steps_++ % kTrial] = seconds;
     if (!alone) quickest_ = quickest_ > 0 ? std::min(quickest_, seconds) : seconds;
     if (steps_ < window_) return;
-    const double mean = total_ / steps_;
-    total_ = 0;
     steps_ = 0;
+    // The median: one step that lost its core for a while says nothing about the others.
+    std::nth_element(last_, last_ + kTrial / 2, last_ + kTrial);
+    const double typical = last_[kTrial / 2];
     if (!alone) {
-      together_ = mean;
-      alone_ = mean > (apart_ > 0 ? apart_ : kSuspect * quickest_);
+      together_ = typical;
+      alone_ = typical > (apart_ > 0 ? apart_ : kSuspect * quickest_);
       if (!alone_) stay_ = kShortest;
       window_ = kTrial;  // a short look either way
       return;
     }
-    apart_ = mean;
-    if (window_ == kTrial && mean < together_) {  // it paid: stay for a while, longer each time
+    apart_ = typical;
+    if (window_ == kTrial && typical < together_) {  // it paid: stay for a while, longer each time
       window_ = stay_;
       stay_ = std::min(2 * stay_, kLongest);
     } else {  // it did not, or it is time to try the others again
@@ -46,8 +46,8 @@ class Pace {
 
   bool alone_ = false;
   int steps_ = 0, window_ = kTrial, stay_ = kShortest;
-  double total_ = 0, quickest_ = 0;  // seconds
-  double together_ = 0, apart_ = 0;  // mean of the last look with all threads, with one; 0: not known
+  double last_[kTrial] = {}, quickest_ = 0;  // seconds
+  double together_ = 0, apart_ = 0;          // the last look with all threads, with one; 0: not known
 };
 
 }  // namespace fulgur

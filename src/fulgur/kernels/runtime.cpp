@@ -60,16 +60,18 @@ Acts take_acts(Carver& c, const Dims& d, int rows) {
   return a;
 }
 
-size_t cache_bytes(const Dims& d, int blocks) {
-  return static_cast<size_t>(blocks) * d.layers * d.kv_heads * kBlockTokens * d.head_dim * 4;
-}
+KvCache cache_of(const Dims& d, int blocks) { return {nullptr, d.layers, d.kv_heads, d.head_dim, blocks}; }
 
 }  // namespace
 
 Runtime::Runtime(Model model, int kv_blocks, int threads, const Ops* ops)
-    : model_(std::move(model)), ops_(ops), team_(threads), kv_(cache_bytes(model_.dims, kv_blocks)), workers_(threads) {
-  const Dims& d = model_.dims;
-  cache_ = {reinterpret_cast<uint32_t*>(kv_.data()), d.layers, d.kv_heads, d.head_dim, kv_blocks};
+    : model_(std::move(model)),
+      ops_(ops),
+      team_(threads),
+      cache_(cache_of(model_.dims, kv_blocks)),
+      kv_(cache_.size() * 4),
+      workers_(threads) {
+  cache_.data = reinterpret_cast<uint32_t*>(kv_.data());
   work_ = std::make_unique<Arena>(carve(nullptr));
   carve(work_->data());
 }
@@ -88,7 +90,7 @@ size_t Runtime::carve(uint8_t* base) {
   for (Worker& w : workers_) {
     w.acts = take_acts(c, d, kNarrow);
     w.best = c.take<Best>(rows);
-    w.tile = c.take<uint8_t>(widest(d) * kTileRows);
+    w.tile = c.take<uint8_t>(scratch_bytes(*ops_, static_cast<int>(widest(d))));
     w.attention = c.take<float>(attention_scratch(d.heads / d.kv_heads, d.context));
   }
   return c.used;
@@ -100,11 +102,11 @@ Runtime::Range Runtime::share(int count, int thread) const {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / n)};
 }
 
-// Called before a barrier: while this thread waits, the first lines of its next weights come in.
-void Runtime::fetch_ahead(const Matrix& w, int begin) const {
-  const size_t tile = w.tile_bytes();
-  for (int t = begin; t < std::min(begin + 4, w.tiles()); t++)
-    for (size_t i = 0; i < std::min(tile, size_t{1024}); i += 64) __builtin_prefetch(w.data + t * tile + i);
+// Whole blocks of tiles, and gate with up.
+Runtime::Range Runtime::tiles(const Matrix& w, int thread) const {
+  const int unit = std::max(w.abreast, 2), count = w.tiles();
+  const Range r = share((count + unit - 1) / unit, thread);
+  return {std::min(r.begin * unit, count), std::min(r.end * unit, count)};
 }
 
 // Rows of x (as long as w has columns), normed where a weight is given, quantised for the product with w.
@@ -130,7 +132,7 @@ void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread
     ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, qkv_, width);
   };
   if (!owns_heads()) {
-    const Range r = share(layer.qkv.tiles(), thread);
+    const Range r = tiles(layer.qkv, thread);
     part(r.begin, r.end);
     team_.barrier(thread);
     return;
@@ -208,7 +210,6 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
     const Acts* acts = &quantise(x, layer.attn_norm, layer.qkv, rows, thread);
     project(layer, *acts, rows, thread);
     attention(in, layer, l, thread);
-    fetch_ahead(layer.o, share(layer.o.tiles(), thread).begin);
     team_.barrier(thread);
 
     if (l == d.layers - 1 && in.wanted != rows) {
@@ -220,29 +221,25 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
       team_.barrier(thread);
     }
     acts = &quantise(attn, nullptr, layer.o, rows, thread);
-    Range r = share(layer.o.tiles(), thread);
+    Range r = tiles(layer.o, thread);
     ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x, d.d_model);
-    fetch_ahead(layer.gate_up, 2 * share(layer.gate_up.tiles() / 2, thread).begin);
     team_.barrier(thread);
 
     acts = &quantise(x, layer.ffn_norm, layer.gate_up, rows, thread);
-    r = share(layer.gate_up.tiles() / 2, thread);
-    ops_->linear_swiglu(layer.gate_up, r.begin, r.end, *acts, rows, tile, hidden_, d.d_ffn);
-    fetch_ahead(layer.down, share(layer.down.tiles(), thread).begin);
+    r = tiles(layer.gate_up, thread);
+    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, *acts, rows, tile, hidden_, d.d_ffn);
     team_.barrier(thread);
 
     acts = &quantise(hidden_, nullptr, layer.down, rows, thread);
-    r = share(layer.down.tiles(), thread);
+    r = tiles(layer.down, thread);
     ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x, d.d_model);
-    const Matrix& next = l + 1 < d.layers ? model_.layers[l + 1].qkv : model_.head;
-    fetch_ahead(next, share(next.tiles(), thread).begin);
     team_.barrier(thread);
   }
 
   const Acts& acts = quantise(x, model_.final_norm, model_.head, rows, thread);
   Best* best = workers_[thread].best;
   for (int i = 0; i < rows; i++) clear(best[i]);
-  const Range r = share(model_.head.tiles(), thread);
+  const Range r = tiles(model_.head, thread);
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
 }
 
@@ -266,8 +263,12 @@ void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) 
 }
 
 void Runtime::copy_block(int source, int target) {
-  const size_t n = cache_.block_stride();
-  std::memcpy(cache_.data + target * n, cache_.data + source * n, n * 4);
+  const size_t bytes = cache_.half() * 4;
+  for (int l = 0; l < cache_.layers; l++)
+    for (int h = 0; h < cache_.kv_heads; h++) {
+      std::memcpy(cache_.keys(target, l, h), cache_.keys(source, l, h), bytes);
+      std::memcpy(cache_.values(target, l, h), cache_.values(source, l, h), bytes);
+    }
 }
 
 }  // namespace fulgur

@@ -1,5 +1,6 @@
 // One model in memory and its step: tokens in, the KV cache grown, logits out.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -9,6 +10,18 @@
 #include "team.h"
 
 namespace fulgur {
+
+// How many tiles of a matrix to lay side by side: what the kernels like best, or half where few blocks of that size
+// would leave some of the threads with less to do.
+inline int choose_abreast(const Ops& ops, const Matrix& w, int threads) {
+  if (w.bits == 8) return ops.abreast8;
+  const int blocks = (w.tiles() + ops.abreast4 - 1) / ops.abreast4;
+  return ops.abreast4 > 2 && blocks % threads && blocks < 8 * threads ? 2 : ops.abreast4;
+}
+// Bytes of scratch that a product with `cols` columns needs: a block of tiles as bytes.
+inline size_t scratch_bytes(const Ops& ops, int cols) {
+  return static_cast<size_t>(cols) * kTileRows * std::max(ops.abreast4, ops.abreast8);
+}
 
 // Zeroed memory on huge pages where the system grants them; the weights are read end to end every step.
 class Arena {
@@ -81,7 +94,7 @@ class Runtime {
 
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;
-  void fetch_ahead(const Matrix& w, int begin) const;
+  Range tiles(const Matrix& w, int thread) const;
   const Acts& quantise(const float* x, const float* weight, const Matrix& w, int rows, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }

@@ -98,20 +98,12 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 }
 static inline void store_pairs(Pair* p, F16 x) { store(&p->a, x); }
 
-constexpr int kMaxRows = 4;
+constexpr int kHeadsAtOnce = 4;
+constexpr int kAbreast4 = 1, kAbreast8 = 1;
+constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
+constexpr int tiles_at_once(int, int) { return 1; }
 constexpr bool kUnpackPays = false;  // nibbles need no care for the 16-bit saturation, bytes do
-constexpr int kPrefetch = 2048;
 
-static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
-  const __m256i nibble = _mm256_set1_epi8(15);
-  for (size_t v = 0; v < vectors; v++, p += 64, out += 128) {
-    for (int h = 0; h < 64; h += 32) {
-      __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + h));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + h), _mm256_and_si256(w, nibble));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 64 + h), _mm256_and_si256(_mm256_srli_epi16(w, 4), nibble));
-    }
-  }
-}
 static inline __m256i broadcast4(const int8_t* p) {
   int v;
   std::memcpy(&v, p, 4);
@@ -133,16 +125,17 @@ static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) {
 }
 #endif
 
-template <int BITS, int M>
-static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
+template <int BITS, int M, int T>
+static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,
+                             I16 (&acc)[M][T]) {
+  static_assert(T == 1);
   const __m256i nibble = _mm256_set1_epi8(15);
   I16 s[M];
-  for (int m = 0; m < M; m++) s[m] = acc[m];
+  for (int m = 0; m < M; m++) s[m] = acc[m][0];
   if constexpr (BITS == 8) {
     for (int i = 0; i < k; i += 4, w += 64, q += 4) {
       __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
       __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32));
-      _mm_prefetch(reinterpret_cast<const char*>(w) + kPrefetch, _MM_HINT_T0);
 #pragma GCC unroll 4
       for (int m = 0; m < M; m++) {
         __m256i a = broadcast4(q + m * stride);
@@ -154,7 +147,6 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
     for (int i = 0; i < k; i += 8, w += 64, q += 8) {
       __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
       __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32));
-      _mm_prefetch(reinterpret_cast<const char*>(w) + kPrefetch, _MM_HINT_T0);
       __m256i xl = _mm256_and_si256(x, nibble), xh = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
       __m256i yl = _mm256_and_si256(y, nibble), yh = _mm256_and_si256(_mm256_srli_epi16(y, 4), nibble);
 #pragma GCC unroll 4
@@ -175,12 +167,5 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
       }
     }
   }
-  for (int m = 0; m < M; m++) acc[m] = s[m];
-}
-
-// One activation row against T neighbouring tiles.
-constexpr int kTilesAtOnce = 1;
-template <int BITS, int T>
-static inline void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
-  for (int t = 0; t < T; t++) dot_group<BITS, 1>(w + t * tile_bytes, k, q, 0, acc + t);
+  for (int m = 0; m < M; m++) acc[m][0] = s[m];
 }

@@ -66,85 +66,88 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 #endif
 
-constexpr int kMaxRows = 12;  // twelve sums and twelve dots fit the registers; sixteen spill and cost 10%
+constexpr int kHeadsAtOnce = 6;
 constexpr bool kUnpackPays = true;
-constexpr int kPrefetch = 2048;  // bytes ahead of the weight stream
+constexpr int kAbreast4 = 4, kAbreast8 = 2;
+constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
+// A broadcast activation serves every tile, and each row of each tile is a sum that waits for no other. More at once
+// and the compiler runs out of registers.
+constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : 1; }
 
-static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
-  const __m512i nibble = _mm512_set1_epi8(15);
-  for (size_t v = 0; v < vectors; v++, p += 64, out += 128) {
-    __m512i w = _mm512_loadu_si512(p);
-    _mm_prefetch(p + kPrefetch, _MM_HINT_T0);
-    _mm512_storeu_si512(out, _mm512_and_si512(w, nibble));
-    _mm512_storeu_si512(out + 64, _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble));
-  }
-}
 static inline __m512i broadcast4(const int8_t* p) {
   int v;
   std::memcpy(&v, p, 4);
   return _mm512_set1_epi32(v);
 }
 
-// acc[m] += sum over a group of (weight + offset) * activation, for M activation rows against one tile. Few rows get
-// two sums each, because one product waits for the last for five cycles; of many rows one each is enough.
-template <int BITS, int M>
-INLINE void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
+// acc[m][t] += sum over a group of (weight + offset) * activation, for M activation rows and T tiles side by side.
+// Lines are not prefetched where all tiles of a block are taken at once: asked for by the program, a line from memory
+// waits in one of the L1 cache's few places for misses; the CPU's own prefetcher brings one stream into L2 twice as
+// fast.
+template <int BITS, int M, int T>
+INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const int8_t* q, size_t stride,
+                      I16 (&acc)[M][T]) {
+  // Few sums: every second product gets its own, because one waits for the last for five cycles. High nibbles then
+  // stay in place and their sum is shifted once.
+  constexpr bool kTwoSums = M * T <= 4;
+  constexpr bool kPrefetch = BITS == 4 && T == 1;
   const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
-  constexpr bool kTwoSums = M <= 6;
-  __m512i a[M], b[M];
+  __m512i a[M][T], b[M][T];
 #pragma GCC unroll 16
-  for (int m = 0; m < M; m++) a[m] = acc[m].v, b[m] = _mm512_setzero_si512();
-  for (int i = 0; i < k; i += 8, w += BITS == 8 ? 128 : 64, q += 8) {
-    __m512i x = _mm512_loadu_si512(w), y;
-    _mm_prefetch(w + kPrefetch, _MM_HINT_T0);
-    if constexpr (BITS == 8) {
-      y = _mm512_loadu_si512(w + 64);
-      _mm_prefetch(w + 64 + kPrefetch, _MM_HINT_T0);
-    } else {
-      y = kTwoSums ? _mm512_and_si512(x, high) : _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
-      x = _mm512_and_si512(x, low);
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) a[m] = _mm512_dpbusd_epi32(a[m], x, broadcast4(q + m * stride));
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) {
-      __m512i& sum = kTwoSums ? b[m] : a[m];
-      sum = _mm512_dpbusd_epi32(sum, y, broadcast4(q + m * stride + 4));
-    }
-  }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; m++) {
-    if constexpr (kTwoSums) a[m] = _mm512_add_epi32(a[m], BITS == 8 ? b[m] : _mm512_srai_epi32(b[m], 4));
-    acc[m].v = a[m];
-  }
-}
-
-// The same for one activation row against T neighbouring tiles: a broadcast activation serves all of them, and the
-// load ports are left to the weights. High nibbles stay in place; their sum is shifted once.
-constexpr int kTilesAtOnce = 4;
-template <int BITS, int T>
-INLINE void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
-  const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
-  __m512i a[T], b[T];
+  for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-  for (int t = 0; t < T; t++) a[t] = acc[t].v, b[t] = _mm512_setzero_si512();
-  for (int i = 0; i < k; i += 8, w += BITS == 8 ? 128 : 64, q += 8) {
-    const __m512i first = broadcast4(q), second = broadcast4(q + 4);
+    for (int t = 0; t < T; t++) a[m][t] = acc[m][t].v, b[m][t] = _mm512_setzero_si512();
+  for (int i = 0; i < k; i += 8, w += BITS == 8 ? 2 * line : line, q += 8) {
+    if constexpr (M == 1) {  // each line straight into its products: 5% faster than all lines first
+      const __m512i first = broadcast4(q), second = broadcast4(q + 4);
+#pragma GCC unroll 4
+      for (int t = 0; t < T; t++) {
+        const uint8_t* p = w + t * kLine;
+        const __m512i x = _mm512_loadu_si512(p);
+        if constexpr (BITS == 8) {
+          a[0][t] = _mm512_dpbusd_epi32(a[0][t], x, first);
+          b[0][t] = _mm512_dpbusd_epi32(b[0][t], _mm512_loadu_si512(p + line), second);
+        } else {
+          a[0][t] = _mm512_dpbusd_epi32(a[0][t], _mm512_and_si512(x, low), first);
+          b[0][t] = _mm512_dpbusd_epi32(b[0][t], _mm512_and_si512(x, high), second);
+        }
+      }
+      continue;
+    }
+    __m512i x[T], y[T];
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
-      const uint8_t* p = w + t * tile_bytes;
-      const __m512i x = _mm512_loadu_si512(p);
-      _mm_prefetch(p + kPrefetch, _MM_HINT_T0);
+      const uint8_t* p = w + t * kLine;
+      x[t] = _mm512_loadu_si512(p);
+      if constexpr (kPrefetch) _mm_prefetch(p + ahead, _MM_HINT_T0);
       if constexpr (BITS == 8) {
-        a[t] = _mm512_dpbusd_epi32(a[t], x, first);
-        b[t] = _mm512_dpbusd_epi32(b[t], _mm512_loadu_si512(p + 64), second);
-        _mm_prefetch(p + 64 + kPrefetch, _MM_HINT_T0);
+        y[t] = _mm512_loadu_si512(p + line);
       } else {
-        a[t] = _mm512_dpbusd_epi32(a[t], _mm512_and_si512(x, low), first);
-        b[t] = _mm512_dpbusd_epi32(b[t], _mm512_and_si512(x, high), second);
+        y[t] = kTwoSums ? _mm512_and_si512(x[t], high) : _mm512_and_si512(_mm512_srli_epi16(x[t], 4), low);
+        x[t] = _mm512_and_si512(x[t], low);
+      }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++) {
+      const __m512i first = broadcast4(q + m * stride);
+#pragma GCC unroll 4
+      for (int t = 0; t < T; t++) a[m][t] = _mm512_dpbusd_epi32(a[m][t], x[t], first);
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++) {
+      const __m512i second = broadcast4(q + m * stride + 4);
+#pragma GCC unroll 4
+      for (int t = 0; t < T; t++) {
+        __m512i& sum = kTwoSums ? b[m][t] : a[m][t];
+        sum = _mm512_dpbusd_epi32(sum, y[t], second);
       }
     }
   }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-  for (int t = 0; t < T; t++) acc[t].v = _mm512_add_epi32(a[t], BITS == 8 ? b[t] : _mm512_srai_epi32(b[t], 4));
+    for (int t = 0; t < T; t++) {
+      if constexpr (kTwoSums) a[m][t] = _mm512_add_epi32(a[m][t], BITS == 8 ? b[m][t] : _mm512_srai_epi32(b[m][t], 4));
+      acc[m][t].v = a[m][t];
+    }
 }

@@ -149,23 +149,21 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 }
 static inline void store_pairs(Pair* p, F16 a) { std::memcpy(p, a.v, 64); }  // 16 floats = 8 pairs
 
-constexpr int kMaxRows = 4;  // activation rows a tile dot takes at once
+constexpr int kHeadsAtOnce = 4;
+constexpr int kAbreast4 = 1, kAbreast8 = 1;
+constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
+constexpr int tiles_at_once(int, int) { return 1; }
 constexpr bool kUnpackPays = false;
 
-static inline void unpack_tile(const uint8_t* p, size_t vectors, uint8_t* out) {
-  for (size_t v = 0; v < vectors; v++, p += 64, out += 128)
-    for (int i = 0; i < 64; i++) {
-      out[i] = p[i] & 15;
-      out[64 + i] = p[i] >> 4;
-    }
-}
 // acc[m] += sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
-template <int BITS, int M>
-static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t stride, I16* acc) {
+template <int BITS, int M, int T>
+static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,
+                             I16 (&acc)[M][T]) {
+  static_assert(T == 1);
   for (int m = 0; m < M; m++) {
     const uint8_t* p = w;
     const int8_t* a = q + m * stride;
-    I16 s = acc[m];
+    I16 s = acc[m][0];
     for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, p += 64, a += BITS == 8 ? 4 : 8)
       for (int r = 0; r < 16; r++)
         for (int j = 0; j < 4; j++) {
@@ -174,14 +172,7 @@ static inline void dot_group(const uint8_t* w, int k, const int8_t* q, size_t st
           else
             s.v[r] += (p[r * 4 + j] & 15) * a[j] + (p[r * 4 + j] >> 4) * a[4 + j];
         }
-    acc[m] = s;
+    acc[m][0] = s;
   }
-}
-
-// One activation row against T neighbouring tiles.
-constexpr int kTilesAtOnce = 1;
-template <int BITS, int T>
-static inline void dot_tiles(const uint8_t* w, size_t tile_bytes, int k, const int8_t* q, I16* acc) {
-  for (int t = 0; t < T; t++) dot_group<BITS, 1>(w + t * tile_bytes, k, q, 0, acc + t);
 }
 #undef LANES

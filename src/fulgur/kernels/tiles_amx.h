@@ -50,49 +50,52 @@ static void tile_rows(int rows) {
 
 constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group % 64 == 0; }
 
-// One group into sum tile C, 64 columns at a time, alternating the operand registers; advances q and w.
-#define DOT_GROUP(C)                     \
-  _tile_zero(C);                         \
-  for (int k = 0; k < group; k += 128) { \
-    _tile_loadd(4, q, acts.stride);      \
-    _tile_loadd(6, w, 64);               \
-    _tile_dpbsud(C, 4, 6);               \
-    q += 64;                             \
-    w += 1024;                           \
-    if (k + 64 < group) {                \
-      _tile_loadd(5, q, acts.stride);    \
-      _tile_loadd(7, w, 64);             \
-      _tile_dpbsud(C, 5, 7);             \
-      q += 64;                           \
-      w += 1024;                         \
-    }                                    \
+// One group into sum tile C, 64 columns at a time, alternating the operand registers. Lines of a tile are as far apart
+// as the tiles side by side make them.
+#define DOT_GROUP(C, G)                                         \
+  {                                                             \
+    const int8_t* q = acts.q + row * acts.stride + (G) * group; \
+    const uint8_t* w = weights + (G) * block.step;              \
+    _tile_zero(C);                                              \
+    for (int k = 0; k < group; k += 128) {                      \
+      _tile_loadd(4, q + k, acts.stride);                       \
+      _tile_loadd(6, w + k / 4 * kStep, kStep);                 \
+      _tile_dpbsud(C, 4, 6);                                    \
+      if (k + 64 < group) {                                     \
+        _tile_loadd(5, q + k + 64, acts.stride);                \
+        _tile_loadd(7, w + (k / 4 + 16) * kStep, kStep);        \
+        _tile_dpbsud(C, 5, 7);                                  \
+      }                                                         \
+    }                                                           \
   }
 
-static void tile_dot_matrix(const uint8_t* w, const uint16_t* scales, int groups, int group, const Acts& acts, int row,
-                            int rows, F16* out) {
+// Tile `t` of a block of bytes.
+static void tile_dot_matrix(const Block& block, int t, int groups, int group, const Acts& acts, int row, int rows,
+                            F16* out) {
+  constexpr size_t kStep = kAbreast8 * kLine;
   static thread_local int configured = 0;
   if (configured != rows) {
     tile_rows(rows);
     configured = rows;
   }
   alignas(64) int32_t sums[4][16][16];
-  const int8_t* q = acts.q + row * acts.stride;
+  const uint8_t* weights = block.weights + t * kLine;
   for (int m = 0; m < rows; m++) out[m] = set(0.f);
   for (int g = 0; g < groups;) {
     // Four groups at once: a tile product takes fifty cycles, and four sums do not wait for each other.
     const int count = groups - g >= 4 ? 4 : 1;
-    DOT_GROUP(0);
+    DOT_GROUP(0, g);
     if (count == 4) {
-      DOT_GROUP(1);
-      DOT_GROUP(2);
-      DOT_GROUP(3);
+      DOT_GROUP(1, g + 1);
+      DOT_GROUP(2, g + 2);
+      DOT_GROUP(3, g + 3);
       _tile_stored(1, sums[1], 64);
       _tile_stored(2, sums[2], 64);
       _tile_stored(3, sums[3], 64);
     }
     _tile_stored(0, sums[0], 64);
     for (int i = 0; i < count; i++, g++) {
-      const F16 scale = load_half(scales + g * kTileRows);
+      const F16 scale = scale_of(block.scales + t * kTileRows * 2 + g * block.scale_step);
       for (int m = 0; m < rows; m++) {
         const size_t at = (row + m) * acts.group_stride + g;
         const I16 dot = addi(I16{_mm512_load_si512(sums[i][m])}, seti(acts.correction[at]));
