@@ -107,6 +107,12 @@ def test_names_that_still_do_not_exist_are_refused(project: Path) -> None:
     assert (project / "pkg/store.py").read_text() == SOURCE
 
 
+def test_an_english_word_does_not_ask_for_a_name(project: Path) -> None:
+    guessed = "def load(path):\n    if not path:\n        raise error\n    return open(path).read()\n"
+    events = edits(project, [say(guessed)], "let load raise an error without a path")
+    assert isinstance(events[-1], TurnFailed) and "Undefined name `error`" in events[-1].message
+
+
 def test_names_that_were_asked_for_are_shown_and_applied(project: Path) -> None:
     events = edits(project, [say(WRONG)], "make load call os.read_all")
     reports = [e for e in events if isinstance(e, GuardReported) and e.problems]

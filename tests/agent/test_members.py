@@ -157,6 +157,7 @@ FINE = {
     "overloads": "max([1], default=3)\nmax(1, 2, 3, key=abs)\nint('3', base=10)\nint('3', 16)\nprint(1, 2, sep='', flush=True)\nsorted([1], key=abs, reverse=True)\nopen('a', 'w', encoding='utf-8', newline='')\ndict(a=1, b=2)",
     "subprocess": "import subprocess\nsubprocess.run(['a'], check=True, capture_output=True, text=True, cwd='.').stdout.strip()\nsubprocess.Popen(['a'], start_new_session=True, pass_fds=(1,)).wait(timeout=3)",
     "argparse": "import argparse\np = argparse.ArgumentParser()\np.add_argument('-x', type=int, default=3, help='x')\na = p.parse_args()\na.x\na.anything",
+    "library of another Python": "import sys\nif sys.version_info >= (3, 99):\n    import annotationlib\n\n\ndef f():\n    return annotationlib.get_annotations",
     "new library names": "import datetime\nimport itertools\nimport tomllib\ndatetime.UTC\ntomllib.loads('')\nitertools.pairwise([])",
     "regular expressions": "import re\nm = re.match('a', 'a')\nif m:\n    m.group(1).strip()\n    m['x'].lower()",
     "numpy": "import numpy as np\na = np.zeros((2, 3), dtype=np.float32)\na.T.reshape(-1).sum(axis=0, keepdims=True)\nnp.random.default_rng(1).integers(0, 3, size=4)",

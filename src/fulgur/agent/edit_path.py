@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
@@ -39,6 +40,8 @@ from fulgur.tools.textfile import TextFile
 
 _CHARACTERS_PER_TOKEN = 2.5
 _OTHER_TEMPERATURE = 0.6
+# Words that are code and not English: `quoted`, dotted, called, with an underscore or a capital inside.
+_CODE = re.compile(r"`[^`]+`|\w+(?:\.\w+)+|\w+(?=\()|\w*_\w*|\w*[a-z][A-Z]\w*")
 
 
 class EditPath:
@@ -144,8 +147,8 @@ class EditPath:
             self._guards.report(PARSES, found.parses, fed_back=not again)
             return f"it does not parse ({found.parses[0]})"
         self._guards.report(PARSES, [], fed_back=False)
-        # What the person named is wanted, although it may not be there yet: shown, but no reason to refuse.
-        asked = set(words(instruction))
+        # What the person spelt out is wanted, although it may not be there yet: shown, but no reason to refuse.
+        asked = {word for code in _CODE.findall(instruction) for word in words(code)}
         missing = [problem for problem in found.names if not asked.issuperset(words(problem.name))]
         self._guards.report(NAMES, [str(problem) for problem in found.names], fed_back=bool(missing) and not again)
         self._guards.say_unchecked(name, found)

@@ -59,7 +59,7 @@ def answer(request: dict[str, Any], say: Any) -> None:
     while waiting and time.monotonic() < deadline:
         item = waiting.pop(0)
         try:
-            problems = judge.judge(item, deadline)
+            problems = judge.judge(item, deadline, request["seconds"] / 4)  # a hard one leaves time for others
         except Exception:  # jedi meets code that it cannot take: then it has no opinion
             problems = []
         if problems is None:

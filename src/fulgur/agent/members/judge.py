@@ -28,7 +28,6 @@ from fulgur.agent.members.problem import Problem
 from fulgur.agent.members.watch import TookTooLong, Watch
 
 _KINDS = inspect.Parameter
-_MOST_SECONDS = 0.7  # for one thing, so that a hard one does not take the time of all others
 _watch = Watch()
 
 
@@ -68,11 +67,13 @@ class Judge:
         self._evidence = evidence
 
     def _fresh(self) -> Any:
-        return jedi.Script(self._source, path=self._path, project=self._project)
+        # This interpreter: jedi would look for another one and start it.
+        here = jedi.InterpreterEnvironment()
+        return jedi.Script(self._source, path=self._path, project=self._project, environment=here)
 
-    def judge(self, item: Item, deadline: float) -> list[Problem] | None:
-        """What does not exist of it; None when there was no time to say."""
-        _watch.deadline = min(deadline, time.monotonic() + _MOST_SECONDS)
+    def judge(self, item: Item, deadline: float, most: float) -> list[Problem] | None:
+        """What does not exist of it; None when there was no time to say. `most` seconds are for this one."""
+        _watch.deadline = min(deadline, time.monotonic() + most)
         try:
             if isinstance(item, Import):
                 return self._import(item)

@@ -100,7 +100,11 @@ def _module_has(module: Any, name: str) -> bool | None:
         return hasattr(live, name)
     if top in sys.stdlib_module_names:
         return None
-    for each in {module, *convert_values(ValueSet([module]), ignore_compiled=False)}:
+    converted = convert_values(ValueSet([module]), ignore_compiled=False)
+    sources = [each for each in converted if not each.get_root_context().is_stub()]
+    if module.get_root_context().is_stub() and not sources:
+        return None  # a stub for a library that is not here
+    for each in {module, *sources}:
         if each is not module and _listed(each, name):
             return True
         if each.is_compiled():

@@ -71,14 +71,17 @@ class MemberCheck:
     def check(self, path: Path, before: str, after: str, seconds: float = MOST_SECONDS) -> Checked:
         """What `after` introduces and does not exist. Blocks for little more than `seconds` once it is warm."""
         checked = Checked()
+        late = ""
         with contextlib.suppress(SyntaxError):
             if not introduced(before, after):
                 return checked
         try:
             self.warm()
             if not self._ready:
+                late = f"its start took over {_START_SECONDS:g} s"
                 self._answer(time.monotonic() + _START_SECONDS)
                 self._ready = True
+            late = f"it took over {seconds:g} s"
             request = {"workspace": str(self._policy.workspace), "path": str(path), "before": before, "after": after}
             assert self._process is not None and self._process.stdin is not None
             self._process.stdin.write(json.dumps({**request, "seconds": seconds}).encode() + b"\n")
@@ -91,7 +94,7 @@ class MemberCheck:
         except FulgurError as error:
             checked.unchecked = error.message
         except TimeoutError:
-            checked.unchecked = f"it took over {seconds:g} s"
+            checked.unchecked = late
             self._end()
         except (OSError, ValueError):
             checked.unchecked = "its process ended"

@@ -139,7 +139,13 @@ class _Printer:
             case events.FileChanged():
                 self._note(f"  {event.kind} {event.path} (+{event.added} -{event.removed})")
             case events.GuardReported() if event.problems:
-                self._note(f"  check `{event.check}`: " + "; ".join(event.problems)[:500])
+                again = " (given back to the model)" if event.fed_back else ""
+                self._note(f"  check `{event.check}`{again}: " + "; ".join(event.problems)[:500])
+            case events.UsageReported() if event.draft_tokens:
+                self._note(
+                    f"  {event.output_tokens} tokens, {event.tokens_per_second:,.0f} tok/s with "
+                    f"{event.accepted_tokens} of {event.draft_tokens} drafted, raw {event.raw_tokens_per_second:,.0f}"
+                )
             case events.Warned():
                 self._note(f"warning: {event.message}" + (f" ({event.hint})" if event.hint else ""))
             case events.TurnFailed():

@@ -155,7 +155,8 @@ class Tui(Surface):
         """One event of the agent."""
         match event:
             case events.TextDelta() | events.ReasoningDelta():
-                self.meter.delta(event.text)
+                if not self.meter.copies:  # on the edit path the model writes the rewrite; the words around it are ours
+                    self.meter.delta(event.text)
             case events.ToolOutput():
                 tool = self.transcript.tools.get(event.call_id)
                 if tool is not None and tool.name == REWRITE:

@@ -24,6 +24,7 @@ class Meter:
         self.answered = False  # `model` is the one named in a response
         self.context_used = self.context_limit = 0
         self.cost: float | None = None
+        self.copies = False
         self._unit = "tok/s"
         self.turn_tokens = 0
         self._turn_seconds = 0.0  # of writing, by the reported rates
@@ -35,6 +36,7 @@ class Meter:
 
     def start_turn(self, *, copies: bool = False) -> None:
         """A prompt was sent. `copies`: the text being edited is the draft, so most tokens may be copied from it."""
+        self.copies = copies
         self._unit = "tok/s with copied text" if copies else "tok/s"
         self.turn_started = time.monotonic()
         self.turn_tokens, self._turn_seconds = 0, 0.0
