@@ -25,8 +25,8 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
   const int* tokens = args.layer ? nullptr : shared.token;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, shared.rows, [] {});
-  phase_qkv(stream, args, memory, shared.rows);
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, rows_of(shared), [] {});
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Qkv));
 }
 
 // All of its registers: sums of GROUP heads stay in them.
@@ -44,8 +44,8 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::COPY_BLOCKS * BLOCK, shared.rows);
-  phase_residual<O>(stream, args, memory, shared.rows);
+  operand_copy(area_of(memory), args.attended, O::COPY_BLOCKS * BLOCK, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(O));
 }
 
 #if EXPERTS
@@ -54,8 +54,8 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
-  phase_router(stream, args, memory, shared.rows);
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, rows_of(shared), [] {});
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Router));
 }
 #endif
 
@@ -74,8 +74,8 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   open_experts<Gate_up>(stream, args, shared, memory);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, shared.rows, [] {});
-  phase_gate_up(stream, args, shared, memory, shared.rows);
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, rows_of(shared), [] {});
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Gate_up));
 }
 
 KERNEL step_down(const __grid_constant__ Args args) {
@@ -84,8 +84,8 @@ KERNEL step_down(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Down>(stream, args, shared, memory)) return;
   open_experts<Down>(stream, args, shared, memory);
-  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, shared.rows);
-  phase_residual<Down>(stream, args, memory, shared.rows);
+  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Down));
 }
 
 KERNEL step_head(const __grid_constant__ Args args) {
@@ -93,8 +93,8 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, shared.rows, [] {});
-  phase_head(stream, args, memory, shared.rows);
+  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, rows_of(shared), [] {});
+  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Head));
 }
 
 // One CTA: the tokens, the ring, and the state of the next step.

@@ -95,60 +95,90 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
   else if constexpr (GROUPS == 1) scaled(acc, even, odd, top[0], bottom[0]);
 }
 
-// `epilogue(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K; `pair` is row r + 8 when PAIRED
-// (a gate and its up row), and r then runs over 0..7.
-template <class M, bool PAIRED, class Epilogue>
-__device__ inline void linear(Stream& stream, char* memory, int rows, Epilogue epilogue) {
-  constexpr int TEAMS = WARPS / M::KW;
-  const char* operand = area_of(memory);
+// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code below, which
+// then stays in the instruction cache.
+struct Shape {
+  int phase, tiles, units;      // units of a step over one row
+  int kw_bits, cut_bits;        // logarithms of the warps that share a unit, and of these times the splits of K
+  int blocks;                   // along K, of all slices
+  int row_units;                // with experts: the units of one row; otherwise 0
+};
+#define SHAPE_OF(M) Shape{M::ID, M::TILES, M::UNITS, M::KW_BITS, M::CUT_BITS, M::BLOCKS, M::COPIES > 1 ? M::UNITS : 0}
+
+struct Share {                  // what one CTA does of a matrix
+  int first, last;
+  __device__ Share(const Shape& s, int rows) {
+    int units = s.row_units ? rows * s.units : s.units;
+    first = (int)blockIdx.x * units / CTAS;
+    last = ((int)blockIdx.x + 1) * units / CTAS;
+  }
+};
+
+// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
+template <class M>
+__device__ __forceinline__ void multiply_units(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
+                                               int columns) {
   float* slices = slices_of(memory);                         // [unit of the batch][warp of the unit][row][16]
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  int team = warp / M::KW, member = warp % M::KW;
-  int first = M::first(blockIdx.x, rows), last = M::first(blockIdx.x + 1, rows);
-  int rounds = (last - first + TEAMS - 1) / TEAMS, batch;
-  const int columns = M::COPIES > 1 || MAX_ROWS == 1 ? 1 : rows;              // experts are a row's own: one column at a time
-  batch = SLICE_ROUNDS / columns;
+  int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
+#pragma unroll 1
+  for (int round = begin; round < stop; ++round) {
+    int unit = share.first + round * teams + team;
+    if (unit >= share.last) break;
+    int split = s.cut_bits > s.kw_bits ? unit / s.tiles : 0, slice = (split << s.kw_bits) + member;
+    int row = MAX_ROWS == 1 ? 0 : s.row_units ? unit / s.row_units : g < columns ? g : 0;
+    u32 x = shared_address(area_of(memory)) + row * OPERAND_STRIDE + t * 16;
+    float acc[4] = {0, 0, 0, 0};
+    int block_end = (slice + 1) * s.blocks >> s.cut_bits;
+#pragma unroll 1
+    for (int block = slice * s.blocks >> s.cut_bits; block < block_end; ++block) multiply_block<M>(acc, stream, x + block * 256);
+    float* to = slices + ((((round - begin) * teams + team) << s.kw_bits) + member) * columns * TILE;
+    if (2 * t < columns) {
+      to[2 * t * TILE + g] = acc[0];
+      to[2 * t * TILE + g + 8] = acc[2];
+    }
+    if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
+      to[(2 * t + 1) * TILE + g] = acc[1];
+      to[(2 * t + 1) * TILE + g + 8] = acc[3];
+    }
+  }
+}
+
+// `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K. Gate and up rows share a tile: there `pair`
+// is row r + 8, and r runs over 0..7. The caller has a block barrier before the slices are written again.
+template <class Store>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, Store store) {
+  const float* slices = slices_of(memory);
+  const Share share(s, rows);
+  const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
+  const int teams = WARPS >> s.kw_bits, kw = 1 << s.kw_bits, batch = SLICE_ROUNDS / columns;
+  const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
+  const int row_bits = s.phase == Gate_up::ID ? 3 : 4;
+#pragma unroll 1
   for (int begin = 0; begin < rounds; begin += batch) {
     int stop = min(begin + batch, rounds);
-#pragma unroll 1
-    for (int round = begin; round < stop; ++round) {
-      int unit = first + round * TEAMS + team;
-      if (unit >= last) continue;
-      int split = M::SPLIT > 1 ? unit / M::TILES : 0;
-      int row = g < columns ? g : 0;
-      if (M::COPIES > 1) row = unit / (M::TILES * (M::JOINED ? 1 : M::CHOSEN_COPIES));
-      u32 x = shared_address(operand) + row * OPERAND_STRIDE + t * 16;
-      float acc[4] = {0, 0, 0, 0};
-      int block_end = M::slice(split, member + 1);
-#pragma unroll 1
-      for (int block = M::slice(split, member); block < block_end; ++block) multiply_block<M>(acc, stream, x + block * 256);
-      float* to = slices + (((round - begin) * TEAMS + team) * M::KW + member) * columns * TILE;
-      if (2 * t < columns) {
-        to[2 * t * TILE + g] = acc[0];
-        to[2 * t * TILE + g + 8] = acc[2];
-      }
-      if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
-        to[(2 * t + 1) * TILE + g] = acc[1];
-        to[(2 * t + 1) * TILE + g + 8] = acc[3];
-      }
-    }
+    if (begin) __syncthreads();
+#if EXPERTS
+    if (ROUTER_DIFFERS && s.phase == Router::ID) multiply_units<Router>(stream, memory, s, share, begin, stop, columns);
+    else
+#endif
+    if (HEAD_DIFFERS && s.phase == Head::ID) multiply_units<Head>(stream, memory, s, share, begin, stop, columns);
+    else multiply_units<Qkv>(stream, memory, s, share, begin, stop, columns);
     __syncthreads();
-    constexpr int R = PAIRED ? 8 : 16;
-    int units = min((stop - begin) * TEAMS, last - first - begin * TEAMS);
-    int padded = columns > 4 ? 8 : columns > 2 ? 4 : columns;     // a thread always has the same column
+    int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
+    int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a thread always has the same column
 #pragma unroll 1
-    for (int i = threadIdx.x; i < units * padded * R; i += THREADS) {
-      int r = i % R, column = i / R % padded, u = i / R / padded;
+    for (int i = threadIdx.x; i < units << (column_bits + row_bits); i += THREADS) {
+      int r = i & ((1 << row_bits) - 1), column = (i >> row_bits) & ((1 << column_bits) - 1), u = i >> (row_bits + column_bits);
       if (column >= columns) continue;
+      const float* from = slices + ((u << s.kw_bits) * columns + column) * TILE + r;
       float sum = 0, pair = 0;
-#pragma unroll
-      for (int k = 0; k < M::KW; ++k) {
-        const float* from = slices + ((u * M::KW + k) * columns + column) * TILE + r;
-        sum += from[0];
-        if (PAIRED) pair += from[8];
+#pragma unroll 4
+      for (int k = 0; k < kw; ++k) {
+        sum += from[k * columns * TILE];
+        pair += from[k * columns * TILE + 8];      // of no meaning, but there, where rows are not paired
       }
-      epilogue(first + begin * TEAMS + u, column, r, sum, pair);
+      store(share.first + begin * teams + u, column, r, sum, pair);
     }
-    __syncthreads();
   }
 }

@@ -39,6 +39,15 @@ __device__ inline void prefetch_next_layer(const Args& args, int layer) {
 }
 #endif
 
+__constant__ Shape SHAPES[] = {
+    SHAPE_OF(Qkv), SHAPE_OF(O),
+#if EXPERTS
+    SHAPE_OF(Router),
+#endif
+    SHAPE_OF(Gate_up), SHAPE_OF(Down), SHAPE_OF(Head),
+};
+constexpr int AFTER_ATTENTION = O::ID + 1;      // the phase that begins with the feed-forward norm
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
@@ -49,78 +58,70 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
   const int rows = rows_of(shared), steps = __ldcg(&args.state->steps);
   Stream stream;
   stream.open_all(args, &shared, area + AREA_BYTES, steps > 1, rows);
-  mark(args, shared, CHOOSE);
-  for (int step = 0;; ++step) {
+  int layer = 0, step = 0;
+  Shape s = SHAPES[Qkv::ID];
 #pragma unroll 1
-    for (int layer = 0; layer < LAYERS; ++layer) {
-      attention_prefetch(args, shared, layer);
-      operand_norm(area, shared, args, norm_of(args, layer, ATTN_NORM_AT), layer ? nullptr : shared.token, rows, [&] {
-        if (layer) grid.wait_all();
-        mark(args, shared, WAIT_QKV);
+  for (;;) {
+    // What the product is of: a norm of the residual, or a vector that is there already. Its weights before the barrier.
+    const bool starts = s.phase == Qkv::ID, ends = s.phase == Head::ID;
+    if (starts) attention_prefetch(args, shared, layer);
+    if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
+    if (starts || s.phase == AFTER_ATTENTION || ends) {
+      const float* weight = norm_of(args, layer, starts || ends ? 0 : FFN_NORM_AT);
+      operand_norm(area, shared, args, weight, starts && layer == 0 ? shared.token : nullptr, rows, [&] {
+        if (!starts || layer) grid.wait_all();
+        mark(args, shared, starts ? WAIT_QKV : ends ? WAIT_HEAD : WAIT_FFN);
       });
-      mark(args, shared, NORM_QKV);
-      phase_qkv(stream, args, memory, rows);
-      grid.arrive_all();
-      mark(args, shared, QKV);
+      mark(args, shared, starts ? NORM_QKV : NORM_FFN);
+    } else {
+      if (s.phase == O::ID) grid.wait_heads(rows * KV_HEADS);
+      else grid.wait_all();
+      mark(args, shared, s.phase == O::ID ? WAIT_O : s.phase == Down::ID ? WAIT_DOWN : WAIT_ROUTE);
+#if EXPERTS
+      if (s.phase == Gate_up::ID) {
+        route(args, shared, [&] { stream.resume(); });
+        mark(args, shared, ROUTE);
+      } else
+#endif
+      operand_copy(area, s.phase == O::ID ? args.attended : args.h, (s.phase == O::ID ? O::BLOCKS : Down::BLOCKS) * BLOCK, rows);
+    }
+    phase(stream, args, shared, memory, rows, s);
+    grid.arrive_all();
+    mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
+                       : s.phase == Gate_up::ID ? GATE_UP : ROUTER);
+    if (starts) {
       grid.wait_all();
       mark(args, shared, WAIT_ATTENTION);
       attention(args, shared, area, layer, [&] {
         if (threadIdx.x == 0) arrive(args.counters + 32);
       });
       mark(args, shared, JOIN);
-      grid.wait_heads(rows * KV_HEADS);
-      mark(args, shared, WAIT_O);
-      operand_copy(area, args.attended, O::COPY_BLOCKS * BLOCK, rows);
-      phase_residual<O>(stream, args, memory, rows);
-      grid.arrive_all();
-      mark(args, shared, PROJECT_O);
-      operand_norm(area, shared, args, norm_of(args, layer, FFN_NORM_AT), nullptr, rows, [&] {
-        grid.wait_all();
-        mark(args, shared, WAIT_FFN);
-      });
-      mark(args, shared, NORM_FFN);
+    }
 #if EXPERTS
-      phase_router(stream, args, memory, rows);
-      grid.arrive_all();
-      prefetch_next_layer(args, layer);
-      mark(args, shared, ROUTER);
-      grid.wait_all();
-      mark(args, shared, WAIT_ROUTE);
-      route(args, shared, [&] { stream.resume(); });
-      mark(args, shared, ROUTE);
+    if (s.phase == Router::ID) prefetch_next_layer(args, layer);
 #endif
-      phase_gate_up(stream, args, shared, memory, rows);
-      grid.arrive_all();
-      mark(args, shared, GATE_UP);
+    if (s.phase == Down::ID) {
+      s = SHAPES[++layer == LAYERS ? Head::ID : Qkv::ID];
+    } else if (!ends) {
+      s = SHAPES[s.phase + 1];
+    } else {
       grid.wait_all();
-      mark(args, shared, WAIT_DOWN);
-      operand_copy(area, args.h, Down::BLOCKS * BLOCK, rows);
-      phase_residual<Down>(stream, args, memory, rows);
-      grid.arrive_all();
-      mark(args, shared, DOWN);
+      mark(args, shared, WAIT_CHOOSE);
+      choose(args, shared);
+      bool done = ++step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
+      if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
+      if (done) break;
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        shared.position[0] += 1;
+        shared.first[0] = shared.position[0];
+        shared.produced += 1;
+      }
+      __syncthreads();
+      mark(args, shared, CHOOSE);
+      layer = 0;
+      s = SHAPES[Qkv::ID];
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
-    operand_norm(area, shared, args, norm_of(args, LAYERS, 0), nullptr, rows, [&] {
-      grid.wait_all();
-      mark(args, shared, WAIT_HEAD);
-    });
-    phase_head(stream, args, memory, rows);
-    grid.arrive_all();
-    mark(args, shared, HEAD);
-    grid.wait_all();
-    mark(args, shared, WAIT_CHOOSE);
-    choose(args, shared);
-    bool done = step + 1 == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
-    if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
-    if (done) break;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      shared.position[0] += 1;
-      shared.first[0] = shared.position[0];
-      shared.produced += 1;
-    }
-    __syncthreads();
-    mark(args, shared, CHOOSE);
   }
   stream.drain();
 }

@@ -9,7 +9,7 @@ from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
-SLICES = 16 * WARPS * TILE * 4
+SLICES = 16 * WARPS * TILE * 4 + 64
 DRIVERS = ("persistent", "graph")
 
 
@@ -99,6 +99,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "LAYER_STRIDE": f"{plan.layer_stride}ll",
         "CTAS": plan.ctas,
         "WARPS": WARPS,
+        "WARP_BITS": WARPS.bit_length() - 1,
         "MAX_ROWS": plan.rows,
         "MAX_SPLITS": plan.max_splits,
         "RING": RING,
@@ -133,10 +134,13 @@ def _struct(index: int, m: Matrix, chunks: int) -> str:
         "ID": index,
         "ROWS": m.rows,
         "TILES": m.tiles,
+        "UNITS": m.units(1),
         "BLOCKS": m.blocks,
         "COPY_BLOCKS": m.copy_blocks,
         "SPLIT": m.split,
         "KW": m.kw,
+        "KW_BITS": m.kw.bit_length() - 1,
+        "CUT_BITS": (m.kw * m.split).bit_length() - 1,
         "FORMAT": m.format.code,
         "PIECES": -(-m.format.data // chunks),
         "PIECE_BYTES": m.format.piece(chunks),
