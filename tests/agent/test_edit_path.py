@@ -195,7 +195,10 @@ def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, tmp_pa
             assert {"edit", "fim"} <= set(watch.agent.status().abilities)
             end = await watch.turn("add type hints to load")
             assert isinstance(end, TurnFailed) and "the rewrite was" in end.message
-            assert watch.of(UsageReported)[0].model == "random"
+            usage = watch.of(UsageReported)[0]
+            assert usage.model == "random" and usage.draft_tokens >= usage.accepted_tokens
+            assert usage.draft_tokens > 0  # the region is the draft
+            assert (usage.raw_tokens_per_second > 0) == (usage.accepted_tokens > 0)
             assert (project / "pkg/store.py").read_text() == SOURCE
         await running.close()
 

@@ -161,6 +161,7 @@ FINE = {
     "new library names": "import datetime\nimport itertools\nimport tomllib\ndatetime.UTC\ntomllib.loads('')\nitertools.pairwise([])",
     "regular expressions": "import re\nm = re.match('a', 'a')\nif m:\n    m.group(1).strip()\n    m['x'].lower()",
     "numpy": "import numpy as np\na = np.zeros((2, 3), dtype=np.float32)\na.T.reshape(-1).sum(axis=0, keepdims=True)\nnp.random.default_rng(1).integers(0, 3, size=4)",
+    "strings side by side": "'{} '  '{} {}'.format(1, 2, 3)\nprint('a'\n      'b'.format(1, 2, 3))",
     "unicode before": "x = 'ääöü😀'; y = [x]; y.append('é'); x.upper().lower()",
     "brackets": "(\n    'a'\n    .upper()\n    .lower(\n    )\n)",
     "lambda": "f = lambda *a, **k: (a, k)\nf(1, 2, x=3)",

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fulgur.errors import FulgurError
@@ -166,6 +166,7 @@ def patch_between(old: list[str], new: list[str]) -> str:
     return "\n".join([*body, "*** End Patch"])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_edit_of_a_file_can_be_patched(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Lines are unique, so there is one right place for every hunk; endings and the last newline stay."""

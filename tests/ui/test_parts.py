@@ -155,6 +155,14 @@ def test_the_status_line_shows_the_reported_numbers_and_drops_what_does_not_fit(
     assert "".join(text for _, text in meter.fragments(24)) == "  m · 1,234 tok/s"
 
 
+def test_the_end_of_a_turn_says_what_was_drafted_and_the_raw_rate() -> None:
+    meter = Meter()
+    meter.start_turn(copies=True)
+    meter.report(usage(output_tokens=100, tokens_per_second=1000.0, draft_tokens=95, accepted_tokens=80))
+    wanted = "100 tokens · 1,000 tok/s with copied text · 80 of 95 drafted were right · raw 200 tok/s · 150 ms"
+    assert meter.summary(0.15) == wanted
+
+
 def test_a_model_that_was_not_asked_for_is_named_as_such() -> None:
     meter = Meter()
     meter.ask_for("big")

@@ -9,11 +9,13 @@ import functools
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fulgur.agent.members.introduced import Attribute
+from fulgur.agent.members.watch import TookTooLong
 
 _MOST_FILES = 3000
 _MOST_BYTES = 400_000
@@ -32,6 +34,7 @@ class Evidence:
         self._paths = paths
         self.source = ""
         """The text under judgement."""
+        self.deadline = float("inf")
 
     @property
     def imported_parts(self) -> set[str]:
@@ -54,7 +57,9 @@ class Evidence:
 
     def _project_texts(self) -> Iterator[str]:
         yield self.source
-        for path in self._project_files():
+        for path in self._files:
+            if time.monotonic() > self.deadline:
+                raise TookTooLong
             try:
                 if path.stat().st_size <= _MOST_BYTES:
                     yield path.read_text(encoding="utf-8", errors="replace")
@@ -70,9 +75,6 @@ class Evidence:
             if len(found) >= _MOST_FILES:
                 break
         return found[:_MOST_FILES]
-
-    def _project_files(self) -> list[Path]:
-        return self._files
 
     # ---- modules
 

@@ -74,6 +74,7 @@ class Judge:
     def judge(self, item: Item, deadline: float, most: float) -> list[Problem] | None:
         """What does not exist of it; None when there was no time to say. `most` seconds are for this one."""
         _watch.deadline = min(deadline, time.monotonic() + most)
+        self._evidence.deadline = deadline
         try:
             if isinstance(item, Import):
                 return self._import(item)
@@ -181,7 +182,7 @@ class Judge:
 
 
 def _plainly_called(value: Any) -> bool:
-    if value.is_compiled() and running(value) is None:
+    if value.is_compiled():
         return False  # compiled code does not always say what it takes
     if value.is_class():
         return closed(value) and not _made_otherwise(value)

@@ -21,7 +21,7 @@ from fulgur.sandbox.choose import choose
 from fulgur.sandbox.policy import Policy
 
 MOST_SECONDS = 3.0
-_START_SECONDS = 10.0  # once a session, mostly while the model writes
+START_SECONDS = 10.0  # once a session, mostly while the model writes
 _GRACE_SECONDS = 3.0  # it keeps the time itself, but for reading one large file
 
 
@@ -68,8 +68,9 @@ class MemberCheck:
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
 
-    def check(self, path: Path, before: str, after: str, seconds: float = MOST_SECONDS) -> Checked:
-        """What `after` introduces and does not exist. Blocks for little more than `seconds` once it is warm."""
+    def check(self, path: Path, before: str, after: str, seconds: float | None = None) -> Checked:
+        """What `after` introduces and does not exist. Blocks for little more than `seconds` (3) once it is warm."""
+        seconds = seconds or MOST_SECONDS
         checked = Checked()
         late = ""
         with contextlib.suppress(SyntaxError):
@@ -78,8 +79,8 @@ class MemberCheck:
         try:
             self.warm()
             if not self._ready:
-                late = f"its start took over {_START_SECONDS:g} s"
-                self._answer(time.monotonic() + _START_SECONDS)
+                late = f"its start took over {START_SECONDS:g} s"
+                self._answer(time.monotonic() + START_SECONDS)
                 self._ready = True
             late = f"it took over {seconds:g} s"
             request = {"workspace": str(self._policy.workspace), "path": str(path), "before": before, "after": after}
@@ -136,4 +137,5 @@ class MemberCheck:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # nobody waits for a process that is slow to die
