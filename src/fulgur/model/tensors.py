@@ -81,7 +81,7 @@ def matrix_plans(config: ModelConfig) -> dict[str, MatrixPlan]:
     """How each kernel matrix is put together, in the order of use."""
     if config.n_experts:
         raise FulgurError(
-            f"{config.family}: a mixture of experts runs on a GPU only", hint="Open it with the runtime `cuda`."
+            f"{config.family}: a mixture of experts runs on a GPU only", hint='Open it with device = "cuda".'
         )
     plans: dict[str, MatrixPlan] = {}
     for i in range(config.n_layers):

@@ -148,3 +148,18 @@ def test_the_engine_over_the_loop_and_over_steps(driver: str, tmp_path: Path) ->
     rest = drive(plain, GenerateRequest([*prompt, *engine_tokens[:at], 9, 8, 7], SamplingParams(max_tokens=9 - at)))
     assert engine_tokens[at:] == rest[0] and reason == "length"
     model.close()
+
+
+def test_the_bench_of_what_the_host_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fulgur.bench import gpu as bench
+    from fulgur.bench.report import Report
+
+    monkeypatch.setattr(bench, "RUNS", 1)
+    model, report = opened("persistent"), Report("bench")
+    bench.write_tokenizer(tmp_path, model.vocab_size)
+    bench.measure(model, Tokenizer.from_folder(tmp_path), "small.int4", report, prompt=6, steps=3)
+    assert [row.name.rsplit(".", 2)[0] for row in report.rows] == [
+        "gpu.loop.tok_s", "gpu.engine.tok_s", "gpu.host.us", "gpu.stop.steps",
+    ]  # fmt: skip
+    assert report.value("gpu.loop.tok_s.small.int4") > 0
+    model.close()

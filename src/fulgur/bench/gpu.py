@@ -1,0 +1,113 @@
+"""`fulgur bench gpu`: the device's decode loop as the engine serves it, beside the bare loop.
+
+The difference of the two is what the host adds to a token: reading the ring, turning tokens into text, reporting them.
+Random weights, one stream, greedy, no speculation, medians of several runs. Which kernels take how long is measured by
+`python -m fulgur.kernels.gpu.bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from fulgur.bench.report import Report
+from fulgur.errors import UsageError
+
+if TYPE_CHECKING:
+    from fulgur.kernels.gpu.runtime import Runtime
+    from fulgur.text.tokenizer import Tokenizer
+
+PROMPT, STEPS, RUNS = 512, 448, 5
+HOST_MICROSECONDS = 20.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from fulgur.kernels.gpu.shapes import SHAPES
+
+    parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument("--weights", default="bf16", metavar="FORMAT", help="bf16, fp8 or int4")
+    parser.add_argument("--driver", default="persistent", choices=("persistent", "graph"))
+
+
+def run(args: argparse.Namespace) -> Report:
+    from fulgur.kernels.gpu.open import usable
+    from fulgur.kernels.gpu.runtime import open_random
+    from fulgur.kernels.gpu.shapes import SHAPES
+    from fulgur.text.tokenizer import Tokenizer
+
+    if args.model not in SHAPES:
+        raise UsageError(f"--model: {args.model!r} is not one of {', '.join(SHAPES)}")
+    gpu = usable()
+    runtime = open_random(
+        SHAPES[args.model], weights=args.weights, kv_blocks=-(-(PROMPT + 2 * STEPS) // 64), driver=args.driver
+    )
+    report = Report("fulgur bench gpu")
+    report.machine["gpu"] = gpu.name
+    with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
+        write_tokenizer(Path(folder), runtime.vocab_size)
+        measure(runtime, Tokenizer.from_folder(Path(folder)), f"{args.model}.{args.weights}", report)
+    runtime.close()
+    return report
+
+
+def measure(
+    runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, *, prompt: int = PROMPT, steps: int = STEPS
+) -> None:
+    """The loop alone, the engine over it, and how many steps pass until a run has stopped."""
+    import numpy as np
+
+    from fulgur.engine.engine import Engine
+    from fulgur.engine.params import GenerateRequest, SamplingParams
+
+    tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, prompt).astype(np.int32)
+    table = np.arange(runtime.kv_blocks, dtype=np.int32)
+    rows = np.arange(prompt, dtype=np.int32)
+    (token,) = runtime.step(tokens, rows, np.zeros(prompt, np.int32), table[None], rows[-1:])
+    alone, served, stopping = [], [], []
+    for _ in range(RUNS + 1):
+        start = perf_counter()
+        stream = runtime.stream(int(token), prompt, table, (), steps)
+        while not stream.ended:
+            stream.read()
+        alone.append((perf_counter() - start) / steps)
+        stream = runtime.stream(int(token), prompt, table, (), steps)
+        stream.read()
+        start = perf_counter()
+        stream.stop()
+        stopping.append(perf_counter() - start)
+        # The engine takes the prompt from its cache and the rest from the loop; an event for every token.
+        engine = Engine(runtime, tokenizer, max_draft=0)
+        request = GenerateRequest(tokens.tolist(), SamplingParams(max_tokens=steps + 1, ignore_eos=True))
+        engine.submit(request)
+        told = 0
+        while not told:
+            told = sum(hasattr(event, "token") for event in engine.step())
+        start = perf_counter()
+        while engine.busy:
+            told += sum(hasattr(event, "token") for event in engine.step())
+        served.append((perf_counter() - start) / max(told - 1, 1))
+    bare, full = median(alone[1:]), median(served[1:])  # the first run warms up
+    report.add(f"gpu.loop.tok_s.{name}", 1 / bare, "tok/s")
+    report.add(f"gpu.engine.tok_s.{name}", 1 / full, "tok/s")
+    report.add(f"gpu.host.us.{name}", (full - bare) * 1e6, "µs a token", bar=HOST_MICROSECONDS, at_most=True)
+    report.add(f"gpu.stop.steps.{name}", median(stopping[1:]) / bare, "steps", bar=2.0, at_most=True)
+
+
+def write_tokenizer(folder: Path, vocab: int) -> None:
+    """Byte-level pieces of one to three letters, one for every id: text has to be made of them."""
+    from itertools import product
+
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = [letter for letter in letters if letter.isascii()]
+    pieces = letters + ["".join(word) for size in (2, 3) for word in product(plain, repeat=size)]
+    backend = Backend(models.BPE(vocab={piece: i for i, piece in enumerate(pieces[:vocab])}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.save(str(folder / "tokenizer.json"))

@@ -1,0 +1,107 @@
+"""Which device a model runs on: what is named is used or refused, what is not is chosen with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fulgur.engine import device as choosing
+from fulgur.engine.device import choose
+from fulgur.engine.load import EngineOptions, open_engine
+from fulgur.errors import FulgurError, UsageError
+from fulgur.kernels.gpu import device
+from fulgur.kernels.gpu import open as opening
+from fulgur.kernels.gpu.device import Gpu
+from fulgur.server.config import load
+
+GPU = Gpu("Fake H200", (9, 0), 132, 141 << 30, 227 << 10)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "survey", lambda: [GPU])
+    monkeypatch.setattr(opening, "usable", lambda index=0: GPU)
+
+
+@pytest.fixture
+def none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "LIBRARY", "libcuda-that-is-not-there.so.1")
+
+
+@pytest.fixture
+def big(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that counts as large."""
+    monkeypatch.setattr(choosing, "SMALL", 1000)
+    return model_folder
+
+
+def test_what_is_named(model_folder: Path) -> None:
+    assert choose(EngineOptions(model_folder, device="cpu")) == choosing.Choice(None, "asked for")
+    assert choose(EngineOptions(model_folder, device="cuda")).gpu == 0
+    assert choose(EngineOptions(model_folder, device="cuda:3")).gpu == 3
+    for wrong in ("gpu", "cuda:", "cuda:x", "CPU", "cuda:100"):
+        with pytest.raises(FulgurError, match="there is no device"):
+            choose(EngineOptions(model_folder, device=wrong))
+    with pytest.raises(FulgurError, match="threads is for the CPU"):
+        choose(EngineOptions(model_folder, threads=2, device="cuda"))
+    with pytest.raises(FulgurError, match="reference runtime is for the CPU"):
+        choose(EngineOptions(model_folder, runtime="reference", device="cuda"))
+
+
+def test_a_gpu_that_is_named_and_not_there(model_folder: Path, none: None) -> None:
+    with pytest.raises(FulgurError, match="no NVIDIA driver"):
+        open_engine(EngineOptions(model_folder, device="cuda"))
+
+
+def test_chosen_by_model_and_machine(model_folder: Path, big: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(EngineOptions(big)).gpu == 0
+    for options, reason in (
+        (EngineOptions(big, threads=1), "threads were asked for"),
+        (EngineOptions(big, runtime="reference"), "reference runtime"),
+        (EngineOptions(big / "model.gguf"), "GGUF"),
+    ):
+        choice = choose(options)
+        assert choice.gpu is None and reason in choice.reason
+    monkeypatch.setattr(opening, "usable", lambda index=0: Gpu("tiny", (9, 0), 8, 1000, 99 << 10))
+    assert "the weights need" in choose(EngineOptions(big)).reason
+    monkeypatch.setattr(choosing, "SMALL", 1 << 30)
+    assert "few enough" in choose(EngineOptions(model_folder)).reason
+
+
+def test_without_a_gpu_the_reason_is_told(big: Path, none: None) -> None:
+    engine, info = open_engine(EngineOptions(big, kv_tokens=1024))
+    assert info.runtime == "native" and "no NVIDIA driver" in info.reason
+    engine.close()
+
+
+def test_experts_need_one(tmp_path: Path, none: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fulgur.kernels.gpu.shapes import SMALL
+
+    config = SMALL["qwen3_moe"]
+    experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 136, "model_type": "qwen3_moe"}
+    (tmp_path / "config.json").write_text(json.dumps({**config.to_json(), **experts}))
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(FulgurError, match="a mixture of experts runs on a GPU only, and none can be used: no NVIDIA"):
+        choose(EngineOptions(tmp_path))
+
+
+def test_the_server_reads_it_and_refuses_what_there_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('[models.a]\nbackend = "local"\npath = "x"\ndevice = "cuda:1"\n')
+    assert load(file).models["a"].device == "cuda:1"
+    file.write_text('[models.a]\nbackend = "local"\npath = "x"\ndevice = "gpu"\n')
+    with pytest.raises(UsageError, match=r"models.a.device: there is no device 'gpu'"):
+        load(file)
+
+
+def test_serve_names_it_for_every_local_model() -> None:
+    from fulgur.server.config import Model, ServerConfig
+    from fulgur.ui.commands.serve import _set_device
+
+    config = ServerConfig(models={"a": Model(backend="local", path="x"), "b": Model(backend="scripted")})
+    _set_device(config, "cpu")
+    assert [model.device for model in config.models.values()] == ["cpu", "auto"]
+    with pytest.raises(FulgurError, match="no device"):
+        _set_device(config, "tpu")
