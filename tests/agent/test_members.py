@@ -140,6 +140,7 @@ FINE = {
     "one of two": "import random\nfrom helper import Store\ndef f(o):\n    x = Store(1)\n    if random.random() > 0.5:\n        x = o\n    return x.whatever",
     "none at first": "from helper import Store\nclass A:\n    def __init__(self):\n        self.s = None\n    def f(self):\n        self.s = Store(1)\n        return self.s.size",
     "dataclass": "from helper import Point\nPoint(x=1, y=2).x\nPoint(1, 2).y\nPoint.__dataclass_fields__",
+    "dataclass with its own start": "import dataclasses\n\n\n@dataclasses.dataclass\nclass A:\n    x: int\n\n    def __init__(self, text, *, deep=False):\n        self.x = 1\n\n\nA('a', deep=True).x",
     "replaced": "import dataclasses\nfrom helper import Point\ndataclasses.replace(Point(1), y=3).x",
     "named tuple": "from helper import Pair\nPair(left=1, right=2)._replace(left=2).right\nPair(1, 2).count(1)",
     "collections' named tuple": "from collections import namedtuple\nP = namedtuple('P', 'x y')\nP(x=1, y=2).x",

@@ -23,7 +23,7 @@ from jedi.plugins import plugin_manager
 
 from fulgur.agent.members.evidence import Evidence
 from fulgur.agent.members.introduced import Attribute, Call, Import, Item
-from fulgur.agent.members.known import closed, has_member, is_none, members, plain_function, running
+from fulgur.agent.members.known import closed, decorators, has_member, is_none, members, plain_function, running
 from fulgur.agent.members.problem import Problem
 from fulgur.agent.members.watch import TookTooLong, Watch
 
@@ -195,7 +195,12 @@ def _made_otherwise(cls: Any) -> bool:
     if set(names) & {"Enum", "NamedTuple", "TypedDict", "Protocol", "tuple", "BaseModel", "Structure"}:
         return True
     own = [each for each in cls.py__mro__() if not each.is_compiled() and not each.get_root_context().is_stub()]
-    return any("def __new__" in each.tree_node.get_code() for each in own)
+    # jedi takes the fields of a dataclass for its parameters even where it has an `__init__` of its own.
+    code = [each.tree_node.get_code() for each in own if each.tree_node is not None]
+    return any("def __new__" in text for text in code) or (
+        any(decorators(each.tree_node) for each in own if each.tree_node is not None)
+        and any("def __init__" in text for text in code)
+    )
 
 
 @dataclass(frozen=True)
