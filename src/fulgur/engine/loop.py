@@ -19,6 +19,7 @@ from fulgur.engine.runtime import Runtime, StreamingRuntime, TokenStream
 from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import StepCost
 
+WORTH = 4  # tokens of a draft for which the loop is left: to stop and start it costs a part of a step
 ROOM = 512  # tokens a run may make: more would take blocks from cached prefixes long before they are needed
 
 
@@ -66,7 +67,7 @@ class DeviceLoop:
             self.leave(events)
         elif sequence.speculator is not None:
             limit = min(sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
-            if sequence.speculator.draft(limit, 0):
+            if len(sequence.speculator.draft(limit, 0)) >= WORTH:
                 self.leave(events)
 
     def leave(self, events: list[Event] | None) -> Sequence:

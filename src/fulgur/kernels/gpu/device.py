@@ -68,8 +68,8 @@ def survey() -> list[Gpu]:
         call("cuDeviceTotalMem_v2", ctypes.byref(size), device)
         values = {}
         for key in (_MULTIPROCESSORS, _MEMORY_KHZ, _BUS_BITS, _L2, _MAJOR, _MINOR, _COOPERATIVE, _SHARED):
-            call("cuDeviceGetAttribute", ctypes.byref(number), key, device)
-            values[key] = number.value
+            # One that a newer driver no longer knows is 0: only what is shown depends on clock, bus and cache.
+            values[key] = 0 if cuda.cuDeviceGetAttribute(ctypes.byref(number), key, device) else number.value
         found.append(
             Gpu(
                 name.value.decode(errors="replace"),

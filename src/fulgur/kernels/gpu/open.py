@@ -55,11 +55,11 @@ def open_folder(
     *,
     bits: int | None = None,
     kv_tokens: int | None = None,
-    driver: str = "persistent",
+    driver: str | None = None,
     index: int = 0,
 ) -> Runtime:
     """`bits` 4, 8 or 16 are int4, fp8 and bf16; None keeps what is stored. `kv_tokens` None: as many as are of use and
-    fit into the memory that is free once the weights are there."""
+    fit into the memory that is free once the weights are there. `driver` None: persistent, where the GPU can."""
     if bits is not None and bits not in BITS:
         raise FulgurError(f"{bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
     config = check_folder(folder)
@@ -72,6 +72,7 @@ def open_folder(
     weights = from_folder(folder, plan, "cuda")
     torch.cuda.empty_cache()  # what packing needed
     blocks = kv_blocks(plan, kv_tokens, torch.cuda.mem_get_info()[0])
+    driver = driver or ("persistent" if gpu.cooperative else "graph")
     return Runtime(weights, kv_blocks=blocks, driver=driver, gpu=gpu)
 
 

@@ -70,7 +70,8 @@ class Runtime:
         self.weights, self.config, self.kv_blocks = weights, weights.plan.config, kv_blocks
         c = self.config
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
-        self.driver, self.isa, self.threads = driver, f"{self.gpu.name}, {driver}", 1
+        self.driver, self.threads = driver, 1
+        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}"
         self._stream = torch.cuda.Stream()
         wide = weights.plan
         narrow = Plan(**{**wide.__dict__, "rows": 1})
