@@ -2,30 +2,28 @@
 //
 // A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works through its
 // keys 64 at a time with a running maximum and sum. Scores are matrix products (16 keys x 8 queries an instruction;
-// queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in two along the dimensions; values are
-// added up by HEAD_DIM / 8 lanes a key in fp32. Keys and values of this step's own rows are not in the cache yet: whoever
-// needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that ends at
-// the row itself stores them. The last unit of a (row, head) to finish adds the splits up in ascending order.
+// queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in four along the dimensions; so are the values
+// (8 dimensions a warp, the shares rounded to bf16). Keys and values of this step's own rows are not in the cache yet:
+// whoever needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that
+// ends at the row itself stores them. The last unit of a (row, head) to finish adds the splits up in ascending order.
 #pragma once
 #include "common.cuh"
 
-// Two halves of the CTA add up the values of half of the query heads each: their sums stay in registers.
-constexpr int HALF_WARPS = WARPS / 2, HALF_GROUP = (GROUP + 1) / 2;
-constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = HALF_WARPS * 32 / LANES_PER_KEY;
+constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
+constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;      // in tiles of 8
 
 struct AttentionScratch {
   alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last
-  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];
+  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];       // of this step's rows
+  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];       // of the block at hand; the 8 spread rows over banks
+  alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
   float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by part of the dimensions
-  float score[GROUP][KV_BLOCK];
-  float peak[GROUP], total[GROUP], shrink[GROUP];
-  alignas(16) float sum[HALF_WARPS][GROUP][HEAD_DIM];
+  float peak[QUERY_TILES * 8], total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
-static_assert(2 * GROUP * MAX_SPLITS * 4 <= ATTENTION_BYTES, "the shares of all splits fit the scratch");
 
 // The length of a split is a power of two: its logarithm.
 __device__ __forceinline__ int split_bits(int position) {
@@ -104,41 +102,33 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
-// The sums of all splits of one (row, head), in ascending order. What is read lies in L2: all of it is asked for at once.
-__device__ inline void join_splits(const Args& args, char* area, int row, int head, int splits, const float* partial) {
-  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 8;
-  float* peak = (float*)area;                                // [GROUP][MAX_SPLITS], then the totals
-  float* total = peak + GROUP * MAX_SPLITS;
+// The sums of all splits of one (row, head), in ascending order. What is read lies in L2: much of it is asked for at once.
+__device__ inline void join_splits(const Args& args, int row, int head, int splits, const float* partial) {
+  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 8, PAIRS = HEAD_DIM / 2;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < GROUP * MAX_SPLITS; i += THREADS) {
-    int g = i / MAX_SPLITS, j = i % MAX_SPLITS;
-    if (j >= splits) continue;
-    const float* from = partial + j * NEXT + g * (HEAD_DIM + 2) + HEAD_DIM;
-    peak[g * MAX_SPLITS + j] = load(from);
-    total[g * MAX_SPLITS + j] = load(from + 1);
-  }
-  __syncthreads();
-#pragma unroll 1
-  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
-    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
-    const float *from = partial + g * (HEAD_DIM + 2) + dim, *peaks = peak + g * MAX_SPLITS, *totals = total + g * MAX_SPLITS;
-    float most = -INF, all = 0, sum = 0;
-#pragma unroll 1
-    for (int j = 0; j < splits; ++j) most = fmaxf(most, peaks[j]);
+  for (int i = threadIdx.x; i < GROUP * PAIRS; i += THREADS) {
+    const float* from = partial + i / PAIRS * (HEAD_DIM + 2);
+    float peak = -INF, total = 0, a = 0, b = 0;
 #pragma unroll 1
     for (int begin = 0; begin < splits; begin += ONCE) {
-      float value[ONCE];
-#pragma unroll
-      for (int j = 0; j < ONCE; ++j) value[j] = begin + j < splits ? load(from + (begin + j) * NEXT) : 0.f;
+      float2 value[ONCE], scale[ONCE];      // scale: the split's maximum and sum
 #pragma unroll
       for (int j = 0; j < ONCE; ++j) {
-        if (begin + j >= splits) break;
-        float shrink = power2(peaks[begin + j] - most);
-        all += shrink * totals[begin + j];
-        sum += shrink * value[j];
+        bool there = begin + j < splits;
+        value[j] = there ? load2(from + (begin + j) * NEXT + i % PAIRS * 2) : make_float2(0, 0);
+        scale[j] = there ? load2(from + (begin + j) * NEXT + HEAD_DIM) : make_float2(-INF, 0);
+      }
+#pragma unroll
+      for (int j = 0; j < ONCE; ++j) {
+        float top = fmaxf(peak, scale[j].x), keep = power2(peak - top), share = power2(scale[j].x - top);
+        total = total * keep + share * scale[j].y;
+        a = a * keep + share * value[j].x;
+        b = b * keep + share * value[j].y;
+        peak = top;
       }
     }
-    args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(quotient(sum, all));
+    u32* to = (u32*)(args.attended + (long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM);
+    to[i] = pack_bf16(quotient(a, total), quotient(b, total));
   }
   __syncthreads();
 }
@@ -151,8 +141,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   int begin = split << bits, end = min(begin + (1 << bits), position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
-  const int lane = threadIdx.x & 31, half = warp / HALF_WARPS, part = threadIdx.x % LANES_PER_KEY;   // which 8 dimensions
-  const int key0 = threadIdx.x % (HALF_WARPS * 32) / LANES_PER_KEY;
+  const int lane = threadIdx.x & 31, part = threadIdx.x % LANES_PER_KEY, key0 = threadIdx.x / LANES_PER_KEY;
   // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
@@ -204,19 +193,18 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
     *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
-  float acc[HALF_GROUP][8];
+  float acc[DIMS_PER_WARP][4];      // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
 #pragma unroll
-  for (int g = 0; g < HALF_GROUP; ++g)
+  for (int d = 0; d < DIMS_PER_WARP; ++d)
 #pragma unroll
-    for (int i = 0; i < 8; ++i) acc[g][i] = 0;
+    for (int i = 0; i < 4; ++i) acc[d][i] = 0;
 #pragma unroll 1
   for (int block = begin; block < end; block += KV_BLOCK) {
-    if (block + KV_BLOCK > first) {
 #pragma unroll
-      for (int p = 0; p < KEY_PASSES; ++p) {
-        int at = block + p * KEYS_AT_ONCE + key0;
-        if (at >= first && at < end && at < block + KV_BLOCK) v[p] = *(uint4*)(s.value[at - first] + part * 8);
-      }
+    for (int p = 0; p < KEY_PASSES; ++p) {
+      int j = p * KEYS_AT_ONCE + key0, at = block + j;
+      if (at >= first && at < end) v[p] = *(uint4*)(s.value[at - first] + part * 8);
+      if (j < KV_BLOCK) *(uint4*)(s.values[j] + part * 8) = v[p];
     }
     if (slab < SLABS) {
       float dots[QUERY_TILES][4];
@@ -256,10 +244,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       a = block + lane < end ? a * scale : -INF;
       b = block + lane + 32 < end ? b * scale : -INF;
       float peak = fmaxf(old, warp_max(fmaxf(a, b)));
-      a = power2(a - peak);
-      b = power2(b - peak);
-      s.score[g][lane] = a;
-      s.score[g][lane + 32] = b;
+      u32 pair = pack_bf16(power2(a - peak), power2(b - peak));      // the sum is of the rounded shares too
+      a = low(pair);
+      b = high(pair);
+      s.share[g][lane] = (bf16)pair;
+      s.share[g][lane + 32] = (bf16)(pair >> 16);
       float total = warp_sum(a + b);
       if (lane == 0) {
         float shrink = power2(old - peak);
@@ -270,23 +259,24 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     __syncthreads();
 #pragma unroll
-    for (int g = 0; g < HALF_GROUP; ++g) {
-      int mine = min(half * HALF_GROUP + g, GROUP - 1);
-      float shrink = s.shrink[mine];
+    for (int d = 0; d < DIMS_PER_WARP; ++d) {
+      int dims = warp + d * WARPS;
+      if (dims >= DIM_TILES) break;
+      constexpr bool SECOND = QUERY_TILES > 1;      // queries 8 to 15
+      acc[d][0] *= s.shrink[r];
+      acc[d][1] *= s.shrink[r];
+      if (SECOND) acc[d][2] *= s.shrink[8 + r], acc[d][3] *= s.shrink[8 + r];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) acc[g][i] *= shrink;
+      for (int keys = 0; keys < KV_BLOCK; keys += 32) {
+        u32 m[4];
+        load_transposed(m, shared_address(s.values[keys + lane] + dims * 8));
 #pragma unroll
-      for (int p = 0; p < KEY_PASSES; ++p) {
-        int j = p * KEYS_AT_ONCE + key0;
-        float w = j < KV_BLOCK ? s.score[mine][j] : 0.f;
-        acc[g][0] = fmaf(w, low(v[p].x), acc[g][0]);
-        acc[g][1] = fmaf(w, high(v[p].x), acc[g][1]);
-        acc[g][2] = fmaf(w, low(v[p].y), acc[g][2]);
-        acc[g][3] = fmaf(w, high(v[p].y), acc[g][3]);
-        acc[g][4] = fmaf(w, low(v[p].z), acc[g][4]);
-        acc[g][5] = fmaf(w, high(v[p].z), acc[g][5]);
-        acc[g][6] = fmaf(w, low(v[p].w), acc[g][6]);
-        acc[g][7] = fmaf(w, high(v[p].w), acc[g][7]);
+        for (int i = 0; i < 2; ++i) {
+          const bf16* share = s.share[r] + keys + 16 * i + 2 * t;
+          const bf16* other = s.share[SECOND ? 8 + r : r] + keys + 16 * i + 2 * t;
+          mma(acc[d], *(const u32*)share, SECOND ? *(const u32*)other : 0, *(const u32*)(share + 8),
+              SECOND ? *(const u32*)(other + 8) : 0, m[2 * i], m[2 * i + 1]);
+        }
       }
     }
     if (block + KV_BLOCK < end) {
@@ -294,35 +284,23 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       __syncthreads();
     }
   }
-#pragma unroll
-  for (int g = 0; g < HALF_GROUP; ++g) {
-    int mine = half * HALF_GROUP + g;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-#pragma unroll
-      for (int step = LANES_PER_KEY; step < 32; step <<= 1) acc[g][i] += __shfl_xor_sync(~0u, acc[g][i], step);
-      if (lane < LANES_PER_KEY && mine < GROUP) s.sum[warp % HALF_WARPS][mine][part * 8 + i] = acc[g][i];
-    }
-  }
-  __syncthreads();
   mark(args, shared, SOFTMAX);
   float* partial = args.partial + ((long long)row * KV_HEADS + head) * MAX_SPLITS * GROUP * (HEAD_DIM + 2);
   float* out = partial + (long long)split * GROUP * (HEAD_DIM + 2);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < GROUP * HEAD_DIM; i += THREADS) {
-    int g = i / HEAD_DIM, dim = i % HEAD_DIM;
-    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < HALF_WARPS; ++w) sum += s.sum[w][g][dim];
-    if (splits == 1)
-      args.attended[(long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM + i] = to_bf16(quotient(sum, s.total[g]));
-    else
-      out[g * (HEAD_DIM + 2) + dim] = sum;
-    if (splits > 1 && dim == 0) {
-      out[g * (HEAD_DIM + 2) + HEAD_DIM] = s.peak[g];
-      out[g * (HEAD_DIM + 2) + HEAD_DIM + 1] = s.total[g];
+  for (int d = 0; d < DIMS_PER_WARP; ++d)
+#pragma unroll
+    for (int i = 0; i < QUERY_TILES; ++i) {
+      int g = 8 * i + r, dim = (warp + d * WARPS) * 8 + 2 * t;
+      if (g >= GROUP || dim >= HEAD_DIM) continue;
+      if (splits == 1)
+        *(u32*)(args.attended + (long long)row * (O::COPY_BLOCKS * BLOCK) + (head * GROUP + g) * HEAD_DIM + dim) =
+            pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g]));
+      else
+        *(float2*)(out + g * (HEAD_DIM + 2) + dim) = make_float2(acc[d][2 * i], acc[d][2 * i + 1]);
     }
-  }
+  if (splits > 1 && threadIdx.x < GROUP)
+    *(float2*)(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM) = make_float2(s.peak[threadIdx.x], s.total[threadIdx.x]);
   __syncthreads();
   if (splits == 1) return;
   if (threadIdx.x == 0) {
@@ -332,7 +310,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   }
   __syncthreads();
   mark(args, shared, PARTIAL);
-  if (shared.last) join_splits(args, area, row, head, splits, partial);
+  if (shared.last) join_splits(args, row, head, splits, partial);
 }
 
 // Every unit of this CTA; `finished()` is called by all threads once for each (row, kv head) that this CTA completed.

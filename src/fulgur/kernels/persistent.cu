@@ -2,8 +2,8 @@
 //
 // All CTAs walk through the same phases; a grid barrier stands between a phase and the next that reads it. The weight stream
 // runs ahead across barriers. An arrival comes as soon as a phase's stores are done, the wait as late as possible: norm
-// weights, keys and values of the next attention and, while experts are unknown, the next layer's weights are drawn
-// in between.
+// weights and keys and values of the next attention are drawn in between. With experts, attention leaves the memory idle (only o
+// can be drawn then): the next layer's projections go to L2 meanwhile.
 #include "phases.cuh"
 
 struct Grid {
@@ -90,6 +90,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
     mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
                        : s.phase == Gate_up::ID ? GATE_UP : ROUTER);
     if (starts) {
+#if EXPERTS
+      prefetch_next_layer(args, layer);
+#endif
       grid.wait_all();
       mark(args, shared, WAIT_ATTENTION);
       attention(args, shared, area, layer, [&] {
@@ -97,9 +100,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
       });
       mark(args, shared, JOIN);
     }
-#if EXPERTS
-    if (s.phase == Router::ID) prefetch_next_layer(args, layer);
-#endif
     if (s.phase == Down::ID) {
       s = SHAPES[++layer == LAYERS ? Head::ID : Qkv::ID];
     } else if (!ends) {

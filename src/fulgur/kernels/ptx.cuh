@@ -37,6 +37,7 @@ __device__ __forceinline__ float quotient(float a, float b) {
 
 // Activations are written by other SMs during the launch: they are read through L2, never from a stale L1 line.
 __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }
+__device__ __forceinline__ float2 load2(const float* p) { return __ldcg((const float2*)p); }
 __device__ __forceinline__ float4 load4(const float* p) { return __ldcg((const float4*)p); }
 __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const uint4*)p); }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
@@ -101,6 +102,14 @@ __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// Four 8 x 8 matrices, transposed: lane i gives the address of row i % 8 of matrix i / 8, and gets rows 2 t and 2 t + 1 of
+// column i / 4 of each.
+__device__ __forceinline__ void load_transposed(u32 (&m)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(row)
+               : "memory");
 }
 __device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   u32 r;

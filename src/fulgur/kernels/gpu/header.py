@@ -49,8 +49,9 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     record = _up(8 + 8 * WARPS + 4 * (5 * rows + 8) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
-    scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 4 * group * (KV_BLOCK + 3)
-    attention = _up(4 * group * c.head_dim * WARPS // 2 + keys + scores + 64)
+    tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
+    scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 12 * queries
+    attention = _up(tile + keys + scores + 64)
     area = _up(rows * operand_stride(plan))
     if driver == "persistent":
         area = max(area, attention)

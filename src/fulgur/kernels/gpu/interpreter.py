@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fulgur.kernels.gpu.header import norm_stride
 from fulgur.kernels.gpu.pack import unpack
-from fulgur.kernels.gpu.plan import Matrix, Phase, missing_barriers
+from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Phase, missing_barriers
 from fulgur.kernels.gpu.weights import GpuWeights
 from fulgur.kernels.reference import rms_norm, rotate, silu
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
@@ -110,22 +110,31 @@ class Interpreter:
         return {"kv": self.cache, "attended": self._round(np.stack(rows).reshape(n, -1))}
 
     def _attend(self, layer: int, q: Float, position: int) -> Float:
-        """Split softmax: each split keeps its maximum and sum, the splits are added in ascending order."""
+        """Split softmax: a split goes block by block with a running maximum and sum, its shares rounded to bf16; the
+        splits are added in ascending order."""
         c, length = self.config, self.plan.split_length(position)
         grouped = self._round(q).reshape(c.n_kv_heads, -1, c.head_dim) * np.float32(c.head_dim**-0.5)
         peaks, totals, sums = [], [], []
         for begin in range(0, position + 1, length):
-            keys, values = self.cache[layer, :, begin : min(begin + length, position + 1)]
-            scores = np.einsum("hgd,thd->hgt", grouped, keys)
-            peaks.append(scores.max(axis=2))
-            weight = np.exp(scores - peaks[-1][:, :, None])
-            totals.append(weight.sum(axis=2))
-            sums.append(np.einsum("hgt,thd->hgd", weight, values))
-        peak = np.max(peaks, axis=0)
-        shrink = [np.exp(p - peak) for p in peaks]
+            shape = grouped.shape
+            peak, total, out = np.full(shape[:2], -np.inf, np.float32), np.zeros(shape[:2], np.float32), np.zeros(shape)
+            for block in range(begin, min(begin + length, position + 1), KV_BLOCK):
+                keys, values = self.cache[layer, :, block : min(block + KV_BLOCK, position + 1)]
+                scores = np.einsum("hgd,thd->hgt", grouped, keys)
+                top = np.maximum(peak, scores.max(axis=2))
+                weight = self._round(np.exp(scores - top[:, :, None]))
+                keep = np.exp(peak - top)
+                total = total * keep + weight.sum(axis=2)
+                out = out * keep[:, :, None] + np.einsum("hgt,thd->hgd", weight, values)
+                peak = top
+            peaks.append(peak)
+            totals.append(total)
+            sums.append(out.astype(np.float32))
+        highest = np.max(peaks, axis=0)
+        shrink = [np.exp(p - highest) for p in peaks]
         total = sum(s * t for s, t in zip(shrink, totals, strict=True))
-        out: Float = sum(s[:, :, None] * v for s, v in zip(shrink, sums, strict=True)) / total[:, :, None]  # type: ignore[index]
-        return out.reshape(c.n_heads, c.head_dim)
+        joined: Float = sum(s[:, :, None] * v for s, v in zip(shrink, sums, strict=True)) / total[:, :, None]  # type: ignore[index]
+        return joined.reshape(c.n_heads, c.head_dim)
 
     def _o(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         return {"x": b["x"] + self._product(phase, b["attended"])[0]}

@@ -28,6 +28,8 @@ typedef unsigned long long u64;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct alignas(8) uint2 { u32 x, y; };
+struct alignas(8) float2 { float x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
@@ -138,6 +140,7 @@ inline float from_half(u32 h) {
 inline float power2(float v) { return exp2f(v); }
 inline float quotient(float a, float b) { return a / b; }
 inline float load(const float* p) { return *p; }
+inline float2 load2(const float* p) { return *(const float2*)p; }
 inline float4 load4(const float* p) { return *(const float4*)p; }
 inline uint4 load16(const void* p) { return *(const uint4*)p; }
 inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
@@ -185,6 +188,19 @@ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
       sum += half_of(slot[g * 4 + owner][bottom + 2 * late], k & 1) * half_of(slot[column * 4 + owner][4 + late], k & 1);
     }
     c[i] += sum;
+  }
+  f->parity ^= 1;
+}
+inline void load_transposed(u32 (&m)[4], u32 row) {
+  emu::Fiber* f = emu::current;
+  int lane = f->thread.x & 31, p = f->parity;
+  f->warp->slot[p][lane][0] = row;
+  emu::meet(f->warp->gate);
+  for (int i = 0; i < 4; ++i) {
+    auto at = [&](int r) {
+      return (u32)((const bf16*)(f->cta->base + f->warp->slot[p][8 * i + 2 * (lane & 3) + r][0]))[lane >> 2];
+    };
+    m[i] = at(0) | at(1) << 16;
   }
   f->parity ^= 1;
 }
