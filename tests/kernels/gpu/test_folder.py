@@ -13,6 +13,7 @@ import emulated_gpu
 import numpy as np
 import pytest
 import torch
+from plain_tokenizer import tokenizer
 from safetensors.torch import save_file
 
 from fulgur.engine.load import EngineOptions, open_engine
@@ -127,8 +128,6 @@ def test_what_the_gpu_does_not_read(tmp_path: Path) -> None:
 def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """All of it as on a GPU, with the emulator in its place: chosen by name, sized by its memory, generating."""
     write(tmp_path)
-    from test_stream import tokenizer
-
     tokenizer(tmp_path, CONFIG.vocab_size)
     emulated_gpu.install(monkeypatch, folder)
     monkeypatch.setattr(opening, "usable", lambda _: emulated_gpu.GPU)

@@ -7,8 +7,7 @@ from pathlib import Path
 import emulated_gpu
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from plain_tokenizer import tokenizer
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Event, Finished, Steered, Token
@@ -95,16 +94,6 @@ def test_the_ring_goes_round_and_a_silent_device_is_an_error() -> None:
     silent = TokenStream(Mailbox(), ring, 8, lambda: False, lambda: None, None)
     with pytest.raises(FulgurError, match="without a result"):
         silent.read()
-
-
-def tokenizer(folder: Path, vocab: int) -> Tokenizer:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*letters, *(f"{a}{b}" for a in letters for b in letters)][:vocab]
-    backend = Backend(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.save(str(folder / "tokenizer.json"))
-    return Tokenizer.from_folder(folder)
 
 
 def drive(engine: Engine, request: GenerateRequest, steer_at: int = 0) -> tuple[list[int], str | None, str]:
