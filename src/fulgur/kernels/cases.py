@@ -140,7 +140,7 @@ def _linear(
         _native.op_linear(arranged[isa], kind, q, scale, correction, out, index)
         return out if index is None else np.concatenate([out, index[:, None].astype(np.float32)], axis=1)
 
-    name = f"linear_{kind}.int{bits}.g{group}.{rows}x{cols}.m{m}.t{threads}"
+    name = f"linear_{kind}.int{bits}.g{group}.{rows}x{cols}.m{m}{f'.t{threads}' if threads > 1 else ''}"
     return Case(name, run, expected.astype(np.float32), tolerance, macs=m * rows * cols)
 
 
