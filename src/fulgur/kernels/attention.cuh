@@ -5,9 +5,9 @@
 // queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in four along the dimensions; so are the values
 // (8 dimensions a warp, the shares rounded to bf16). Keys and values of this step's own rows are not in the cache yet:
 // whoever needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that
-// ends at the row itself stores them. The last unit of a (row, head) to finish adds the splits up in ascending order.
+// ends at the row itself stores them. The units of a (row, head) then add the splits up in ascending order.
 #pragma once
-#include "common.cuh"
+#include "exchange.cuh"
 
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
@@ -35,8 +35,8 @@ static_assert(KV_BLOCK == 1 << 6, "the shortest split is a block");
 
 // One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, first, second)` gets values i, i + half.
 template <class Put>
-__device__ __forceinline__ void project(const Args& args, int layer, int row, int head, int position, const float* norm,
-                                        bool turn, Put put) {
+__device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, int row, int head, int position,
+                                        const float* norm, bool turn, Put put) {
   constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF + 31) / 32;
   int lane = threadIdx.x & 31;
   float a[PAIRS], b[PAIRS], sum = 0;
@@ -47,9 +47,9 @@ __device__ __forceinline__ void project(const Args& args, int layer, int row, in
     if (i < HALF) {
 #pragma unroll
       for (int s = 0; s < Qkv::SPLIT; ++s) {
-        const float* from = args.qkv + ((long long)s * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + i;
-        a[j] += load(from);
-        b[j] += load(from + HALF);
+        const u64* from = args.qkv + (s * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + i;
+        a[j] += __uint_as_float(receive(from, epoch, args.state));
+        b[j] += __uint_as_float(receive(from + HALF, epoch, args.state));
       }
       if (QKV_BIAS) {
         const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM + i;
@@ -102,38 +102,46 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
-// The sums of all splits of one (row, head), in ascending order. What is read lies in L2: much of it is asked for at once.
-__device__ inline void join_splits(const Args& args, int row, int head, int splits, const float* partial) {
-  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 8, PAIRS = HEAD_DIM / 2;
+// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions.
+__device__ inline void join_splits(const Args& args, u32 epoch, int row, int head, int split, int splits, const u64* partial) {
+  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 4, PAIRS = HEAD_DIM / 2;
+  int upto = (split + 1) * (GROUP * PAIRS) / splits;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < GROUP * PAIRS; i += THREADS) {
-    const float* from = partial + i / PAIRS * (HEAD_DIM + 2);
+  for (int i = split * (GROUP * PAIRS) / splits + threadIdx.x; i < upto; i += THREADS) {
+    const u64* from = partial + i / PAIRS * (HEAD_DIM + 2);
     float peak = -INF, total = 0, a = 0, b = 0;
 #pragma unroll 1
     for (int begin = 0; begin < splits; begin += ONCE) {
-      float2 value[ONCE], scale[ONCE];      // scale: the split's maximum and sum
+      u64 value[ONCE][2], scale[ONCE][2];      // scale: the split's maximum and sum
+      const u64* at[ONCE];
 #pragma unroll
-      for (int j = 0; j < ONCE; ++j) {
-        bool there = begin + j < splits;
-        value[j] = there ? load2(from + (begin + j) * NEXT + i % PAIRS * 2) : make_float2(0, 0);
-        scale[j] = there ? load2(from + (begin + j) * NEXT + HEAD_DIM) : make_float2(-INF, 0);
+      for (int j = 0; j < ONCE; ++j) {         // behind the last: that one again, its weight is zero below
+        at[j] = from + min(begin + j, splits - 1) * NEXT;
+        load_words(value[j], at[j] + i % PAIRS * 2);
+        load_words(scale[j], at[j] + HEAD_DIM);
       }
 #pragma unroll
       for (int j = 0; j < ONCE; ++j) {
-        float top = fmaxf(peak, scale[j].x), keep = power2(peak - top), share = power2(scale[j].x - top);
-        total = total * keep + share * scale[j].y;
-        a = a * keep + share * value[j].x;
-        b = b * keep + share * value[j].y;
+        u32 spins = 0;
+        while (!(is_of(value[j][0], epoch) && is_of(value[j][1], epoch) && is_of(scale[j][0], epoch) && is_of(scale[j][1], epoch))) {
+          count_spin(spins, args.state);
+          load_words(value[j], at[j] + i % PAIRS * 2);
+          load_words(scale[j], at[j] + HEAD_DIM);
+        }
+        float own = begin + j < splits ? __uint_as_float((u32)scale[j][0]) : -INF;
+        float top = fmaxf(peak, own), keep = power2(peak - top), share = power2(own - top);
+        total = total * keep + share * __uint_as_float((u32)scale[j][1]);
+        a = a * keep + share * __uint_as_float((u32)value[j][0]);
+        b = b * keep + share * __uint_as_float((u32)value[j][1]);
         peak = top;
       }
     }
-    u32* to = (u32*)(args.attended + (long long)row * (O::COPY_BLOCKS * BLOCK) + head * GROUP * HEAD_DIM);
-    to[i] = pack_bf16(quotient(a, total), quotient(b, total));
+    send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + i, pack_bf16(quotient(a, total), quotient(b, total)),
+         epoch);
   }
-  __syncthreads();
 }
 
-__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, int row, int head, int split) {
+__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row, int head, int split) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
   int position = shared.position[row], first = shared.first[row], warp = threadIdx.x >> 5;
@@ -175,7 +183,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int at = query ? position : own + (task - GROUP) - (value ? fresh : 0), from = row - (position - at);
     int source = query ? head * GROUP + task : HEADS + head + (value ? KV_HEADS : 0);
     bf16* to = query ? s.q[task] : value ? s.value[at - first] : s.key[at - first];
-    project(args, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
+    project(args, epoch, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
             [&](int i, float a, float b) {
               to[i] = to_bf16(a);
               to[i + HEAD_DIM / 2] = to_bf16(b);
@@ -285,44 +293,37 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
   }
   mark(args, shared, SOFTMAX);
-  float* partial = args.partial + ((long long)row * KV_HEADS + head) * MAX_SPLITS * GROUP * (HEAD_DIM + 2);
-  float* out = partial + (long long)split * GROUP * (HEAD_DIM + 2);
+  u64* partial = args.partial + (row * KV_HEADS + head) * (MAX_SPLITS * GROUP * (HEAD_DIM + 2));
+  u64* out = partial + split * (GROUP * (HEAD_DIM + 2));
 #pragma unroll
   for (int d = 0; d < DIMS_PER_WARP; ++d)
 #pragma unroll
     for (int i = 0; i < QUERY_TILES; ++i) {
       int g = 8 * i + r, dim = (warp + d * WARPS) * 8 + 2 * t;
       if (g >= GROUP || dim >= HEAD_DIM) continue;
-      if (splits == 1)
-        *(u32*)(args.attended + (long long)row * (O::COPY_BLOCKS * BLOCK) + (head * GROUP + g) * HEAD_DIM + dim) =
-            pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g]));
-      else
-        *(float2*)(out + g * (HEAD_DIM + 2) + dim) = make_float2(acc[d][2 * i], acc[d][2 * i + 1]);
+      if (splits == 1) {
+        send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + ((head * GROUP + g) * HEAD_DIM + dim) / 2,
+             pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
+      } else {
+        send(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), epoch);
+        send(out + g * (HEAD_DIM + 2) + dim + 1, __float_as_uint(acc[d][2 * i + 1]), epoch);
+      }
     }
-  if (splits > 1 && threadIdx.x < GROUP)
-    *(float2*)(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM) = make_float2(s.peak[threadIdx.x], s.total[threadIdx.x]);
-  __syncthreads();
-  if (splits == 1) return;
-  if (threadIdx.x == 0) {
-    u32* counter = args.counters + 64 + row * KV_HEADS + head;
-    shared.last = add_acquire_release(counter, 1) + 1 == (u32)splits;
-    if (shared.last) *counter = 0;      // the next use is two barriers away
+  if (splits > 1 && threadIdx.x < GROUP) {
+    send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM, __float_as_uint(s.peak[threadIdx.x]), epoch);
+    send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[threadIdx.x]), epoch);
   }
+  if (splits > 1) join_splits(args, epoch, row, head, split, splits, partial);
   __syncthreads();
-  mark(args, shared, PARTIAL);
-  if (shared.last) join_splits(args, row, head, splits, partial);
 }
 
-// Every unit of this CTA; `finished()` is called by all threads once for each (row, kv head) that this CTA completed.
-template <class Finished>
-__device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, Finished finished) {
+__device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, u32 epoch) {
   int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
+#pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    int position = shared.position[row], splits = (position >> split_bits(position)) + 1;
-    for (; next < KV_HEADS * splits; next += CTAS) {
-      attention_unit(args, shared, area, layer, row, next % KV_HEADS, next / KV_HEADS);
-      if (splits == 1 || shared.last) finished();
-    }
-    next -= KV_HEADS * splits;
+    int position = shared.position[row], units = KV_HEADS * ((position >> split_bits(position)) + 1);
+#pragma unroll 1
+    for (; next < units; next += CTAS) attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS);
+    next -= units;
   }
 }

@@ -17,7 +17,8 @@ struct State {
   int done;                 // set by a stop token, the host's cancel flag or the last step; later steps do nothing
   int produced;             // tokens written to the ring in this run
   int stops;                // stop tokens in use
-  int error;                // a barrier that never completed
+  int error;                // a wait that never ended
+  int epoch;                // of layer 0 of the first step
   float sharpness;          // 1 / temperature, or 0 for the argmax
   u32 seed[2];              // of the draws, low half first
   int token[MAX_ROWS];
@@ -42,16 +43,17 @@ struct Args {
   const bf16* embed;        // [vocab, d]
   bf16* kv;                 // [layer][key, value][block][kv head][64][head_dim]
   const float* rope;        // [context][cos half, sin half]
-  float* x;                 // [rows][d]
-  float* qkv;               // [split][rows][QKV_ROWS]
-  float* partial;           // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
-  bf16* attended;           // [rows][O blocks * 128]
-  float* router;            // [split][rows][experts]
-  bf16* h;                  // [rows][DOWN blocks * 128]
+  // Words (exchange.cuh) of a float or of two bf16.
+  u64* x;                   // [after o, after down][rows][d]: the residual
+  u64* qkv;                 // [split][rows][QKV_ROWS]
+  u64* partial;             // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
+  u64* attended;            // [rows][O blocks * 64]
+  u64* router;              // [split][rows][experts]
+  u64* h;                   // [rows][DOWN blocks * 64]
   float* best;              // [cta][rows] value, then [cta][rows] index
   float* logits;            // [rows][vocab] or null
   const int* tables;        // [sequences][table_width]
-  u32* counters;            // 0: all, 32: heads, 64...: arrivals of one row's kv head
+  u32* counters;            // 0: arrivals at the barrier that ends a step
   State* state;
   Mailbox* mailbox;
   u64* marks;               // [cta][32] cycles spent in each part of a step; null unless built with PROFILE
@@ -70,7 +72,7 @@ __device__ __forceinline__ bf16 to_bf16(float v) { return (bf16)(pack_bf16(v, 0.
 __device__ __forceinline__ void await(const u32* counter, u32 goal, State* state) {
   u32 spins = 0;
   while ((int)(load_acquire(counter) - goal) < 0)
-    if (++spins > (1u << 26)) {
+    if (++spins > PATIENCE) {
       state->error = 1;
       __trap();
     }
@@ -89,12 +91,12 @@ __device__ __forceinline__ float warp_max(float v) {
 
 // Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
-constexpr int SLICE_ROUNDS = 16, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4 + 64;      // 64: the pair of the last row is read
+constexpr int SLICE_ROUNDS = 16, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4 + 128;     // the last row's pair is read; what follows stays aligned to 128
 struct Shared {
   u64 last_mark;
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
-  int done, last, produced;
+  int done, produced, epoch;
   float sharpness;
   u32 seed[2];
 #if EXPERTS
@@ -122,6 +124,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.rows = __ldcg(&state->rows);
     shared.done = __ldcg(&state->done);
     shared.produced = __ldcg(&state->produced);
+    shared.epoch = __ldcg(&state->epoch) + shared.produced * LAYERS;
     shared.sharpness = __ldcg(&state->sharpness);
     shared.seed[0] = __ldcg(&state->seed[0]);
     shared.seed[1] = __ldcg(&state->seed[1]);
@@ -133,8 +136,8 @@ __device__ inline void load_state(Shared& shared, const State* state) {
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
 // Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
-enum Part { WAIT_QKV, NORM_QKV, QKV, WAIT_ATTENTION, FETCH, PROJECT, SOFTMAX, PARTIAL, JOIN, WAIT_O, PROJECT_O, WAIT_FFN, NORM_FFN, ROUTER,
-            WAIT_ROUTE, ROUTE, GATE_UP, WAIT_DOWN, DOWN, WAIT_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
+enum Part { NORM_QKV, QKV, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTER, ROUTE, GATE_UP, COPY_DOWN, DOWN,
+            NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE
   if (threadIdx.x) return;

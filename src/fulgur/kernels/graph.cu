@@ -25,8 +25,9 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
   const int* tokens = args.layer ? nullptr : shared.token;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, rows_of(shared), [] {});
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Qkv));
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL,
+               shared.epoch + args.layer - 1, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv));
 }
 
 // All of its registers: sums of GROUP heads stay in them.
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __
   let_successor_start();
   wait_for_predecessor();
   load_state(shared, args.state);
-  if (!shared.done) attention(args, shared, area_of(memory), args.layer, [] {});
+  if (!shared.done) attention(args, shared, area_of(memory), args.layer, shared.epoch + args.layer);
 }
 
 KERNEL step_o(const __grid_constant__ Args args) {
@@ -44,8 +45,9 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::COPY_BLOCKS * BLOCK, rows_of(shared));
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(O));
+  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
+               shared.epoch + args.layer, args.state);
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(O));
 }
 
 #if EXPERTS
@@ -54,15 +56,16 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, rows_of(shared), [] {});
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Router));
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
+               shared.epoch + args.layer, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router));
 }
 #endif
 
 // The experts are not known before the router's kernel has ended: route, then open the stream.
 template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
-  route(args, shared, [&] {
+  route(args, shared, shared.epoch + args.layer, [&] {
     stream.open_one<M>(args, &shared, area_of(memory) + AREA_BYTES, args.layer, shared.rows);
   });
 #endif
@@ -74,8 +77,9 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   open_experts<Gate_up>(stream, args, shared, memory);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, rows_of(shared), [] {});
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Gate_up));
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
+               shared.epoch + args.layer, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up));
 }
 
 KERNEL step_down(const __grid_constant__ Args args) {
@@ -84,8 +88,9 @@ KERNEL step_down(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Down>(stream, args, shared, memory)) return;
   open_experts<Down>(stream, args, shared, memory);
-  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, rows_of(shared));
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Down));
+  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
+               shared.epoch + args.layer, args.state);
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Down));
 }
 
 KERNEL step_head(const __grid_constant__ Args args) {
@@ -93,8 +98,9 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, rows_of(shared), [] {});
-  phase(stream, args, shared, memory, rows_of(shared), SHAPE_OF(Head));
+  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL,
+               shared.epoch + LAYERS - 1, rows_of(shared));
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head));
 }
 
 // One CTA: the tokens, the ring, and the state of the next step.

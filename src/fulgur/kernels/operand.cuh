@@ -4,36 +4,38 @@
 // a lane's four 16-byte loads of a block are then contiguous over the four lanes that share a row, and rows are padded by
 // 64 bytes, so that no two lanes of a load phase meet in a bank.
 #pragma once
-#include "common.cuh"
+#include "exchange.cuh"
 
 __device__ __forceinline__ int operand_offset(int k) {   // k a multiple of 4
   return (k >> 7) * 256 + ((k >> 6) & 1) * 128 + ((k >> 3) & 1) * 64 + ((k >> 4) & 3) * 16 + (k & 7) * 2;
 }
 
-// A vector that is bf16 already (attended heads, SwiGLU's result): `stride` values a row, a multiple of 128.
-__device__ inline void operand_copy(char* operand, const bf16* from, int stride, int rows) {
-  int pieces = stride / 8;
+// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
+// the first `filled` are sent, the rest is padding that meets weights of zero.
+__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state) {
+#pragma unroll 1
   for (int row = 0; row < rows; ++row)
 #pragma unroll 1
-    for (int i = threadIdx.x; i < pieces; i += THREADS)
-      *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(i * 8)) = load16(from + (long long)row * stride + i * 8);
+    for (int k = threadIdx.x * 8; k < width; k += THREADS * 8) {
+      uint4 values = make_uint4(0, 0, 0, 0);
+      if (stretch == filled || k % stretch < filled) values = receive4(from + (row * width + k) / 2, epoch, state);
+      *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = values;
+    }
   __syncthreads();
 }
 
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
 
-// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. `tokens` not null: the rows are embeddings, and each CTA also writes its
-// share of them to the residual. The weights are read before the barrier, `ready` waits for it.
-template <class Ready>
+// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. `tokens` not null: the rows are their embeddings, otherwise they are received.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, const int* tokens,
-                                    int rows, Ready ready) {
+                                    const u64* x, u32 epoch, int rows) {
   float4 w[PER_THREAD];
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + threadIdx.x) * 4;
     w[i] = at < D_MODEL ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
   }
-  ready();
+#pragma unroll 1
   for (int row = 0; row < rows; ++row) {
     float4 v[PER_THREAD];
     float sum = 0;
@@ -45,9 +47,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         if (tokens) {
           uint2 e = *(const uint2*)(args.embed + (long long)tokens[row] * D_MODEL + at);
           v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
-          if (at / 4 % CTAS == (int)blockIdx.x) *(float4*)(args.x + row * D_MODEL + at) = v[i];
         } else {
-          v[i] = load4(args.x + row * D_MODEL + at);
+          uint4 bits = receive4(x + row * D_MODEL + at, epoch, args.state);
+          v[i] = make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w));
         }
       }
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;

@@ -5,40 +5,49 @@
 #include "linear.cuh"
 #include "router.cuh"
 
-// One matrix product of a step and its results to where the next phase reads them.
-__device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, const Shape& s) {
-  const bool residual = s.phase == O::ID || s.phase == Down::ID;
+// The residual in front of o (layer 0: the embedding) and of down.
+__device__ __forceinline__ float residual(const Args& args, const Shared& shared, bool before_o, int layer, u32 epoch, int row, int at) {
+  if (before_o && layer == 0) return low(args.embed[(long long)shared.token[row] * D_MODEL + at]);
+  return __uint_as_float(receive(args.x + ((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at, before_o ? epoch - 1 : epoch, args.state));
+}
+
+// One matrix product of a step, its results on their way to whoever reads them.
+__device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
+                                      const Shape& s) {
+  const bool adds = s.phase == O::ID || s.phase == Down::ID;
+  u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL);
   // The residual that a thread will add to is asked for before the product, where that is one value a thread.
   Share share(s, rows);
   const int units = share.last - share.first, mine = share.first * TILE + (int)threadIdx.x;
-  const bool early = residual && rows == 1 && units * TILE <= THREADS && units <= SLICE_ROUNDS * (WARPS >> s.kw_bits);
+  const bool early = adds && rows == 1 && units * TILE <= THREADS && units <= SLICE_ROUNDS * (WARPS >> s.kw_bits);
   float before = 0;
-  if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = load(args.x + mine);
+  if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = residual(args, shared, s.phase == O::ID, layer, epoch, 0, mine);
   Best best;
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
     const int which = unit / s.tiles, tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
     int at = tile * TILE + r;
-    if (residual) {
+    if (adds) {
       int row = s.row_units ? which : column;
-      float* x = args.x + row * D_MODEL + at;
-      if (at < D_MODEL) *x = (early ? before : load(x)) + sum;
+      if (at >= D_MODEL) return;
+      if (!early) before = residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
+      send(x + row * D_MODEL + at, __float_as_uint(before + sum), epoch);
     } else if (s.phase == Qkv::ID) {
-      if (at < QKV_ROWS) args.qkv[((long long)which * MAX_ROWS + column) * QKV_ROWS + at] = sum;
+      if (at < QKV_ROWS) send(args.qkv + (which * MAX_ROWS + column) * QKV_ROWS + at, __float_as_uint(sum), epoch);
 #if EXPERTS
     } else if (s.phase == Router::ID) {
-      if (at < EXPERTS) args.router[(which * MAX_ROWS + column) * EXPERTS + at] = sum;
+      if (at < EXPERTS) send(args.router + (which * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
 #endif
     } else if (s.phase == Gate_up::ID) {
-      // A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share.
+      // A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share. Two neighbours go out as one word.
       float value = quotient(sum, 1.f + exponential(-sum)) * pair;
       int row = column, to = tile * 8 + r;
-      if (to >= FFN) return;
 #if EXPERTS
       row = which / CHOSEN;
       value *= shared.share[row][which % CHOSEN];
       to += which % CHOSEN * (Down::COPY_BLOCKS * BLOCK);
 #endif
-      args.h[(long long)row * (Down::BLOCKS * BLOCK) + to] = to_bf16(value);
+      float neighbour = __shfl_xor_sync(0xffu << (threadIdx.x & 24), value, 1);
+      if (r % 2 == 0) send(args.h + (row * (Down::BLOCKS * BLOCK) + to) / 2, pack_bf16(value, neighbour), epoch);
     } else if (at < VOCAB) {
       if (args.logits) args.logits[(long long)column * VOCAB + at] = sum;
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
@@ -49,6 +58,8 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     store_candidates(args, memory, rows, best);
   }
 }
+
+constexpr int SENT_FFN = (FFN + 7) / 8 * 8;      // values of h that one expert (or all of it) sends
 
 __device__ __forceinline__ const float* norm_of(const Args& args, int layer, int at) {
   return args.norms + (long long)layer * NORM_STRIDE + at;

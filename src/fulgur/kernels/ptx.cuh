@@ -129,6 +129,20 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
+// 8 bytes that no other thread of the GPU ever sees half of.
+__device__ __forceinline__ void store_word(u64* to, u64 word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ __forceinline__ u64 load_word(const u64* from) {
+  u64 word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
+}
+constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
+
 __device__ __forceinline__ u64 cycles() {
   u64 now;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));

@@ -3,19 +3,19 @@
 // An expert's rank is the number of experts with a higher logit (or an equal one and a lower index): comparisons by several
 // threads an expert, no sorting. Shares are softmax probabilities, over the chosen ones if the model normalises them.
 #pragma once
-#include "common.cuh"
+#include "exchange.cuh"
 
 #if EXPERTS
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
 // `known(row)` is called by all threads when the experts of the last row are in shared memory; the shares follow, and are
 // there after the next block barrier.
-template <class Known> __device__ inline void route(const Args& args, Shared& shared, Known known) {
+template <class Known> __device__ inline void route(const Args& args, Shared& shared, u32 epoch, Known known) {
   for (int row = 0; row < rows_of(shared); ++row) {
     if (threadIdx.x < EXPERTS) {
       float sum = 0;
 #pragma unroll
-      for (int s = 0; s < Router::SPLIT; ++s) sum += load(args.router + (s * MAX_ROWS + row) * EXPERTS + threadIdx.x);
+      for (int s = 0; s < Router::SPLIT; ++s) sum += __uint_as_float(receive(args.router + (s * MAX_ROWS + row) * EXPERTS + threadIdx.x, epoch, args.state));
       shared.logit[row & 1][threadIdx.x] = sum;
     }
     if (threadIdx.x < CHOSEN) shared.expert[row][threadIdx.x] = 0;    // stays only where logits are not numbers

@@ -54,7 +54,7 @@ class Emulated:
     """One driver over numpy buffers. Activations start as NaN where the sources must write before they read."""
 
     def __init__(self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1) -> None:
-        self.plan, self.driver, self.seed = weights.plan, driver, seed
+        self.plan, self.driver, self.seed, self._epoch = weights.plan, driver, seed, 1
         plan, c = self.plan, self.plan.config
         self.memory = layout(plan, driver)
         self.library = build(plan, driver, folder)
@@ -62,8 +62,7 @@ class Emulated:
         found = [self.library.sizes(i) for i in range(3)]
         assert found == [ctypes.sizeof(Args), ctypes.sizeof(self._record), ctypes.sizeof(Mailbox)]
         self.buffers = {name: np.zeros(size // 4 + 1, np.float32) for name, size in buffer_bytes(plan).items()}
-        for name in ("x", "qkv", "partial", "router", "best"):
-            self.buffers[name].fill(np.nan)
+        self.buffers["best"].fill(np.nan)
         cos, sin = rope_tables(c, context)
         blocks = -(-context // 64)
         self.buffers["rope"] = np.concatenate((cos, sin), axis=1)
@@ -92,7 +91,8 @@ class Emulated:
         ctypes.memset(ctypes.byref(state), 0, ctypes.sizeof(state))
         cancel, self.mailbox = self.mailbox.cancel, Mailbox()
         self.mailbox.cancel, self.args.mailbox = cancel, ctypes.addressof(self.mailbox)
-        state.rows, state.steps, state.stops = n, steps, len(stop)
+        state.rows, state.steps, state.stops, state.epoch = n, steps, len(stop), self._epoch
+        self._epoch += steps * self.plan.config.n_layers
         state.stop[: len(stop)] = stop
         state.token[:n], state.position[:n] = tokens, range(position, position + n)
         state.first[:n] = [position] * n

@@ -105,16 +105,15 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
     }
 
 
-# As in common.cuh; the last four are of a step, the others of a layer.
+# As in common.cuh; the last four are of a step, the others of a layer. Waiting for values counts where they are needed.
 PARTS = (
-    "wait qkv", "norm", "qkv", "wait attention", "fetch", "project", "softmax", "partial", "join", "wait o", "o",
-    "wait ffn", "norm", "router", "wait route", "route", "gate_up", "wait down", "down", "wait head", "head",
-    "wait choose", "choose",
+    "norm", "qkv", "fetch", "project", "softmax", "join", "copy", "o", "norm", "router", "route", "gate_up", "copy",
+    "down", "norm", "head", "barrier", "choose",
 )  # fmt: skip
 
 
 def profile(runtime: Runtime, steps: int = 64) -> str:
-    """Where a step of the persistent driver goes: microseconds a layer (the head: a step), mean and longest over CTAs."""
+    """Where a step of the persistent driver goes: microseconds a layer (the end: a step), mean and longest of a CTA."""
     import torch
 
     plain = runtime._narrow

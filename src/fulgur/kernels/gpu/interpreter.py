@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fulgur.kernels.gpu.header import norm_stride
 from fulgur.kernels.gpu.pack import unpack
-from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Phase, missing_barriers
+from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Phase, early_overwrites
 from fulgur.kernels.gpu.weights import GpuWeights
 from fulgur.kernels.reference import rms_norm, rotate, silu
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
@@ -29,9 +29,9 @@ class Interpreter:
     def __init__(self, weights: GpuWeights, context: int = 512, *, narrow: bool = True) -> None:
         self.plan, self.config, self.narrow = weights.plan, weights.plan.config, narrow
         self.phases = list(self.plan.phases())
-        wrong = missing_barriers(self.phases)
+        wrong = early_overwrites(self.phases)
         if wrong:
-            raise ValueError(f"the plan lacks barriers: {wrong}")
+            raise ValueError(f"the plan overwrites values that are still needed: {wrong}")
         c = self.config
         self._weights = weights
         self._norms = weights.norms.numpy()
@@ -42,7 +42,7 @@ class Interpreter:
 
     def step(self, tokens: list[int], position: int) -> Float:
         """Logits [rows, vocab] of rows at consecutive positions."""
-        buffers: dict[str, Any] = {"token": tokens, "position": position, "kv": self.cache}
+        buffers: dict[str, Any] = {"token": tokens, "position": position}
         for phase in self.phases:
             made = getattr(self, f"_{phase.name}")(phase, buffers)
             extra = set(made) - phase.writes
@@ -88,10 +88,13 @@ class Interpreter:
     def _norm(self, x: Float, layer: int, at: int) -> Float:
         return self._round(rms_norm(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps))
 
+    def _residual(self, phase: Phase, b: dict[str, Any]) -> Float:
+        """In front of attention and o."""
+        x: Float = self._embed[b["token"]] if phase.layer == 0 else b["x"]
+        return x
+
     def _qkv(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        x = self._embed[b["token"]] if phase.layer == 0 else b["x"]
-        made = {"qkv": self._product(phase, self._norm(x, phase.layer, 0))}
-        return {**made, "x": x} if phase.layer == 0 else made
+        return {"qkv": self._product(phase, self._norm(self._residual(phase, b), phase.layer, 0))}
 
     def _attention(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c, i, n = self.config, phase.layer, len(b["token"])
@@ -107,7 +110,7 @@ class Interpreter:
         q, k = rotate(q, self._cos[here], self._sin[here]), rotate(k, self._cos[here], self._sin[here])
         self.cache[i, 0, here], self.cache[i, 1, here] = self._round(k), self._round(v)
         rows = [self._attend(i, q[r], int(here[r])) for r in range(n)]
-        return {"kv": self.cache, "attended": self._round(np.stack(rows).reshape(n, -1))}
+        return {f"kv.{i}": self.cache[i], "attended": self._round(np.stack(rows).reshape(n, -1))}
 
     def _attend(self, layer: int, q: Float, position: int) -> Float:
         """Split softmax: a split goes block by block with a running maximum and sum, its shares rounded to bf16; the
@@ -137,7 +140,7 @@ class Interpreter:
         return joined.reshape(c.n_heads, c.head_dim)
 
     def _o(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"x": b["x"] + self._product(phase, b["attended"])[0]}
+        return {"x": self._residual(phase, b) + self._product(phase, b["attended"])[0]}
 
     def _router(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         return {"router": self._product(phase, self._norm(b["x"], phase.layer, self.config.d_model))}

@@ -89,14 +89,13 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Phase:
-    """`after`: the barrier that must have been passed; "all": every CTA arrived, "heads": every attended head did."""
+    """Every CTA does its share; a value it reads is waited for by itself (exchange.cuh), whoever makes it."""
 
     name: str
     layer: int
     matrix: Matrix | None
     reads: frozenset[str]
     writes: frozenset[str]
-    after: str | None
 
 
 @dataclass
@@ -140,28 +139,26 @@ class Plan:
         return base + copy * matrix.copy_bytes + (tile * matrix.copy_blocks + block) * matrix.format.block_bytes
 
     def phases(self) -> Iterator[Phase]:
-        """The step in order. `x` is the residual, held in fp32 and updated in place by the rows' owners."""
+        """The step in order. `x` is the residual; in front of layer 0 it is the token's embedding."""
         m = self.matrices
         for i in range(self.config.n_layers):
-            source = "token" if i == 0 else "x"
-            # Every CTA of the first phase writes its share of the embedding to x and reads the embedding itself.
-            first = {"qkv", "x"} if i == 0 else {"qkv"}
-            yield _phase("qkv", i, m["qkv"], {source}, first, "all")
-            yield _phase("attention", i, None, {"qkv", "kv"}, {"kv", "attended"}, "all")
-            yield _phase("o", i, m["o"], {"attended", "x"}, {"x"}, "heads")
+            x, kv = "x" if i else "token", f"kv.{i}"
+            yield _phase("qkv", i, m["qkv"], {x}, {"qkv"})
+            yield _phase("attention", i, None, {"qkv", kv}, {kv, "attended"})
+            yield _phase("o", i, m["o"], {"attended", x}, {"x"})
             if self.moe:
-                yield _phase("router", i, m["router"], {"x"}, {"router"}, "all")
-                yield _phase("gate_up", i, m["gate_up"], {"x", "router"}, {"h"}, "all")
-                yield _phase("down", i, m["down"], {"h", "x", "router"}, {"x"}, "all")
+                yield _phase("router", i, m["router"], {"x"}, {"router"})
+                yield _phase("gate_up", i, m["gate_up"], {"x", "router"}, {"h"})
+                yield _phase("down", i, m["down"], {"h", "x", "router"}, {"x"})
             else:
-                yield _phase("gate_up", i, m["gate_up"], {"x"}, {"h"}, "all")
-                yield _phase("down", i, m["down"], {"h", "x"}, {"x"}, "all")
-        yield _phase("head", 0, m["head"], {"x"}, {"candidates", "logits"}, "all")
-        yield _phase("finish", 0, None, {"candidates"}, {"token"}, "all")
+                yield _phase("gate_up", i, m["gate_up"], {"x"}, {"h"})
+                yield _phase("down", i, m["down"], {"h", "x"}, {"x"})
+        yield _phase("head", 0, m["head"], {"x"}, {"candidates", "logits"})
+        yield _phase("finish", 0, None, {"candidates"}, {"token"})
 
 
-def _phase(name: str, layer: int, matrix: Matrix | None, reads: set[str], writes: set[str], after: str) -> Phase:
-    return Phase(name, layer, matrix, frozenset(reads), frozenset(writes), after)
+def _phase(name: str, layer: int, matrix: Matrix | None, reads: set[str], writes: set[str]) -> Phase:
+    return Phase(name, layer, matrix, frozenset(reads), frozenset(writes))
 
 
 def make_plan(
@@ -224,22 +221,23 @@ def _cost(matrix: Matrix, ctas: int) -> tuple[float, int, int]:
     return rounds * (longest + _ROUND_COST) + 0.5 * (matrix.split - 1), matrix.split, matrix.kw
 
 
-def missing_barriers(phases: list[Phase]) -> list[str]:
-    """Phases that read or overwrite what no barrier has made safe: each must wait after whoever touched it before.
+def early_overwrites(phases: list[Phase]) -> list[str]:
+    """Phases that overwrite what somebody may still read: nothing but the flow of values holds CTAs together.
 
-    A barrier in front of a phase separates it from every earlier one: "all" plainly; "heads", which only the CTAs that
-    attended arrive at, because the others have read and written nothing since the "all" before it.
+    A reader is done when the writer holds, directly or through others, something made from what the reader read.
     """
     wrong: list[str] = []
-    open_writes: dict[str, str] = {}
-    open_reads: dict[str, str] = {}
-    for phase in phases:
-        if phase.after is not None:
-            open_writes, open_reads = {}, {}
-        where = f"{phase.layer}.{phase.name}"
-        wrong += [f"{where} reads {b} of {open_writes[b]}" for b in sorted(phase.reads) if b in open_writes]
-        wrong += [f"{where} overwrites {b} of {open_writes[b]}" for b in sorted(phase.writes) if b in open_writes]
-        wrong += [f"{where} overwrites {b} read by {open_reads[b]}" for b in sorted(phase.writes) if b in open_reads]
-        open_writes |= dict.fromkeys(phase.writes, where)
-        open_reads |= dict.fromkeys(phase.reads, where)
+    needs: list[set[int]] = []  # of every phase, the earlier ones that it cannot begin without
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for i, phase in enumerate(phases):
+        direct = {writer[b] for b in phase.reads if b in writer}
+        needs.append(direct.union(*(needs[j] for j in direct)))
+        for buffer in sorted(phase.writes):
+            late = [phases[j] for j in readers.get(buffer, []) if j not in needs[i]]
+            wrong += [f"{phase.layer}.{phase.name} overwrites {buffer} read by {p.layer}.{p.name}" for p in late]
+        for buffer in phase.writes:
+            writer[buffer], readers[buffer] = i, []
+        for buffer in phase.reads - phase.writes:  # what it overwrites itself it has read
+            readers.setdefault(buffer, []).append(i)
     return wrong

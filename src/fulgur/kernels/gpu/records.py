@@ -10,6 +10,7 @@ from fulgur.kernels.gpu.header import RING
 from fulgur.kernels.gpu.plan import Plan
 
 STOPS = 16
+WORD = 8  # bytes that pass a value from CTA to CTA: the value and its epoch
 POINTERS = ("weights", "norms", "embed", "kv", "rope", "x", "qkv", "partial", "attended", "router", "h", "best")
 
 
@@ -41,7 +42,7 @@ class Mailbox(ctypes.Structure):
 def state_record(rows: int) -> Any:
     """The class of `State` for this many rows."""
     per_row = ctypes.c_int * rows
-    names = ("rows", "steps", "done", "produced", "stops", "error")
+    names = ("rows", "steps", "done", "produced", "stops", "error", "epoch")
     fields = (
         *((name, ctypes.c_int) for name in names),
         ("sharpness", ctypes.c_float),
@@ -53,16 +54,16 @@ def state_record(rows: int) -> Any:
 
 
 def buffer_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of every activation buffer. All start as zeros: padding is never written."""
+    """Bytes of every activation buffer. All start as zeros: of no epoch."""
     c, m, rows = plan.config, plan.matrices, plan.rows
     group = c.n_heads // c.n_kv_heads
     return {
-        "x": 4 * rows * c.d_model,
-        "qkv": 4 * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows),
-        "partial": 4 * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
-        "attended": 2 * rows * m["o"].copy_blocks * BLOCK,
-        "router": 4 * m["router"].split * rows * c.n_experts if plan.moe else 16,
-        "h": 2 * rows * m["down"].blocks * BLOCK,
+        "x": 2 * WORD * rows * c.d_model,
+        "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows),
+        "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
+        "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
+        "router": WORD * m["router"].split * rows * c.n_experts if plan.moe else 16,
+        "h": WORD * rows * m["down"].blocks * BLOCK // 2,
         "best": 8 * plan.ctas * rows,
-        "counters": 4 * (64 + rows * c.n_kv_heads),
+        "counters": 256,
     }

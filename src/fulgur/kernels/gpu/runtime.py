@@ -76,6 +76,7 @@ class Runtime:
         wide = weights.plan
         narrow = Plan(**{**wide.__dict__, "rows": 1})
         self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
+        self._epoch = 1
         try:
             held = self._allocate(wide, kv_blocks)
             args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
@@ -269,7 +270,12 @@ class Runtime:
         n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
         ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
         ctypes.memset(self._mail.data_ptr(), 0, 16)
-        record.rows, record.steps, record.stops = n, steps, len(stops)
+        record.rows, record.steps, record.stops, record.epoch = n, steps, len(stops), self._epoch
+        self._epoch += steps * self.config.n_layers  # values of earlier launches stay in the buffers and must look old
+        if self._epoch > 1 << 30:
+            self._epoch = 1
+            for buffer in self._buffers.values():
+                buffer.zero_()
         record.stop[: len(stops)] = sorted(stops)
         record.token[:n], record.position[:n], record.table[:n] = (
             tokens.tolist(),

@@ -50,8 +50,8 @@ struct Gate {                       // a barrier of a fixed number of fibers
   std::vector<Fiber*> waiting;
 };
 struct Warp {
-  Gate gate{32};
-  u32 slot[2][32][6];
+  Gate gate{32}, eighths[4] = {{8}, {8}, {8}, {8}};
+  u32 slot[2][32][6], eighth_slot[2][32];
 };
 struct Copy { u32 to, gate, bytes; const char* from; };
 struct Cta {
@@ -68,7 +68,7 @@ struct Fiber {
   Dim thread, block, grid;
   Cta* cta;
   Warp* warp;
-  int parity = 0;
+  int parity = 0, eighth_parity = 0;
   bool begun = false, finished = false;
   jmp_buf place;
 };
@@ -113,9 +113,18 @@ inline void land(const Copy& c) {
 
 inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
 inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
-template <class T> T __shfl_xor_sync(u32, T v, int mask) {
+template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
   int lane = f->thread.x & 31, p = f->parity;
+  if (members != ~0u) {      // eight lanes that lie together
+    if (members != 0xffu << (lane & 24)) { fprintf(stderr, "a shuffle of other lanes than eight neighbours\n"); abort(); }
+    p = f->eighth_parity;
+    memcpy(&f->warp->eighth_slot[p][lane], &v, 4);
+    emu::meet(f->warp->eighths[lane >> 3]);
+    memcpy(&v, &f->warp->eighth_slot[p][lane ^ mask], 4);
+    f->eighth_parity ^= 1;
+    return v;
+  }
   memcpy(f->warp->slot[p][lane], &v, 4);
   emu::meet(f->warp->gate);
   memcpy(&v, f->warp->slot[p][lane ^ mask], 4);
@@ -210,6 +219,23 @@ inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
 }
 inline void wait_for_predecessor() {}
 inline void let_successor_start() {}
+// Whoever polls lets others run; a word that never comes ends the test within seconds.
+inline void let_others_run() {
+  emu::ready.push_back(emu::current);
+  emu::sleep();
+}
+constexpr u32 PATIENCE = 1u << 14;
+inline void store_word(u64* to, u64 word) { *(volatile u64*)to = word; }
+inline u64 load_word(const u64* from) {
+  let_others_run();
+  return *(const volatile u64*)from;
+}
+inline void load_words(u64 (&words)[2], const u64* from) {
+  let_others_run();
+  if ((uintptr_t)from % 16) { fprintf(stderr, "a load of two words is not aligned\n"); abort(); }
+  words[0] = *(const volatile u64*)from;
+  words[1] = *(const volatile u64*)(from + 1);
+}
 inline u64 cycles() { return 0; }
 inline void add_later(u64* to, u64 by) { *to += by; }
 inline void arrive(u32* counter) { ++*counter; }
