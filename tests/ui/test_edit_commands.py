@@ -10,12 +10,13 @@ import pytest
 
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
+from fulgur.text.edit_format import RecentEdit
 from fulgur.tools.embedded import Embedded, Reply, model_folder
 from fulgur.tools.refactor.journal import EditJournal
 from fulgur.ui.cli import main
 from fulgur.ui.commands.complete import around, cursor
 from fulgur.ui.commands.edit import Document, show
-from fulgur.ui.commands.next import candidates, last_change
+from fulgur.ui.commands.next import candidates, last_change, like, renamed_like, sound
 
 TOKENIZER = Path(__file__).parents[2] / "src" / "fulgur" / "assets" / "tokenizer.json"
 SOURCE = b"def load(path):\r\n    data = read(path)\r\n    return data\r\n"
@@ -158,6 +159,33 @@ def test_next_finds_places_like_the_last_change(file: Path) -> None:
     recent, lines = last_change(document)
     assert [edit.after for edit in recent] == ["    return fetch(x, retries=3)\n"] and lines == {2}
     assert [region.text for region in candidates(document, recent, lines)] == ["def b(y):\n    return fetch(y)\n"]
+
+
+def test_next_accepts_only_the_words_of_the_last_change() -> None:
+    recent = [RecentEdit("    a = room(3, 4, 'x')\n", "    a = room(3, 4, name='x')\n")]
+    assert like("b = room(1, 'y')\n", "b = room(1, name='y')\n", recent)
+    assert not like("b = room(1, 'y')\n", "b = room(1, 'y', name='x')\n", recent)
+    assert not like("b = room(1, 'y')\n", "b = room(name='y')\n", recent)
+    assert like("a = dict()\n", "a = {}\n", [RecentEdit("b = list()\n", "b = []\n")])
+
+
+def test_next_after_a_rename_is_exact_where_a_name_lost_its_value(file: Path) -> None:
+    text = "def area(breadth):\n    return width * len('width')\n\n\ndef room(width):\n    return area(width)\n"
+    file.write_text(text)
+    document, recent = Document.open(Path(), "app.py"), [RecentEdit("def area(width):\n", "def area(breadth):\n")]
+    region = "    return width * len('width')\n"
+    assert renamed_like(region, recent) == "    return breadth * len('width')\n"
+    assert sound(document, text, text.replace("return width", "return breadth"), exact=True)
+    assert not sound(document, text, text.replace("area(width)", "area(breadth)"), exact=False)
+    assert not sound(document, text, text.replace("room(width)", "room(w)"), exact=False)
+    longer = [RecentEdit("def area(width):\n", "def area(breadth, height):\n")]
+    assert renamed_like(region, longer) == region
+
+
+def test_an_answer_that_leaves_a_name_without_value_is_refused(file: Path) -> None:
+    document = Document.open(Path(), "app.py")
+    with pytest.raises(FulgurError, match="`data` where it has no value"):
+        after(document, "def load(path):\n    return data\n")
 
 
 def test_next_without_a_change_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

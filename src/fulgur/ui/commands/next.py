@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import re
 import subprocess
 import sys
+import tokenize
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 4
 RECENT = 3
+ALIKE = ("list", "dict", "tuple", "not")  # `x = list()` → `x = []` may be followed by the same for dict()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from fulgur.text.edit_format import Rewrite, parse_answer
     from fulgur.tools.answer import fitted
     from fulgur.tools.embedded import Embedded
-    from fulgur.tools.refactor.verify import invented_name
-    from fulgur.ui.commands.edit import Document, broken, show
+    from fulgur.ui.commands.edit import Document, show
 
     document = Document.open(args.cd or Path(), args.target)
     recent, changed_lines = last_change(document)
@@ -47,20 +51,73 @@ def run(args: argparse.Namespace) -> int:
     asks = [model.edit(document.name, r.above, r.text, r.below, None, tuple(recent)) for r in regions]
     replies = model.ask(asks)
     text, made = document.text, 0
-    python, hint = document.path.suffix in (".py", ".pyi"), " ".join(e.before + e.after for e in recent)
     for region, reply in sorted(zip(regions, replies, strict=True), key=lambda pair: -pair[0].start):
         answer = parse_answer(reply.text)
-        if not isinstance(answer, Rewrite) or not reply.finished or answer.text == region.text:
-            continue
-        new = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
-        strange = python and invented_name(answer.text, hint, document.text)
-        if broken(document.path, text, new) is None and not strange:
-            text, made = new, made + 1
+        proposed = [(renamed_like(region.text, recent), True)]
+        if isinstance(answer, Rewrite) and reply.finished and like(region.text, answer.text, recent):
+            proposed.append((fitted(answer.text, region.text), False))
+        for wanted, exact in proposed:
+            new = text[: region.start] + wanted + text[region.end :]
+            if wanted != region.text and sound(document, text, new, exact=exact):
+                text, made = new, made + 1
+                break
     if not made:
         print("No next edit.", file=sys.stderr)
         return 0
     show(document, text, replies[0], args.write)
     return 0
+
+
+def like(before: str, after: str, recent: Sequence[RecentEdit]) -> bool:
+    """Whether a rewrite adds and removes only words that the recent edits added and removed."""
+    added, removed = set(ALIKE), set(ALIKE)
+    for edit in recent:
+        added |= set(counted(edit.after) - counted(edit.before))
+        removed |= set(counted(edit.before) - counted(edit.after))
+    old, new = counted(before), counted(after)
+    return set(new - old) <= added and set(old - new) <= removed
+
+
+def counted(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", text))
+
+
+def renamed_like(text: str, recent: Sequence[RecentEdit]) -> str:
+    """The code with a name replaced everywhere, if that is all the last edit did; else as it is."""
+    from fulgur.tools.refactor.verify import renamed_only
+
+    before, after = (part.strip() for part in (recent[-1].before, recent[-1].after))
+    gone, come = counted(before) - counted(after), counted(after) - counted(before)
+    if len(gone) != 1 or len(come) != 1:
+        return text
+    [old], [new] = gone, come
+    if not old.isidentifier() or not new.isidentifier() or not renamed_only(before, after, old, new):
+        return text
+    lines = text.splitlines(keepends=True)
+    indented = text[:1] in (" ", "\t")
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO("if 1:\n" * indented + text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return text
+    for token in reversed(tokens):
+        if token.type == tokenize.NAME and token.string == old:
+            row, column = token.start[0] - 1 - indented, token.start[1]
+            lines[row] = lines[row][:column] + new + lines[row][column + len(old) :]
+    return "".join(lines)
+
+
+def sound(document: Document, before: str, after: str, *, exact: bool) -> bool:
+    """Whether a change parses and leaves no name without a value; an `exact` one must give one its value back."""
+    from fulgur.tools.refactor.unbound import newly_unbound, unbound
+    from fulgur.ui.commands.edit import broken
+
+    if broken(document.path, before, after) is not None:
+        return False
+    if document.path.suffix not in (".py", ".pyi"):
+        return not exact
+    if newly_unbound(before, after):
+        return False
+    return not exact or (unbound(after) or set()) < (unbound(before) or set())
 
 
 def last_change(document: Document) -> tuple[list[RecentEdit], set[int]]:
