@@ -41,8 +41,9 @@ def shared_tensors(config: ModelConfig, weights: str, device: Any, seed: int) ->
     return out
 
 
-def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[int], device: Any) -> Any:
-    """float32 [len(tokens), vocab] of the whole sequence."""
+def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[int], device: Any) -> tuple[Any, Any]:
+    """float32 [len(tokens), vocab] of the whole sequence, and for every token how clearly its experts were chosen: the
+    smallest distance, over the layers, of the last chosen router logit to the next, relative to what they spread."""
     import torch
     import transformers
 
@@ -68,8 +69,19 @@ def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise ValueError(f"transformers wants other tensors: missing {missing[:3]}, unexpected {unexpected[:3]}")
+    clear = torch.full((len(tokens),), float("inf"), device=device)
+
+    def watch(gate: Any, inputs: tuple[Any, ...]) -> None:
+        logits = inputs[0].reshape(len(tokens), -1) @ gate.weight.T
+        ranked = logits.sort(dim=1, descending=True).values
+        k = config.experts_per_token
+        torch.minimum(clear, (ranked[:, k - 1] - ranked[:, k]) / logits.std(dim=1), out=clear)
+
+    for name, module in model.named_modules():
+        if name.endswith("mlp.gate") and config.n_experts:
+            module.register_forward_pre_hook(watch)
     with torch.no_grad():
-        return model(torch.tensor([tokens], device=device)).logits[0].float()
+        return model(torch.tensor([tokens], device=device)).logits[0].float(), clear
 
 
 def compiled_rate(config: ModelConfig, prompt: int, steps: int) -> float:

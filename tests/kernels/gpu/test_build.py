@@ -88,5 +88,5 @@ def test_without_a_gpu_the_runtime_says_so() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(FulgurError, match="NVIDIA driver|without CUDA"):
+    with pytest.raises(FulgurError, match=r"NVIDIA driver|without CUDA"):
         open_random(SMALL["llama"], weights="bf16", kv_blocks=4)

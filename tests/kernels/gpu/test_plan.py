@@ -1,4 +1,4 @@
-"""The plan covers all work exactly once, stays within the GPU's limits and has every barrier it needs."""
+"""The plan covers all work exactly once, stays within the limits of the GPU and overwrites nothing too early."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import FORMATS, WARPS
 from fulgur.kernels.gpu.header import layout
-from fulgur.kernels.gpu.plan import Plan, make_plan, early_overwrites
+from fulgur.kernels.gpu.plan import Plan, early_overwrites, make_plan
 from fulgur.kernels.gpu.shapes import SHAPES, SMALL
 from fulgur.model.config import ModelConfig
 

@@ -27,6 +27,9 @@ from fulgur.kernels.gpu.weights import assemble
 
 # bf16 operands against fp32: measured on the CPU interpreter of the plan these models stay near 4e-3.
 ERROR, KL = 2e-2, 2e-3
+# Experts whose router logits are closer than this (in standard deviations) may be chosen the other way round in bf16: such a
+# token is another function of its input, and is counted instead of compared.
+CLOSE = 0.02
 KV_BLOCKS = 40
 
 
@@ -86,13 +89,15 @@ def check_parity(family: str, weights: str, driver: str, device: Any, length: in
     try:
         tokens = tokens_of(runtime, length)
         got = all_logits(runtime, tokens, 8, table())
-        expected = reference_logits(runtime.config, tensors, tokens, device).cpu().numpy()
-        error, divergence = difference(got, expected)
+        expected, clear = (t.cpu().numpy() for t in reference_logits(runtime.config, tensors, tokens, device))
+        rows = clear > CLOSE
+        error, divergence = difference(got[rows], expected[rows])
     finally:
         runtime.close()
-    if not (error < ERROR and divergence < KL):
-        raise FulgurError(f"relative error {error:.2e} (< {ERROR}), KL {divergence:.2e} (< {KL})")
-    return f"error {error:.1e}, KL {divergence:.1e}"
+    close = f", {int((~rows).sum())} of {length} tokens too close to call" if runtime.config.n_experts else ""
+    if not (error < ERROR and divergence < KL and rows.mean() > 0.75):
+        raise FulgurError(f"relative error {error:.2e} (< {ERROR}), KL {divergence:.2e} (< {KL}){close}")
+    return f"error {error:.1e}, KL {divergence:.1e}{close}"
 
 
 def check_width(family: str, weights: str, driver: str, device: Any, length: int) -> str:
@@ -142,8 +147,9 @@ def check_long_run(family: str, weights: str, driver: str, device: Any, length: 
         wrong = np.flatnonzero(logits.argmax(axis=1) != out)
         if len(wrong):
             raise FulgurError(f"the loop leaves the single steps at token {wrong[0]}")
-        expected = reference_logits(runtime.config, tensors, tokens, device).cpu().numpy()
-        error, divergence = difference(logits[-64:], expected[-64:])
+        expected, clear = (t.cpu().numpy() for t in reference_logits(runtime.config, tensors, tokens, device))
+        rows = np.flatnonzero(clear > CLOSE)[-64:]
+        error, divergence = difference(logits[rows], expected[rows])
         stop = np.array([out[length // 2]], np.int32)
         count = runtime.decode_greedy(7, 0, blocks[0], stop, np.zeros(1, np.int32), np.zeros(length, np.int32))
         if count != int(np.argmax(out == stop[0])) + 1:

@@ -31,7 +31,7 @@ class Format:
     scales: int  # scales of a group: 16, one a row; 2, for rows 0-7 and 8-15 of the tile; 0, none
 
     def piece(self, most: int) -> int:
-        """Bytes of a piece of a ring that takes at most `most` chunks at once; the last of a block brings the record."""
+        """Bytes of a piece of a ring that takes `most` chunks at once; the last of a block brings the record."""
         return min(self.data, most) * CHUNK
 
     @property
