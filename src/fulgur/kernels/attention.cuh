@@ -102,42 +102,36 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
-// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions.
-__device__ inline void join_splits(const Args& args, u32 epoch, int row, int head, int split, int splits, const u64* partial) {
-  constexpr int NEXT = GROUP * (HEAD_DIM + 2), ONCE = 4, PAIRS = HEAD_DIM / 2;
-  int upto = (split + 1) * (GROUP * PAIRS) / splits;
+// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions; the threads
+// wait for all splits at once.
+__device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits, const u64* partial) {
+  constexpr int NEXT = GROUP * (HEAD_DIM + 2), PAIRS = HEAD_DIM / 2;
+  static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
+  float4* parts = (float4*)area;                         // [split][pair]: maximum, sum, two values
+  const int first = split * (GROUP * PAIRS) / splits, pairs = (split + 1) * (GROUP * PAIRS) / splits - first;
+  __syncthreads();
 #pragma unroll 1
-  for (int i = split * (GROUP * PAIRS) / splits + threadIdx.x; i < upto; i += THREADS) {
-    const u64* from = partial + i / PAIRS * (HEAD_DIM + 2);
+  for (int i = threadIdx.x; i < pairs * splits; i += THREADS) {
+    int j = (int)quotient((float)i + 0.5f, (float)pairs), pair = first + i - j * pairs;
+    const u64* from = partial + j * NEXT + pair / PAIRS * (HEAD_DIM + 2);
+    uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch, args.state);
+    parts[i] = make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < pairs; i += THREADS) {
     float peak = -INF, total = 0, a = 0, b = 0;
 #pragma unroll 1
-    for (int begin = 0; begin < splits; begin += ONCE) {
-      u64 value[ONCE][2], scale[ONCE][2];      // scale: the split's maximum and sum
-      const u64* at[ONCE];
-#pragma unroll
-      for (int j = 0; j < ONCE; ++j) {         // behind the last: that one again, its weight is zero below
-        at[j] = from + min(begin + j, splits - 1) * NEXT;
-        load_words(value[j], at[j] + i % PAIRS * 2);
-        load_words(scale[j], at[j] + HEAD_DIM);
-      }
-#pragma unroll
-      for (int j = 0; j < ONCE; ++j) {
-        u32 spins = 0;
-        while (!(is_of(value[j][0], epoch) && is_of(value[j][1], epoch) && is_of(scale[j][0], epoch) && is_of(scale[j][1], epoch))) {
-          count_spin(spins, args.state);
-          load_words(value[j], at[j] + i % PAIRS * 2);
-          load_words(scale[j], at[j] + HEAD_DIM);
-        }
-        float own = begin + j < splits ? __uint_as_float((u32)scale[j][0]) : -INF;
-        float top = fmaxf(peak, own), keep = power2(peak - top), share = power2(own - top);
-        total = total * keep + share * __uint_as_float((u32)scale[j][1]);
-        a = a * keep + share * __uint_as_float((u32)value[j][0]);
-        b = b * keep + share * __uint_as_float((u32)value[j][1]);
-        peak = top;
-      }
+    for (int j = 0; j < splits; ++j) {
+      float4 part = parts[j * pairs + i];
+      float top = fmaxf(peak, part.x), keep = power2(peak - top), share = power2(part.x - top);
+      total = total * keep + share * part.y;
+      a = a * keep + share * part.z;
+      b = b * keep + share * part.w;
+      peak = top;
     }
-    send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + i, pack_bf16(quotient(a, total), quotient(b, total)),
-         epoch);
+    send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i,
+         pack_bf16(quotient(a, total), quotient(b, total)), epoch);
   }
 }
 
@@ -313,7 +307,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM, __float_as_uint(s.peak[threadIdx.x]), epoch);
     send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[threadIdx.x]), epoch);
   }
-  if (splits > 1) join_splits(args, epoch, row, head, split, splits, partial);
+  if (splits > 1) join_splits(args, area, epoch, row, head, split, splits, partial);
   __syncthreads();
 }
 

@@ -22,15 +22,18 @@ __device__ __forceinline__ u32 receive(const u64* from, u32 epoch, State* state)
   for (u32 spins = 0; !is_of(word, epoch); word = load_word(from)) count_spin(spins, state);
   return (u32)word;
 }
-// Four words that lie together.
-__device__ __forceinline__ uint4 receive4(const u64* from, u32 epoch, State* state) {
+// Two words here and two there.
+__device__ __forceinline__ uint4 receive2x2(const u64* here, const u64* there, u32 epoch, State* state) {
   u64 a[2], b[2];
   u32 spins = 0;
   for (;;) {
-    load_words(a, from);
-    load_words(b, from + 2);
+    load_words(a, here);
+    load_words(b, there);
     if (is_of(a[0], epoch) && is_of(a[1], epoch) && is_of(b[0], epoch) && is_of(b[1], epoch)) break;
     count_spin(spins, state);
   }
   return make_uint4((u32)a[0], (u32)a[1], (u32)b[0], (u32)b[1]);
+}
+__device__ __forceinline__ uint4 receive4(const u64* from, u32 epoch, State* state) {
+  return receive2x2(from, from + 2, epoch, state);
 }

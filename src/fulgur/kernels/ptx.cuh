@@ -42,6 +42,7 @@ __device__ __forceinline__ float4 load4(const float* p) { return __ldcg((const f
 __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const uint4*)p); }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+__device__ __forceinline__ u32 shuffle(u32 v, int lane) { return __shfl_sync(~0u, v, lane); }
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever waits for
 // that phase's parity then sees the bytes. All lanes of a warp call these together.

@@ -27,6 +27,7 @@ struct Stream {
   int slot, to;             // the next to be read, the next to be filled
   int held;                 // pieces copied or on their way, not yet read
   u32 parity;               // of the phase that completes `slot`
+  u32 shift;                // lane i: where in slot i its piece begins
   int layer_runs, all_runs; // the runs of a layer, then those of the head
   int index, layer;         // where the copies are
   const char *base, *at;    // the layer's weights, the next piece
@@ -61,7 +62,7 @@ struct Stream {
     runs = (const Run*)memory + warp() * MAX_RUNS;
     gates = shared_address(memory) + RUNS_BYTES + warp() * SLOTS * 8;
     ring = shared_address(memory) + RUNS_BYTES + GATES_BYTES + warp() * SLOTS * SLOT_BYTES;
-    slot = to = held = parity = index = left = bytes = piece = 0;
+    slot = to = held = parity = index = left = bytes = piece = shift = 0;
     layer = first_layer;
     base = weights + first_layer * LAYER_STRIDE;
     wrap = wrap_;
@@ -144,7 +145,10 @@ struct Stream {
     }
     int size = bytes;
     if (UNEVEN) size += with_record();
-    copy_piece(ring + to * SLOT_BYTES, at, size, gates + to * 8);
+    // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
+    u32 within = SHIFTED ? (u32)(u64)at & 127 : 0;
+    if (lane() == to) shift = within;
+    copy_piece(ring + to * SLOT_BYTES + within, at, size, gates + to * 8);
     at += size;
     --left;
     ++held;
@@ -176,8 +180,9 @@ struct Stream {
 
   // The next piece has arrived at this shared address. `release` when the warp has read it.
   __device__ __forceinline__ u32 acquire() const {
+    u32 within = SHIFTED ? shuffle(shift, slot) : 0;
     gate_wait(gates + slot * 8, parity);
-    return ring + slot * SLOT_BYTES;
+    return ring + slot * SLOT_BYTES + within;
   }
   __device__ __forceinline__ void release() {
     __syncwarp();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
@@ -34,7 +35,10 @@ class Layout:
         return self.record + SLICES + self.attention
 
 
-def _up(value: int, to: int = 128) -> int:
+LINE = 128  # bytes that memory, L2 and shared memory move together
+
+
+def _up(value: int, to: int = LINE) -> int:
     return -(-value // to) * to
 
 
@@ -61,7 +65,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     # Fewer than two slots hide nothing: rather smaller pieces, and rather one CTA than two with that.
     whole = min(4, plan.matrices["qkv"].format.data)
     for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
-        slot = max(f.piece(chunks) + f.record for f in formats)
+        slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
         left = bound - record - SLICES - area - 8 * WARPS * runs
         slots = min(left // (WARPS * (slot + 8)), 32)
         found = Layout(slots, chunks, slot, record, attention, area, runs)
@@ -70,6 +74,11 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
     )
+
+
+def _slack(plan: Plan) -> int:
+    """Blocks with scales are no multiple of 128 bytes: how far behind one their pieces begin, at most."""
+    return max(LINE - gcd(m.format.block_bytes, LINE) for m in plan.matrices.values())
 
 
 def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> str:
@@ -107,6 +116,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "PROFILE": int(profile),
         "MAX_RUNS": memory.runs,
         "SLOTS": memory.slots,
+        "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
         "OPERAND_BLOCKS": plan.operand_blocks,

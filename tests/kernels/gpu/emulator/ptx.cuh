@@ -131,6 +131,14 @@ template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   f->parity ^= 1;
   return v;
 }
+inline u32 shuffle(u32 v, int lane) {
+  emu::Fiber* f = emu::current;
+  int p = f->parity;
+  f->warp->slot[p][f->thread.x & 31][0] = v;
+  emu::meet(f->warp->gate);
+  f->parity ^= 1;
+  return f->warp->slot[p][lane][0];
+}
 template <class T> T __ldcg(const T* p) { return *p; }
 inline void __threadfence_system() {}
 inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
