@@ -27,8 +27,8 @@ from fulgur.kernels.gpu.weights import assemble
 
 # bf16 operands against fp32: measured on the CPU interpreter of the plan these models stay near 4e-3.
 ERROR, KL = 2e-2, 2e-3
-# Experts whose router logits are closer than this (in standard deviations) may be chosen the other way round in bf16: such
-# a token is another function of its input, and is counted instead of compared.
+# Experts whose router logits are closer than this (in standard deviations) may be chosen the other way round in bf16:
+# such a token is another function of its input, and is counted instead of compared.
 CLOSE = 0.02
 KV_BLOCKS = 40
 
