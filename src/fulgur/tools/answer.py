@@ -6,6 +6,8 @@ does it, and `note` says so when the model's own rewrite was not this rename alo
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,9 @@ def apply_answer(text: str, region: Region, said: str, instruction: str, path: P
     if isinstance(answer, Call):
         if instruction and (problem := call_objection(answer, instruction, text)):
             raise Refused(problem)
-        return _outcome(text, apply_call(text, answer, (region.start, region.end)))
+        after = apply_call(text, answer, (region.start, region.end))
+        old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
+        return _outcome(text, after, left_alone(text, after, old))
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
         return Outcome(None)
     changed = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
@@ -67,4 +71,22 @@ def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple
             raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
         return _outcome(text, changed)
     note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
-    return _outcome(text, exact, note)
+    return _outcome(text, exact, " ".join(filter(None, (note, left_alone(text, exact, names[0])))))
+
+
+def left_alone(before: str, after: str, old: str) -> str:
+    """What a rename of a member did not touch: attributes of this name on objects that the file does not tell the class
+    of. Empty for anything but a member: a name without a dot is renamed everywhere it means the same."""
+    try:
+        found, earlier = (
+            [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute) and n.attr == old]
+            for text in (after, before)
+        )
+    except (SyntaxError, RecursionError, ValueError):
+        return ""
+    defines = re.search(rf"^\s+(?:async )?def {re.escape(old)}\b", before, re.MULTILINE) if old else None
+    if not found or not (defines or len(found) < len(earlier)):
+        return ""
+    places = ", ".join(f"`{ast.unparse(n)}` on line {n.end_lineno}" for n in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"Left as it is: {places}{more}; the file does not say what object that is."
