@@ -9,6 +9,7 @@ import pytest
 from agent_world import agent_on, go, say, serving
 
 from fulgur.agent.locate import find_place
+from fulgur.agent.question import is_question
 from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
@@ -77,6 +78,29 @@ def test_no_edit_and_refactoring_call(project: Path) -> None:
     assert (project / "pkg/store.py").read_text() == SOURCE
     edits(project, [say("<|call|>rename load read_all")], "rename load to read_all")
     assert "def read_all(path):" in (project / "pkg/store.py").read_text()
+
+
+def test_a_question_gets_places_and_no_edit(project: Path) -> None:
+    events = edits(project, [say(NEW)], "what does load do?")
+    assert isinstance(events[-1], TurnDone)
+    assert "pkg/store.py:4" in events[-1].text and "only edits" in events[-1].text and "/model" in events[-1].text
+    assert (project / "pkg/store.py").read_text() == SOURCE
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("What does load do?", True),
+        ("where is the cache", True),
+        ("explain load", True),
+        ("can you rename load to read?", False),
+        ("add a docstring to load", False),
+        ("use isinstance instead of type", False),
+        ("whatever_name should be called name", False),
+    ],
+)
+def test_a_question_is_told_from_a_request(text: str, asks: bool) -> None:
+    assert is_question(text) is asks
 
 
 def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None:

@@ -17,6 +17,7 @@ from fulgur.agent.guard_syntax import syntax_problems
 from fulgur.agent.guards import NAMES, PARSES, Guards
 from fulgur.agent.history import message
 from fulgur.agent.locate import Place, find_place
+from fulgur.agent.question import is_question, places_of
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -32,6 +33,7 @@ from fulgur.protocol.agent import (
 from fulgur.protocol.errors import ApiError
 from fulgur.text.edit_format import SPECIAL_TOKENS, edit_prompt
 from fulgur.tools.answer import Refused, apply_answer
+from fulgur.tools.embedded import ABILITIES
 from fulgur.tools.files import Change, Files
 from fulgur.tools.refactor.journal import plain_text, with_text
 from fulgur.tools.refactor.verify import words
@@ -61,6 +63,10 @@ class EditPath:
     async def run(self) -> None:
         """Work the prompt; FulgurError when there is no place or no usable answer."""
         instruction = self._context.state.turn.text
+        info, settings = self._context.link.info, self._context.settings
+        if "chat" not in info.abilities and is_question(instruction):
+            self._say(await asyncio.to_thread(places_of, instruction, settings.workspace, settings.home, info.name))
+            return
         problem = ""
         while True:
             place = await asyncio.to_thread(self._locate, instruction)
@@ -125,7 +131,9 @@ class EditPath:
             return refused.message
         changed = outcome.text
         if changed is None:
-            self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond the model.")
+            model = self._context.link.info.name
+            self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond {model}.")
+            self._say(f"\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
             return ""
         if objection := await self._objection(name, text, changed, place.instruction, again=bool(problem)):
             return objection
