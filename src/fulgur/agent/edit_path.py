@@ -132,8 +132,8 @@ class EditPath:
         changed = outcome.text
         if changed is None:
             model = self._context.link.info.name
-            self._say(f"No edit: {name}:{region.first_line} is like that already, or this is beyond {model}.")
-            self._say(f"\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
+            no = f"No edit: {name}:{region.first_line} is like that already, or this is beyond {model}."
+            self._say(f"{no}\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
             return ""
         if objection := await self._objection(name, text, changed, place.instruction, again=bool(problem)):
             return objection
