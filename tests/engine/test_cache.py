@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fulgur.engine.cache import BlockTable, Cache, Node
+from fulgur.engine.cache import RUN, BlockTable, Cache, Node
 
 SIZE = 4
 
@@ -63,7 +63,7 @@ def check(cache: Cache, memory: Memory, live: list[Live]) -> None:
     """Everything that must hold at any time."""
     nodes = nodes_of(cache)
     own = [block for each in live for block in each.table.blocks[len(each.table.nodes) :]]
-    used = [node.block for _, node in nodes] + own + cache.free
+    used = [node.block for _, node in nodes] + own + list(cache.free)
     assert sorted(used) == list(range(cache.blocks)), "a block is lost or in two places"
     assert cache.idle == sum(node.refs == 0 for _, node in nodes)
     for path, node in nodes:
@@ -180,6 +180,25 @@ def test_the_least_recently_used_goes_first_and_leaves_before_parents() -> None:
     assert paths == {(1,) * 4, (1,) * 8, (2,) * 4, (3,) * 4, (3,) * 8, (4,) * 4}
     use(cache, memory, [5] * 4)  # then its beginning
     assert (2,) * 4 not in {path for path, _ in nodes_of(cache)}
+
+
+def test_a_sequence_gets_neighbouring_blocks() -> None:
+    """Also two that grow at the same time, and also from blocks that were evicted."""
+    memory = Memory(256)
+    cache = Cache(memory)
+    a, b = (cache.acquire([start], np.full(256, -1, np.int32))[0] for start in (1, 2))
+    for length in range(1, RUN * SIZE + 1):
+        assert cache.grow(a, length) and cache.grow(b, length)
+    for table, start in ((a, 0), (b, RUN)):
+        assert table.blocks == list(range(start, start + RUN))
+        cache.release(table, [], 0)
+    for first in range(8):
+        use(cache, memory, [first] * 32 * SIZE)
+    assert not cache.free
+    table, _ = cache.acquire([50], np.full(256, -1, np.int32))
+    for length in range(1, RUN * SIZE + 1):
+        assert cache.grow(table, length)
+    assert table.blocks == list(range(table.blocks[0], table.blocks[0] + RUN))
 
 
 def test_what_is_held_is_never_evicted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from conftest import EOS
+from byte_tokenizer import EOS
 from drive import Answer, collect, drain, generate, run
 from toy import ToyRuntime
 

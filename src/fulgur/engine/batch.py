@@ -38,42 +38,44 @@ class Batch:
         self._tokens = np.zeros(self.capacity, np.int32)
         self._positions = np.zeros(self.capacity, np.int32)
         self._slots = np.zeros(self.capacity, np.int32)
-        self._wanted = np.zeros(self.capacity, np.int32)
+        self._wanted = np.arange(self.capacity, dtype=np.int32)
         self._counting = np.arange(max(context, self.capacity) + 1, dtype=np.int32)
-        self._single = (self._tokens[:1], self._positions[:1], self._slots[:1], tables, self._wanted[:1])
+        # Between two steps the caches hold weights: numpy's own machinery would be fetched from memory for a few
+        # numbers. So rows of decoding are written one by one, and the arrays of each width are made once.
+        self._cells = self._tokens.data, self._positions.data, self._slots.data
+        self._widths: dict[int, tuple[IntArray, IntArray, IntArray, IntArray, IntArray]] = {}
 
     def clear(self) -> None:
+        if self.rows != self.wanted:
+            self._wanted[:] = self._counting[: self.capacity]
         self.rows = self.wanted = 0
         self.needs_logits = False
         self.entries.clear()
 
-    def add_token(self, sequence: Sequence) -> None:
-        """The last token of a sequence, to get the next."""
-        row, wanted = self.rows, self.wanted
-        self._tokens[row] = sequence.tokens[-1]
-        self._positions[row] = sequence.computed
-        self._slots[row] = sequence.slot
-        self._wanted[wanted] = row
-        self.rows, self.wanted = row + 1, wanted + 1
-        self.needs_logits |= sequence.sampler is not None
-        self.entries.append(Entry(sequence, 1, [], wanted))
+    def add_decoding(self, sequence: Sequence, draft: list[int]) -> None:
+        """The last token of a sequence and guesses of what follows; every row gives a result.
 
-    def add_draft(self, sequence: Sequence, draft: list[int]) -> None:
-        """The last token and guesses of what follows; every row gives a result."""
-        count, wanted = len(draft) + 1, self.wanted
-        rows = self._fill(sequence, count)
-        self._tokens[rows.start] = sequence.tokens[-1]
-        self._tokens[rows.start + 1 : rows.stop] = draft
-        self._wanted[wanted : wanted + count] = self._counting[rows]
-        self.wanted += count
+        Such rows come before all chunks, so the results lie as the rows do.
+        """
+        tokens, positions, slots = self._cells
+        first, slot, position = self.rows, sequence.slot, sequence.computed
+        assert first == self.wanted
+        row = first
+        for token in (sequence.tokens[-1], *draft):
+            tokens[row], positions[row], slots[row] = token, position, slot
+            row, position = row + 1, position + 1
+        self.entries.append(Entry(sequence, row - first, draft, first))
+        self.rows = self.wanted = row
         self.needs_logits |= sequence.sampler is not None
-        self.entries.append(Entry(sequence, count, draft, wanted))
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """The next `count` tokens of a prompt; only its very last one gives a result."""
         at = sequence.computed
-        rows = self._fill(sequence, count)
+        rows = slice(self.rows, self.rows + count)
         self._tokens[rows] = sequence.tokens[at : at + count]
+        self._positions[rows] = self._counting[at : at + count]
+        self._slots[rows] = sequence.slot
+        self.rows += count
         first = -1
         if at + count == len(sequence.tokens) and not sequence.prefill_only:
             first = self.wanted
@@ -89,20 +91,13 @@ class Batch:
             if len(self.logits) < wanted:
                 self.logits = np.empty((wanted, self._runtime.vocab_size), np.float32)
             logits = self.logits
-        if rows == wanted == 1:
-            return self._runtime.step(*self._single, logits).tolist()
-        return self._runtime.step(
-            self._tokens[:rows],
-            self._positions[:rows],
-            self._slots[:rows],
-            self._tables,
-            self._wanted[:wanted],
-            logits,
-        ).tolist()
+        if rows == wanted:
+            arrays = self._widths.get(rows)
+            if arrays is None:
+                arrays = self._widths[rows] = self._arrays(rows, wanted)
+        else:
+            arrays = self._arrays(rows, wanted)
+        return self._runtime.step(*arrays, logits).tolist()
 
-    def _fill(self, sequence: Sequence, count: int) -> slice:
-        rows = slice(self.rows, self.rows + count)
-        self._positions[rows] = self._counting[sequence.computed : sequence.computed + count]
-        self._slots[rows] = sequence.slot
-        self.rows += count
-        return rows
+    def _arrays(self, rows: int, wanted: int) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+        return self._tokens[:rows], self._positions[:rows], self._slots[:rows], self._tables, self._wanted[:wanted]

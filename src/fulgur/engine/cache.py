@@ -5,6 +5,9 @@ Full blocks are shared by reference count. A block that matches only in part (or
 its other slots belong to another text; so a prefix is reused to the very token. What no sequence holds any more
 stays in the index until its block is needed: least recently used first, leaves before their parents.
 
+A kernel reads neighbouring blocks in one stream, so a sequence gets the neighbour of its last block where it can, and
+begins where a run of blocks does; blocks are evicted some at a time, which often makes a run of them.
+
 A live sequence puts each block into the index when it is full, and the last, partly filled one when it ends.
 """
 
@@ -15,6 +18,9 @@ from bisect import bisect_left
 from itertools import count
 
 from fulgur.engine.runtime import IntArray, Runtime
+
+RUN = 8  # blocks that lie in a row, from a multiple of it on (`kernels/layout.h`)
+_FEW = 32  # at most one block in so many is evicted at a time
 
 
 class Node:
@@ -51,7 +57,7 @@ class Cache:
         self.size = runtime.block_tokens
         self.blocks = runtime.kv_blocks
         self.root = Node(None, (), -1, 1, 0)
-        self.free: list[int] = list(range(self.blocks - 1, -1, -1))
+        self.free = set(range(self.blocks))
         self.idle = 0  # nodes that no sequence holds
         self._clock = 0
         self._order = count()
@@ -130,7 +136,7 @@ class Cache:
                 node = self._insert(parent, key, table.blocks[at], refs=1)
             else:  # another sequence computed the same block meanwhile: bit-identical, so keep one
                 self._hold(node)
-                self.free.append(table.blocks[at])
+                self.free.add(table.blocks[at])
                 table.blocks[at] = node.block
                 table.row[at] = node.block
             nodes.append(node)
@@ -152,7 +158,7 @@ class Cache:
                 node = self._insert(parent, key, rest.pop(0), refs=0)
                 self.idle += 1
             self._offer(node)
-        self.free.extend(rest)
+        self.free.update(rest)
         for node in reversed(table.nodes):
             node.stamp = self._clock
             self._drop(node)
@@ -177,13 +183,20 @@ class Cache:
 
     def clear(self) -> None:
         """Forget every prefix that no sequence holds."""
-        while self._evict() is not None:
+        while self._evict():
             pass
 
     def _append_block(self, table: BlockTable) -> bool:
-        block = self.free.pop() if self.free else self._take_evicted()
-        if block is None:
+        free = self.free
+        for _ in range(0 if free else min(max(self.blocks // _FEW, 1), RUN)):
+            if not self._evict():
+                break
+        if not free:
             return False
+        block = table.blocks[-1] + 1 if table.blocks else -1
+        if block not in free:
+            block = min(free, key=_place)
+        free.remove(block)
         table.row[len(table.blocks)] = block
         table.blocks.append(block)
         return True
@@ -196,7 +209,7 @@ class Cache:
                 old = parent.children[before]
                 if old.refs == 0:
                     self._remove(old)
-                    self.free.append(old.block)
+                    self.free.add(old.block)
                     place -= 1
         node = Node(parent, key, block, refs, self._clock)
         parent.children[key] = node
@@ -230,11 +243,8 @@ class Cache:
                 self._evictable = [entry for entry in self._evictable if _current(entry)]
                 heapq.heapify(self._evictable)
 
-    def _take_evicted(self) -> int | None:
-        block = self._evict()
-        return None if block is None else self.free.pop()
-
-    def _evict(self) -> int | None:
+    def _evict(self) -> bool:
+        """Free the block that nobody has asked for longest; False if every one is held."""
         while self._evictable:
             entry = heapq.heappop(self._evictable)
             if _current(entry):
@@ -242,10 +252,15 @@ class Cache:
                 parent = node.parent
                 assert parent is not None
                 self._remove(node)
-                self.free.append(node.block)
+                self.free.add(node.block)
                 self._offer(parent)
-                return node.block
-        return None
+                return True
+        return False
+
+
+def _place(block: int) -> tuple[int, int]:
+    """By this the best place for a new run is the least: sequences that grow together stay out of each other's way."""
+    return block % RUN, block
 
 
 def _current(entry: tuple[int, int, Node]) -> bool:

@@ -29,18 +29,15 @@ def plan_decode(scheduler: Scheduler, batch: Batch) -> None:
         length = len(sequence.tokens)
         if not scheduler.make_room(sequence, length, batch):
             continue  # it waits, or an older sequence took its memory
-        draft = None
+        draft: list[int] = []
         if sequence.speculator is not None:
             limit = spare if sequence.sampler is None else min(spare, spare_logits)
             draft = _draft(sequence, sequence.speculator, limit, len(decoding) - 1)
             if draft:
                 draft = scheduler.fit_draft(sequence, length, draft)
-        if draft:
-            spare -= len(draft)
-            spare_logits -= len(draft)
-            batch.add_draft(sequence, draft)
-        else:
-            batch.add_token(sequence)
+                spare -= len(draft)
+                spare_logits -= len(draft)
+        batch.add_decoding(sequence, draft)
 
 
 def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) -> list[int]:
@@ -56,26 +53,27 @@ def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) 
 
 def accept(entry: Entry, batch: Batch, best: list[int], events: list[Event]) -> None:
     """Take the results of a sequence's rows: the draft as far as it was right, and the token after it."""
-    sequence, draft = entry.sequence, entry.draft
+    sequence, draft, first = entry.sequence, entry.draft, entry.first
     before = len(sequence.tokens)
-    for i in range(len(draft) + 1):
-        if sequence.sampler is None:
-            token = best[entry.first + i]
-            sequence.push(token, None, events)
-        else:
-            try:
-                token = _choose(sequence, sequence.sampler, batch, entry.first + i, events)
-            except FulgurError as error:  # a grammar that cannot be followed any further
-                sequence.finished, sequence.message = "error", str(error)
-                break
-        if sequence.finished is not None or i == len(draft) or token != draft[i]:
-            break
+    right = 0  # guesses that were
+    if sequence.sampler is None:
+        while right < len(draft) and best[first + right] == draft[right]:
+            right += 1
+        sequence.extend(best[first : first + right + 1], events)
+    else:
+        try:
+            while sequence.finished is None:
+                token = _choose(sequence, sequence.sampler, batch, first + right, events)
+                if right == len(draft) or token != draft[right]:
+                    break
+                right += 1
+        except FulgurError as error:  # a grammar that cannot be followed any further
+            sequence.finished, sequence.message = "error", str(error)
     taken = len(sequence.tokens) - before
     sequence.computed += entry.rows - len(draft) - 1 + taken
     if draft:
-        right = sum(1 for guess, token in zip(draft, sequence.tokens[before:], strict=False) if guess == token)
         sequence.usage.draft_tokens += len(draft)
-        sequence.usage.accepted_tokens += right
+        sequence.usage.accepted_tokens += min(right, taken)
 
 
 def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, row: int, events: list[Event]) -> int:

@@ -82,8 +82,5 @@ class DeviceLoop:
 
 
 def _take(sequence: Sequence, tokens: list[int], events: list[Event]) -> None:
-    for token in tokens:
-        if sequence.finished is not None:
-            break
-        sequence.push(token, None, events)
+    sequence.extend(tokens, events)
     sequence.computed = len(sequence.tokens) - 1

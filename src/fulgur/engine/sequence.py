@@ -74,6 +74,27 @@ class Sequence:
         self.admitted_at = 0.0
         self.first_token_at = 0.0
 
+    def extend(self, tokens: list[int], events: list[Event]) -> None:
+        """Take tokens that were chosen by the runtime, up to one that ends the sequence."""
+        count = len(tokens)
+        if (
+            self.stops is None
+            and count < self.max_tokens
+            and len(self.tokens) + count < self.context
+            and self.stop_ids.isdisjoint(tokens)
+        ):  # none does: what is the same for all is done once
+            self.tokens += tokens
+            self.max_tokens -= count
+            self.usage.completion_tokens += count
+            feed, request_id, index = self.decoder.feed, self.request_id, self.index  # type: ignore[union-attr]
+            for token in tokens:
+                events.append(Token(request_id, index, token, feed(token)))
+            return
+        for token in tokens:
+            self.push(token, None, events)
+            if self.finished is not None:
+                return
+
     def push(self, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
         """Take a chosen token: append it, turn it into text, see whether it ends the sequence, report it."""
         self.tokens.append(token)

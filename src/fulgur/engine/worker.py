@@ -21,7 +21,7 @@ from fulgur.engine.wire import FrameReader, Message, frame, pack_error, pack_eve
 from fulgur.errors import FulgurError
 
 _READ = 1 << 18
-_TOGETHER = 0.002  # seconds within which tokens share a message
+_TOGETHER = 0.008  # seconds within which tokens share a message: half a frame of a screen
 
 
 class Closed(Exception):
@@ -54,10 +54,11 @@ def serve(engine: Engine, connection: Connection) -> None:
     """Step while there is something to do, and listen between the steps.
 
     A message costs more than a step of a small model, here and where it arrives: tokens that follow each other closely
-    travel together. The first one, and everything that is not a token, goes out at once.
+    travel together. Everything that is not a token goes out at once, and so does the first token after it.
     """
     events: list[Event] = []
     sent = 0.0
+    hurry = False  # what comes next goes out at once
     while True:
         for message in connection.read(wait=not engine.busy):
             handle(engine, connection, message)
@@ -66,7 +67,9 @@ def serve(engine: Engine, connection: Connection) -> None:
         new = engine.step()
         events += new
         now = perf_counter()
-        if events and (now - sent >= _TOGETHER or not engine.busy or not all(type(event) is Token for event in new)):
+        only_tokens = all(type(event) is Token for event in new)
+        if events and (hurry or now - sent >= _TOGETHER or not only_tokens or not engine.busy):
+            hurry = not only_tokens
             connection.send(("events", pack_events(events)))
             events.clear()
             sent = now

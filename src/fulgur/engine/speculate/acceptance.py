@@ -45,10 +45,10 @@ class Acceptance:
 
     def note_hits(self, run: int, count: int) -> None:
         """After `run` right guesses, `count` more were right."""
-        if run < SETTLED:
-            for at in range(run, run + count):
-                self.note(at, True)
-        else:
+        while count and run < SETTLED:
+            self.note(run, True)
+            run, count = run + 1, count - 1
+        if count:
             total = self._trials[-1] + count
             keep = min(_MEMORY / total, 1.0)
             self._trials[-1] = total * keep

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fulgur.engine.speculate.acceptance import Acceptance
 
-MATCH = (3, 1)  # tokens that must agree for a guess, the best first
+MATCH = 3  # tokens that agree make a good guess; without them a single one makes a poor one
+_FEW = 16  # tokens up to which a loop is quicker than what works in bulk
 _FAR = 16  # tokens compared backwards from a place that was found
 PRIOR = (0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
@@ -19,9 +20,11 @@ class NgramDrafter:
         self.run = -1  # tokens that agree, less one
         self.acceptance = acceptance or Acceptance(PRIOR)
         self._tokens = tokens
-        # The last few tokens -> the place after their last occurrence, for each number of them.
-        self._after: list[dict[tuple[int, ...], int]] = [{} for _ in MATCH]
+        # Three tokens, and one -> the place after their last occurrence.
+        self._after_three: dict[tuple[int, ...], int] = {}
+        self._after_one: dict[int, int] = {}
         self._seen = 0
+        self._indexed = 0
         self._cursor = 0
 
     def follow(self) -> None:
@@ -30,20 +33,19 @@ class NgramDrafter:
         if count == seen:
             return
         if self.run >= 0:
-            cursor = self._cursor
-            for at in range(seen, count):
-                hit = tokens[cursor] == tokens[at]
-                self.acceptance.note(self.run, hit)
-                if not hit:
-                    self.run = -1
-                    break
+            at, cursor = seen, self._cursor
+            while at < count and tokens[cursor] == tokens[at]:
+                at += 1
                 cursor += 1
-                self.run += 1
             self._cursor = cursor
-        self._index(seen, count - 1)
-        if self.run < MATCH[0] - 1:
+            self.acceptance.note_hits(self.run, at - seen)
+            self.run += at - seen
+            if at < count:
+                self.acceptance.note(self.run, False)
+                self.run = -1
+        if self.run < MATCH - 1:
+            self._index(count - 1)  # not the end itself: it would be found
             self._look_up(count)
-        self._index(count - 1, count)
         self._seen = count
 
     def draft(self, limit: int) -> list[int]:
@@ -58,25 +60,28 @@ class NgramDrafter:
 
     def _look_up(self, count: int) -> None:
         tokens = self._tokens
-        for length, after in zip(MATCH, self._after, strict=True):
-            if length <= self.run + 1:
-                return
-            place = after.get(tuple(tokens[count - length : count]))
+        place = self._after_three.get(tuple(tokens[-MATCH:]))
+        if place is not None:
+            agree = MATCH
+            while agree < min(_FAR, place) and tokens[place - agree - 1] == tokens[count - agree - 1]:
+                agree += 1
+            self._cursor, self.run = place, agree - 1
+        elif self.run < 0:
+            place = self._after_one.get(tokens[-1])
             if place is not None:
-                agree = length
-                if length == MATCH[0]:
-                    while agree < min(_FAR, place) and tokens[place - agree - 1] == tokens[count - agree - 1]:
-                        agree += 1
-                self._cursor, self.run = place, agree - 1
-                return
+                self._cursor, self.run = place, 0
 
-    def _index(self, first: int, end: int) -> None:
-        """The places after the tokens from `first` up to `end`, in bulk."""
-        tokens = self._tokens
-        for length, after in zip(MATCH, self._after, strict=True):
-            start = max(first, length - 1)
-            if end - start == 1:
-                after[tuple(tokens[end - length : end])] = end
-            elif end > start:
-                keys = zip(*(tokens[start + 1 - length + i : end + 1 - length + i] for i in range(length)), strict=True)
-                after.update(zip(keys, range(start + 1, end + 1), strict=True))
+    def _index(self, end: int) -> None:
+        """The places after the tokens up to `end` that are not there yet."""
+        tokens, first, self._indexed = self._tokens, self._indexed, end
+        start = max(first, MATCH - 1)
+        if end - first > _FEW:
+            places = range(start + 1, end + 1)
+            triples = zip(tokens[start - 2 :], tokens[start - 1 :], tokens[start:], strict=False)
+            self._after_three.update(zip(triples, places, strict=False))
+            self._after_one.update(zip(tokens[first:end], range(first + 1, end + 1), strict=True))
+            return
+        for at in range(first, end):
+            self._after_one[tokens[at]] = at + 1
+        for at in range(start, end):
+            self._after_three[tokens[at - 2], tokens[at - 1], tokens[at]] = at + 1

@@ -9,8 +9,6 @@ written out once by the model and drafted from then on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from fulgur.engine.speculate.acceptance import Acceptance
@@ -47,7 +45,7 @@ class SourceDrafter:
         self._rename: Rename | None = None  # the one being written at the cursor,
         self._written = 0  # and how much of it
         self._parted: tuple[int, int] | None = None  # places in the source and in the tokens
-        self._learning: Rename | None = None  # the substitution that the present guess of a meeting implies
+        self._met: tuple[int, int] | None = None  # where they meet again, as far as is guessed at present
         self._renames: dict[int, list[Rename]] = {}
         self._places: dict[tuple[int, ...], list[int]] | None = None
 
@@ -55,35 +53,38 @@ class SourceDrafter:
         """Follow the source from its beginning."""
         self._seen = len(self._tokens)
         self._arrive(0)
-        self._parted, self._learning, self.run = None, None, _CONFIDENT
+        self._parted, self._met, self.run = None, None, _CONFIDENT
 
     def follow(self) -> None:
         """Take in the tokens that came since the last call."""
-        seen, count = self._seen, len(self._tokens)
-        if seen == count:
-            return
-        if not self._copied(seen, count):
-            for at in range(seen, count):
+        at, count = self._seen, len(self._tokens)
+        while at < count:
+            at = self._copied(at, count)
+            if at < count:
                 self._take(at)
+                at += 1
         self._seen = count
 
-    def _copied(self, seen: int, count: int) -> bool:
-        """The usual case at once: all that came is what the source says, and nothing of it was ever renamed."""
+    def _copied(self, at: int, count: int) -> int:
+        """The usual case in bulk: tokens from `at` on that are what the source says, where nothing was ever renamed.
+        Returns where they end."""
         if self.run < 0 or self._rename is not None:
-            return False
-        cursor = self._cursor
-        end = cursor + count - seen
-        expected = self._source[cursor : end + 1]  # and the token after them, where a rename may begin
-        if end >= len(self._source) or expected[:-1] != self._tokens[seen:]:
-            return False
-        if self._renames and not self._renames.keys().isdisjoint(expected):
-            return False
-        self.acceptance.note_hits(self.run, count - seen)
-        self.run += count - seen
-        self._cursor = end
-        if self._parted is not None and self.run >= _SURE:
-            self._settle()
-        return True
+            return at
+        if self._parted is not None:  # no further than where the meeting is settled
+            count = min(count, at + _SURE - self.run)
+        source, tokens, renames = self._source, self._tokens, self._renames
+        start = cursor = self._cursor
+        last = len(source) - 1
+        while at < count and cursor < last and source[cursor] == tokens[at] and source[cursor + 1] not in renames:
+            at += 1
+            cursor += 1
+        if cursor > start:
+            self._cursor = cursor
+            self.acceptance.note_hits(self.run, cursor - start)
+            self.run += cursor - start
+            if self._parted is not None and self.run >= _SURE:
+                self._settle()
+        return at
 
     def draft(self, limit: int) -> list[int]:
         """The source from the cursor on, with what was renamed so far."""
@@ -170,11 +171,11 @@ class SourceDrafter:
         if found is not None:
             place, length = found
             self.run = length - 1
-            self._learning = self._substitution(place + 1 - length, at + 1 - length)
+            self._met = (place + 1 - length, at + 1 - length)
             self._arrive(place + 1)
         elif since <= _BLIND and parted + since < len(self._source):
             self.run = 0
-            self._learning = self._substitution(parted + since, at + 1)
+            self._met = (parted + since, at + 1)
             self._arrive(parted + since)
         else:
             self.run = -1
@@ -183,7 +184,7 @@ class SourceDrafter:
         if self.run >= _SURE:
             self._settle()
 
-    def _search(self, at: int, places: Iterable[int]) -> tuple[int, int] | None:
+    def _search(self, at: int, places: list[int]) -> tuple[int, int] | None:
         """The place where most tokens up to `at` agree, the first such one, and how many do."""
         source, tokens = self._source, self._tokens
         best, most = -1, 0
@@ -195,14 +196,15 @@ class SourceDrafter:
                 best, most = place, length
         return (best, most) if most else None
 
-    def _near(self, at: int, start: int, end: int) -> Iterator[int]:
+    def _near(self, at: int, start: int, end: int) -> list[int]:
         """The places from `start` up to `end` where the token stands."""
-        source, token = self._source, self._tokens[at]
-        with suppress(ValueError):
-            while True:
-                place = source.index(token, start, end)
-                yield place
-                start = place + 1
+        window, token = self._source[start:end], self._tokens[at]
+        places: list[int] = []
+        place = -1
+        for _ in range(window.count(token)):
+            place = window.index(token, place + 1)
+            places.append(start + place)
+        return places
 
     def _everywhere(self, at: int, parted: int) -> list[int]:
         """All places where the last tokens stand, those after the parting first."""
@@ -213,22 +215,16 @@ class SourceDrafter:
         places = self._places.get(tuple(self._tokens[at + 1 - _WIDE : at + 1]), [])
         return [p for p in places if p >= parted] + [p for p in reversed(places) if p < parted]
 
-    def _substitution(self, source_end: int, tokens_end: int) -> Rename | None:
-        """What stands between the parting and a meeting, if it is short and has two sides."""
-        assert self._parted is not None
-        parted, left = self._parted
-        old, new = self._source[parted:source_end], self._tokens[left:tokens_end]
-        if 0 < len(old) <= _LONGEST and 0 < len(new) <= _LONGEST:
-            return Rename(tuple(old), tuple(new))
-        return None
-
     def _settle(self) -> None:
-        """The meeting was real: remember the substitution, most recent first."""
-        self._parted = None
-        learnt, self._learning = self._learning, None
-        if learnt is None:
+        """The meeting was real: remember what stands between the parting and it, if that is short and has two sides."""
+        parted, met = self._parted, self._met
+        self._parted = self._met = None
+        if parted is None or met is None:
             return
-        known = self._renames.setdefault(learnt.old[0], [])
-        known[:] = [learnt, *(rename for rename in known if rename.old != learnt.old)][:4]
+        old, new = tuple(self._source[parted[0] : met[0]]), tuple(self._tokens[parted[1] : met[1]])
+        if not (0 < len(old) <= _LONGEST and 0 < len(new) <= _LONGEST):
+            return
+        known = self._renames.setdefault(old[0], [])
+        known[:] = [Rename(old, new), *(rename for rename in known if rename.old != old)][:4]  # most recent first
         if self._rename is None and self._cursor < len(self._source):
             self._rename = self._rename_at(self._cursor)

@@ -12,7 +12,8 @@ from fulgur.engine.speculate.source import PRIOR as SOURCE_PRIOR
 from fulgur.engine.speculate.source import SourceDrafter
 
 _TRUSTED = 8  # right guesses in a row after which nobody else is asked
-_VALID = 16  # steps for which a choice of length holds, if no guess was wrong and no step a surprise
+_VALID = 32  # steps for which a choice of length holds,
+_MISSES = 8  # if no more guesses than these were wrong and no step was a surprise
 _Choice: TypeAlias = tuple[tuple[int, int, int], int, int, float]  # what it depends on, until which turn, length, gain
 
 
@@ -69,7 +70,7 @@ class Speculator:
         """The best length, from memory where little has changed."""
         level = LEVEL[run] if run < SETTLED else -1
         cost = self._cost
-        state = (acceptance.misses, cost.surprises, others)
+        state = (acceptance.misses // _MISSES, cost.surprises, others)
         known = choices.get(level)
         if known is not None and known[0] == state and cost.turn < known[1]:
             return min(known[2], limit), known[3]
