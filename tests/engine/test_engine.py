@@ -11,7 +11,7 @@ from toy import ToyRuntime
 
 from fulgur.engine.engine import KEPT, Engine
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
-from fulgur.engine.events import Finished, Started, Steered, Token
+from fulgur.engine.events import Event, Finished, Started, Steered, Token
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.text.tokenizer import Tokenizer
 
@@ -317,3 +317,29 @@ def test_close_lets_everything_go(engine: Engine) -> None:
     engine.step()
     engine.close()
     assert not engine.busy
+
+
+@pytest.mark.parametrize("end", ["length", "stop token", "stop string", "context", "none"])
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_tokens_taken_together_are_those_taken_one_by_one(tokenizer: Tokenizer, end: str, at: int) -> None:
+    """Wherever among them the end lies, and half a character too."""
+    tokens = tokenizer.encode("ab\u00fccde", special=False)
+    limits = SamplingParams(
+        max_tokens=at if end == "length" else 99,
+        stop=(tokenizer.decode(tokens)[at - 1 : at + 1],) if end == "stop string" else (),
+        stop_tokens=(tokens[at - 1],) if end == "stop token" else (),
+    )
+    taken = []
+    for together in (True, False):
+        engine = Engine(ToyRuntime(max_context=3 + at if end == "context" else 99), tokenizer)
+        engine.submit(GenerateRequest([1, 2, 3], limits), "a")
+        sequence = engine.scheduler.waiting[0]
+        events: list[Event] = []
+        if together:
+            sequence.extend(tokens, events)
+        else:
+            for token in tokens:
+                if sequence.finished is None:
+                    sequence.push(token, None, events)
+        taken.append((events, sequence.tokens, sequence.max_tokens, sequence.usage, sequence.finished))
+    assert taken[0] == taken[1]

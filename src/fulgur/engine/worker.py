@@ -21,7 +21,7 @@ from fulgur.engine.wire import FrameReader, Message, frame, pack_error, pack_eve
 from fulgur.errors import FulgurError
 
 _READ = 1 << 18
-_TOGETHER = 0.008  # seconds within which tokens share a message: half a frame of a screen
+_TOGETHER = 0.012  # seconds within which tokens share a message: less than a frame of a screen
 
 
 class Closed(Exception):
