@@ -12,7 +12,7 @@ from fulgur.engine.speculate.source import PRIOR as SOURCE_PRIOR
 from fulgur.engine.speculate.source import SourceDrafter
 
 _TRUSTED = 8  # right guesses in a row after which nobody else is asked
-_VALID = 32  # steps for which a choice of length holds,
+_VALID = 16  # steps for which a choice of length holds,
 _MISSES = 4  # if no more guesses than these were wrong and no step was a surprise
 _Choice: TypeAlias = tuple[tuple[int, int, int], int, int, float]  # what it depends on, until which turn, length, gain
 
