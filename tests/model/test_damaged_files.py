@@ -60,7 +60,7 @@ def test_config(tmp_path: Path) -> None:
 
 def test_gguf(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    from fulgur.bench.peer import write_gguf
+    from fulgur.bench.weights import write_gguf
 
     path = tmp_path / "model.gguf"
     write_gguf(path, CONFIG, 0, 8)

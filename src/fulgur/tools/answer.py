@@ -14,7 +14,8 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, NoEdit, parse_answer
 from fulgur.tools.refactor import RefactorError, apply_call
-from fulgur.tools.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
+from fulgur.tools.refactor.unbound import newly_unbound
+from fulgur.tools.refactor.verify import USUAL, call_objection, objection, rename_asked, renamed_only, words
 from fulgur.tools.region import Region
 
 
@@ -32,6 +33,15 @@ class Outcome:
 
 def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
     """Raises Refused, or RefactorError where a call cannot be applied. Whether it parses is for the caller to check."""
+    outcome = _applied(text, region, said, instruction, path)
+    if outcome.text is not None and path.suffix in (".py", ".pyi"):
+        lost = [name for name in newly_unbound(text, outcome.text) if name not in USUAL]
+        if lost:
+            raise Refused(f"it uses `{lost[0]}` where it has no value")
+    return outcome
+
+
+def _applied(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
     answer = parse_answer(said)
     if isinstance(answer, Call):
         if instruction and (problem := call_objection(answer, instruction, text)):

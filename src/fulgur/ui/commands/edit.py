@@ -76,8 +76,7 @@ class Document:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
         from fulgur.tools.answer import Refused, apply_answer
         from fulgur.tools.embedded import ABILITIES, BIGGER
-        from fulgur.tools.refactor.unbound import newly_unbound
-        from fulgur.tools.refactor.verify import USUAL, undefined
+        from fulgur.tools.refactor.verify import undefined
 
         if not reply.finished:
             raise FulgurError(
@@ -97,13 +96,7 @@ class Document:
         problem = broken(self.path, self.text, outcome.text)
         if problem:
             raise FulgurError(f"the model's answer does not parse ({problem}); nothing was changed", hint=BIGGER)
-        python = self.path.suffix in (".py", ".pyi")
-        lost = [name for name in newly_unbound(self.text, outcome.text) if name not in USUAL] if python else []
-        if lost:
-            raise FulgurError(
-                f"the model's answer uses `{lost[0]}` where it has no value; nothing was changed", hint=BIGGER
-            )
-        missing = undefined(outcome.text, self.text) if python else []
+        missing = undefined(outcome.text, self.text) if self.path.suffix in (".py", ".pyi") else []
         if missing:
             print(f"Note: nothing in the file defines or imports {', '.join(missing)}.", file=sys.stderr)
         if outcome.note:
