@@ -89,3 +89,12 @@ def test_command(
     assert main(["ask", "-C", str(project), "--json", "-n", "1", "KVCache"]) == 0
     assert '"path": "src/engine/cache.py", "line": 1' in capsys.readouterr().out
     assert main(["ask", "-C", str(project), "zzzqqq"]) == 1
+
+
+def test_a_plain_word_that_names_a_definition_is_shown_as_one(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/shop.py").write_text("def total(store):\n    return store.total\n")
+    index = SymbolIndex(tmp_path / "work", tmp_path / "home")
+    index.refresh()
+    first = answer("what does total do?", index)[0]
+    assert (first.path, first.line, first.kind, first.what) == ("shop.py", 1, "function", "total")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fulgur.tools.ignore import walk
@@ -58,8 +58,12 @@ def answer(question: str, index: SymbolIndex, limit: int = 10) -> list[Found]:
     best: dict[tuple[str, int], Found] = {}
     for place in found:
         key = (place.path, place.line)
-        if key not in best or place.score > best[key].score:
+        known = best.get(key)
+        if known is None:
             best[key] = place
+        else:  # a definition says more of a line than its text does
+            said = known if place.kind == "text" else place
+            best[key] = replace(said, score=max(known.score, place.score))
     return sorted(best.values(), key=lambda place: (-place.score, place.path, place.line))[:limit]
 
 
