@@ -51,3 +51,23 @@ def test_a_renamed_function_has_nothing_to_add() -> None:
         SHOP, region, "<|call|>rename total summed<|end|>", "rename total to summed", Path("shop.py")
     )
     assert outcome.text == SHOP.replace("def total", "def summed") and outcome.note == ""
+
+
+def test_a_standard_name_that_is_not_imported_brings_its_import() -> None:
+    text = f'"""A shop."""\n\nimport json\n\n\n{SHOP}'
+    region = region_of(text, "def total", "names)\n")
+    said = region.text.replace("(store, names)", "(store: Any, names: Iterable[str]) -> int") + "<|end|>"
+    outcome = apply_answer(text, region, said, "add type hints", Path("shop.py"))
+    assert outcome.text is not None
+    assert outcome.text.startswith(
+        '"""A shop."""\n\nimport json\nfrom collections.abc import Iterable\nfrom typing import Any\n'
+    )
+    assert outcome.note == "Added: from typing import Any, from collections.abc import Iterable."
+
+
+def test_what_is_imported_or_not_standard_brings_nothing() -> None:
+    text = f"from typing import Any\n\n\n{SHOP}"
+    region = region_of(text, "def total", "names)\n")
+    said = region.text.replace("(store, names)", "(store: Any, names: Frob)") + "<|end|>"
+    outcome = apply_answer(text, region, said, "give names the type Frob and store Any", Path("shop.py"))
+    assert outcome.text is not None and outcome.text.count("import") == 1 and outcome.note == ""

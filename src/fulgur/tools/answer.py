@@ -14,6 +14,7 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, NoEdit, parse_answer
 from fulgur.tools.refactor import RefactorError, apply_call
+from fulgur.tools.refactor.standard import with_imports
 from fulgur.tools.refactor.unbound import newly_unbound
 from fulgur.tools.refactor.verify import USUAL, call_objection, objection, rename_asked, renamed_only, words
 from fulgur.tools.region import Region
@@ -35,7 +36,10 @@ def apply_answer(text: str, region: Region, said: str, instruction: str, path: P
     """Raises Refused, or RefactorError where a call cannot be applied. Whether it parses is for the caller to check."""
     outcome = _applied(text, region, said, instruction, path)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
-        lost = [name for name in newly_unbound(text, outcome.text) if name not in USUAL]
+        full, added = with_imports(text, outcome.text)
+        note = f"Added: {', '.join(added)}." if added else ""
+        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))))
+        lost = [name for name in newly_unbound(text, full) if name not in USUAL]
         if lost:
             raise Refused(f"it uses `{lost[0]}` where it has no value")
     return outcome
