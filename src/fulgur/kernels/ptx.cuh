@@ -37,8 +37,6 @@ __device__ __forceinline__ float quotient(float a, float b) {
 
 // Activations are written by other SMs during the launch: they are read through L2, never from a stale L1 line.
 __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }
-__device__ __forceinline__ float2 load2(const float* p) { return __ldcg((const float2*)p); }
-__device__ __forceinline__ float4 load4(const float* p) { return __ldcg((const float4*)p); }
 __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const uint4*)p); }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
@@ -155,11 +153,6 @@ __device__ __forceinline__ void add_later(u64* to, u64 by) {
 
 __device__ __forceinline__ void arrive(u32* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-__device__ __forceinline__ u32 add_acquire_release(u32* counter, u32 by) {
-  u32 old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(by) : "memory");
-  return old;
 }
 __device__ __forceinline__ u32 load_acquire(const u32* counter) {
   u32 seen;

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.arguments import BLOCK_TOKENS, check_step
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
 from fulgur.model.config import ModelConfig
 from fulgur.model.pack import Packed, unpack, unpack_rows
@@ -31,8 +32,6 @@ from fulgur.model.weights import Weights
 
 Float = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int32]
-
-BLOCK_TOKENS = 64
 
 
 def rms_norm(x: Float, weight: Float, eps: float) -> Float:
@@ -132,7 +131,7 @@ class Runtime:
         token, position, sequence, table, wanted = (
             np.asarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
-        self._check(token, position, sequence, table, wanted)
+        check_step(self, token, position, sequence, table, wanted)
         config, weights, eps = self.config, self.weights, self.config.norm_eps
         block, slot = table[sequence, position // BLOCK_TOKENS], position % BLOCK_TOKENS
         x = self._embed(token)
@@ -161,27 +160,6 @@ class Runtime:
     def close(self) -> None:
         self._matrices = {}
         self._cache = self._cache[:, :, :0]
-
-    def _check(self, token: Int, position: Int, sequence: Int, table: Int, wanted: Int) -> None:
-        n = len(token)
-        if not 0 < n <= self.max_rows or len(position) != n or len(sequence) != n:
-            raise ValueError(f"{n} tokens, {len(position)} positions, {len(sequence)} sequences: 1 to {self.max_rows}")
-        if token.min() < 0 or token.max() >= self.vocab_size:
-            raise ValueError(f"a token is outside the vocabulary of {self.vocab_size}")
-        if position.min() < 0 or position.max() >= self.max_context:
-            raise ValueError(f"a position is outside the context of {self.max_context}")
-        if table.ndim != 2 or sequence.min() < 0 or sequence.max() >= len(table):
-            raise ValueError(f"sequences reach {sequence.max()}, tables has shape {table.shape}")
-        if len(wanted) and (wanted.min() < 0 or wanted.max() >= n):
-            raise ValueError(f"logit rows reach {wanted.max()} of {n}")
-        same = sequence[1:] == sequence[:-1]
-        if (same & (np.diff(position) != 1)).any() or len(np.unique(sequence)) != n - same.sum():
-            raise ValueError("the rows of a sequence must be neighbours at consecutive positions")
-        for s in np.unique(sequence):
-            need = int(position[sequence == s].max()) // BLOCK_TOKENS + 1
-            used = table[s, :need]
-            if len(used) < need or used.min() < 0 or used.max() >= self.kv_blocks:
-                raise ValueError(f"sequence {s} needs KV blocks that its table {used.tolist()} does not give")
 
     def _embed(self, token: Int) -> Float:
         if self.weights.embed is None:

@@ -50,7 +50,7 @@ def test_steps_of_several_sequences_and_wrong_ones() -> None:
     again = np.zeros((1, model.vocab_size), np.float32)
     model.step(tokens[3:], positions[3:], one[:1], np.array([[20, 1]], np.int32), np.zeros(1, np.int32), again)
     assert np.array_equal(again[0], both[1])
-    cancelled = model.decode_greedy(5, 2, tables[0], one[:0], np.ones(1, np.int32), np.zeros(8, np.int32))
+    cancelled = len(list(model.decode(5, 2, tables[0], one[:0], np.ones(1, np.int32), 8)))
     assert cancelled == 0
     with pytest.raises(ValueError, match="outside the vocabulary"):
         model.step(np.array([5000]), positions[:1], one[:1], tables, rows[:0])

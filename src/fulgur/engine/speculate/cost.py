@@ -21,10 +21,8 @@ _DEFAULT_SLOPE = 0.08  # a further row costs this share of a step, until it is m
 _OVERHEAD = 50e-6  # seconds of the engine's own work around a step
 _LEAST = 1.05  # a draft must promise this much more than none: estimates are not that good,
 _WORTH = 1.01  # and a longer one this much more than a shorter
-_GAIN, _AGING = (
-    0.1,
-    400.0,
-)  # weight of a new measurement of a width: this, and more by steps since the last one over this
+_GAIN = 0.1  # weight of a new measurement of a width,
+_AGING = 400.0  # and more by the steps since the last one, over this
 _USUAL = 0.1  # a difference that says nothing of other widths
 _GREAT = 0.25  # one after which every choice is made anew
 _OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not

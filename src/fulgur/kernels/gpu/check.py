@@ -84,6 +84,11 @@ def tokens_of(runtime: Runtime, count: int, seed: int = 1) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, runtime.vocab_size, count)]
 
 
+def decoded(runtime: Runtime, token: int, position: int, blocks: Any, limit: int, *stop: int) -> Any:
+    """What the device's own loop makes of it."""
+    return np.fromiter(runtime.decode(token, position, blocks, np.array(stop, np.int32), None, limit), np.int32)
+
+
 def check_parity(family: str, weights: str, driver: str, device: Any, length: int) -> str:
     runtime, tensors = small_runtime(family, weights, driver, device)
     try:
@@ -121,10 +126,7 @@ def check_drivers(family: str, weights: str, device: Any, length: int) -> str:
         runtime, _ = small_runtime(family, weights, driver, device)
         try:
             logits = all_logits(runtime, tokens_of(runtime, 20), 5, table())
-            out = np.zeros(length, np.int32)
-            none = np.zeros(0, np.int32)
-            count = runtime.decode_greedy(int(logits[-1].argmax()), 20, table()[0], none, np.zeros(1, np.int32), out)
-            found.append((logits, out[:count]))
+            found.append((logits, decoded(runtime, int(logits[-1].argmax()), 20, table()[0], length)))
         finally:
             runtime.close()
     if not np.array_equal(found[0][0], found[1][0]):
@@ -138,9 +140,9 @@ def check_long_run(family: str, weights: str, driver: str, device: Any, length: 
     """The decode loop against single steps over many tokens; then the last logits against transformers."""
     runtime, tensors = small_runtime(family, weights, driver, device)
     try:
-        blocks, none = table(), np.zeros(0, np.int32)
-        out = np.zeros(length, np.int32)
-        if runtime.decode_greedy(7, 0, blocks[0], none, np.zeros(1, np.int32), out) != length:
+        blocks = table()
+        out = decoded(runtime, 7, 0, blocks[0], length)
+        if len(out) != length:
             raise FulgurError("the decode loop ended early")
         tokens = [7, *out[:-1].tolist()]
         logits = all_logits(runtime, tokens, 8, blocks)
@@ -150,9 +152,8 @@ def check_long_run(family: str, weights: str, driver: str, device: Any, length: 
         expected, clear = (t.cpu().numpy() for t in reference_logits(runtime.config, tensors, tokens, device))
         rows = np.flatnonzero(clear > CLOSE)[-64:]
         error, divergence = difference(logits[rows], expected[rows])
-        stop = np.array([out[length // 2]], np.int32)
-        count = runtime.decode_greedy(7, 0, blocks[0], stop, np.zeros(1, np.int32), np.zeros(length, np.int32))
-        if count != int(np.argmax(out == stop[0])) + 1:
+        stop = int(out[length // 2])
+        if len(decoded(runtime, 7, 0, blocks[0], length, stop)) != int(np.argmax(out == stop)) + 1:
             raise FulgurError("a stop token did not end the loop where it should")
     finally:
         runtime.close()

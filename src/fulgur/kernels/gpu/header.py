@@ -143,7 +143,6 @@ def _struct(index: int, m: Matrix, chunks: int) -> str:
     units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
     values = {
         "ID": index,
-        "ROWS": m.rows,
         "TILES": m.tiles,
         "UNITS": m.units(1),
         "BLOCKS": m.blocks,

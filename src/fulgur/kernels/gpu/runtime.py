@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.arguments import check_step
 from fulgur.kernels.gpu.device import Gpu, probe
 from fulgur.kernels.gpu.drivers import Driver, args_of
 from fulgur.kernels.gpu.header import RING, layout
@@ -146,7 +147,7 @@ class Runtime:
         tokens, positions, sequences, tables, logit_rows = (
             np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
-        self._check(tokens, positions, sequences, tables)
+        check_step(self, tokens, positions, sequences, tables, logit_rows)
         n, begin = len(tokens), self._through_torch(tokens, positions, sequences, tables, logit_rows)
         best = np.zeros(n, np.int32)
         place = {int(row): i for i, row in enumerate(logit_rows)}
@@ -167,14 +168,6 @@ class Runtime:
                     logits[place[row]] = value
             begin = end
         return best[logit_rows]
-
-    def decode_greedy(self, token: int, position: int, table: Int, stop: Int, cancel: Int, out: Int) -> int:
-        """Up to len(out) greedy steps of one sequence on the device; see `native.Runtime.decode_greedy`."""
-        written = 0
-        for following in self.decode(token, position, table, stop, cancel, len(out)):
-            out[written] = following
-            written += 1
-        return written
 
     def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
         """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
@@ -215,10 +208,7 @@ class Runtime:
         if not 0 < limit <= RING:
             raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
         first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
-        self._check(first, np.array([last], np.int32), zero, row[None])
-        used = row[: last // KV_BLOCK + 1]
-        if used.min() < 0 or used.max() >= self.kv_blocks:
-            raise ValueError("a run has no KV block for all of its tokens")
+        check_step(self, first, np.array([last], np.int32), zero, row[None], zero[:0])
         stops = set(sorted(stop)[:STOPS])
         self._upload(1, limit, first, np.array([position], np.int32), zero, row[None], stops, draw)
 
@@ -318,20 +308,6 @@ class Runtime:
             self._stream.synchronize()
         except RuntimeError as error:  # torch's error for a failed kernel
             raise _failed(error) from None
-
-    def _check(self, token: Int, position: Int, sequence: Int, table: Int) -> None:
-        n = len(token)
-        if not 0 < n <= self.max_rows or len(position) != n or len(sequence) != n:
-            raise ValueError(f"{n} tokens, {len(position)} positions, {len(sequence)} sequences: 1 to {self.max_rows}")
-        if token.min() < 0 or token.max() >= self.vocab_size:
-            raise ValueError(f"a token is outside the vocabulary of {self.vocab_size}")
-        if position.min() < 0 or position.max() >= self.max_context:
-            raise ValueError(f"a position is outside the context of {self.max_context}")
-        if table.ndim != 2 or sequence.min() < 0 or sequence.max() >= len(table):
-            raise ValueError(f"sequences reach {sequence.max()}, tables has shape {table.shape}")
-        used = table[sequence, position // KV_BLOCK]
-        if used.min() < 0 or used.max() >= self.kv_blocks:
-            raise ValueError("a row has no KV block in its table")
 
 
 def _failed(error: RuntimeError) -> FulgurError:

@@ -28,8 +28,6 @@ typedef unsigned long long u64;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct alignas(8) uint2 { u32 x, y; };
-struct alignas(8) float2 { float x, y; };
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
@@ -157,8 +155,6 @@ inline float from_half(u32 h) {
 inline float power2(float v) { return exp2f(v); }
 inline float quotient(float a, float b) { return a / b; }
 inline float load(const float* p) { return *p; }
-inline float2 load2(const float* p) { return *(const float2*)p; }
-inline float4 load4(const float* p) { return *(const float4*)p; }
 inline uint4 load16(const void* p) { return *(const uint4*)p; }
 inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
@@ -247,7 +243,6 @@ inline void load_words(u64 (&words)[2], const u64* from) {
 inline u64 cycles() { return 0; }
 inline void add_later(u64* to, u64 by) { *to += by; }
 inline void arrive(u32* counter) { ++*counter; }
-inline u32 add_acquire_release(u32* counter, u32 by) { u32 old = *counter; *counter += by; return old; }
 inline u32 load_acquire(const u32* counter) {
   emu::ready.push_back(emu::current);
   emu::sleep();

@@ -1,0 +1,46 @@
+"""What a step's arguments must be, for the runtimes in Python; `module.cpp` asks the same of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Int = npt.NDArray[np.int32]
+BLOCK_TOKENS = 64  # positions of a KV block
+
+
+class Limits(Protocol):
+    """What a runtime says of itself."""
+
+    max_rows: int
+    vocab_size: int
+    max_context: int
+    kv_blocks: int
+
+
+def check_step(limits: Limits, token: Int, position: Int, sequence: Int, table: Int, wanted: Int) -> None:
+    """ValueError unless these are rows that the runtime can run."""
+    n, rows, vocab, context = len(token), limits.max_rows, limits.vocab_size, limits.max_context
+    if not 0 < n <= rows or len(position) != n or len(sequence) != n:
+        raise ValueError(f"{n} tokens, {len(position)} positions, {len(sequence)} sequences: 1 to {rows}")
+    if token.min() < 0 or token.max() >= vocab:
+        raise ValueError(f"a token is outside the vocabulary of {vocab}")
+    if position.min() < 0 or position.max() >= context:
+        raise ValueError(f"a position is outside the context of {context}")
+    if table.ndim != 2 or sequence.min() < 0 or sequence.max() >= len(table):
+        raise ValueError(f"sequences reach {sequence.max()}, tables has shape {table.shape}")
+    if len(wanted) and (wanted.min() < 0 or wanted.max() >= n):
+        raise ValueError(f"logit rows reach {wanted.max()} of {n}")
+    same = sequence[1:] == sequence[:-1]
+    if (same & (np.diff(position) != 1)).any() or len(np.unique(sequence)) != n - same.sum():
+        raise ValueError("the rows of a sequence must be neighbours at consecutive positions")
+    for s in np.unique(sequence):
+        need = int(position[sequence == s].max()) // BLOCK_TOKENS + 1
+        used = table[s, :need]
+        if len(used) < need or used.min() < 0 or used.max() >= limits.kv_blocks:
+            given = used.tolist()
+            raise ValueError(
+                f"sequence {s} needs KV blocks that its table {given} does not give: a row has no KV block"
+            )
