@@ -12,10 +12,11 @@ from typing import Any
 
 from fulgur.agent.context import TurnContext
 from fulgur.agent.history import Item, item_text, message
+from fulgur.agent.usage import usage_event
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
-from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, UsageReported, Warned
+from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, Warned
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.response import Response
 
@@ -164,34 +165,9 @@ class Answer:
         usage = response.usage
         if usage is None:
             return
-        now = time.perf_counter()
-        cached = usage.input_tokens_details.cached_tokens
-        said = usage.cost if isinstance(usage.cost, float) else None
-        own = self._link.info.cost(usage.input_tokens, cached, usage.output_tokens)
-        self.cost = own if own is not None else said
-        self.context_used = usage.input_tokens + usage.output_tokens
-        seconds = now - self._first if self._first else 0.0
-        rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
-        details = usage.output_tokens_details
-        accepted = details.accepted_prediction_tokens or 0
-        own = max(usage.output_tokens - 1 - accepted, 0) / seconds if seconds > 0 and accepted else 0.0
-        self._emit(
-            UsageReported(
-                turn=self._turn,
-                model=self.model,
-                input_tokens=usage.input_tokens,
-                cached_tokens=cached,
-                output_tokens=usage.output_tokens,
-                tokens_per_second=round(rate, 1),
-                ttft_seconds=round((self._first or now) - self._started, 4),
-                context_used=self.context_used,
-                context_limit=self._link.info.context,
-                cost=self.cost,
-                draft_tokens=accepted + (details.rejected_prediction_tokens or 0),
-                accepted_tokens=accepted,
-                raw_tokens_per_second=round(own, 1),
-            )
-        )
+        event = usage_event(self._turn, self.model, usage, self._link.info, self._started, self._first)
+        self.cost, self.context_used = event.cost, event.context_used
+        self._emit(event)
 
 
 def _keeps(item: Item) -> bool:

@@ -18,6 +18,7 @@ from fulgur.agent.guards import NAMES, PARSES, Guards
 from fulgur.agent.history import message
 from fulgur.agent.locate import Place, find_place
 from fulgur.agent.question import is_question, places_of
+from fulgur.agent.usage import usage_event
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -27,7 +28,6 @@ from fulgur.protocol.agent import (
     ToolFinished,
     ToolOutput,
     ToolStarted,
-    UsageReported,
     Warned,
 )
 from fulgur.protocol.errors import ApiError
@@ -212,31 +212,11 @@ class EditPath:
 
     def _report(self, event: ev.ResponseEvent, began: float, first: float) -> None:
         context, response = self._context, event.response
-        usage, now = response.usage, time.perf_counter()
         context.progress.answering_model = response.model
-        if usage is not None:
-            seconds = now - first if first else 0.0
-            rate = (usage.output_tokens - 1) / seconds if seconds > 0 and usage.output_tokens > 1 else 0.0
-            details = usage.output_tokens_details
-            accepted = details.accepted_prediction_tokens or 0
-            own = max(usage.output_tokens - 1 - accepted, 0) / seconds if seconds > 0 else 0.0
-            context.progress.context_used = usage.input_tokens + usage.output_tokens
-            context.emit(
-                UsageReported(
-                    turn=context.turn,
-                    model=response.model,
-                    input_tokens=usage.input_tokens,
-                    cached_tokens=usage.input_tokens_details.cached_tokens,
-                    output_tokens=usage.output_tokens,
-                    tokens_per_second=round(rate, 1),
-                    ttft_seconds=round((first or now) - began, 4),
-                    context_used=context.progress.context_used,
-                    context_limit=context.link.info.context,
-                    draft_tokens=accepted + (details.rejected_prediction_tokens or 0),
-                    accepted_tokens=accepted,
-                    raw_tokens_per_second=round(own, 1) if accepted else 0.0,
-                )
-            )
+        if response.usage is not None:
+            told = usage_event(context.turn, response.model, response.usage, context.link.info, began, first)
+            context.progress.context_used = told.context_used
+            context.emit(told)
         reason = (response.incomplete_details or {}).get("reason")
         if response.status == "failed":
             error = response.error or {}
