@@ -109,7 +109,7 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
   float4* parts = (float4*)area;                         // [split][pair]: maximum, sum, two values
   const int first = split * (GROUP * PAIRS) / splits, pairs = (split + 1) * (GROUP * PAIRS) / splits - first;
-  __syncthreads();
+  block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs * splits; i += THREADS) {
     int j = (int)quotient((float)i + 0.5f, (float)pairs), pair = first + i - j * pairs;
@@ -117,7 +117,7 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
     uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch, args.state);
     parts[i] = make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
   }
-  __syncthreads();
+  block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs; i += THREADS) {
     float peak = -INF, total = 0, a = 0, b = 0;
@@ -189,7 +189,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     s.peak[threadIdx.x] = -INF;
     s.total[threadIdx.x] = 0;
   }
-  __syncthreads();
+  block_barrier();
   mark(args, shared, PROJECT);
   if (end == position + 1 && threadIdx.x < 2 * LANES_PER_KEY) {
     int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
@@ -234,7 +234,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
         for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
-    __syncthreads();
+    block_barrier();
 #pragma unroll 1
     for (int g = warp; g < GROUP; g += WARPS) {
       float a = s.dot[0][g][lane], b = s.dot[0][g][lane + 32], old = s.peak[g];
@@ -259,7 +259,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         s.total[g] = s.total[g] * shrink + total;
       }
     }
-    __syncthreads();
+    block_barrier();
 #pragma unroll
     for (int d = 0; d < DIMS_PER_WARP; ++d) {
       int dims = warp + d * WARPS;
@@ -283,7 +283,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     if (block + KV_BLOCK < end) {
       fetch(block + KV_BLOCK);
-      __syncthreads();
+      block_barrier();
     }
   }
   mark(args, shared, SOFTMAX);
@@ -308,7 +308,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[threadIdx.x]), epoch);
   }
   if (splits > 1) join_splits(args, area, epoch, row, head, split, splits, partial);
-  __syncthreads();
+  block_barrier();
 }
 
 __device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, u32 epoch) {

@@ -5,7 +5,8 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-constexpr int THREADS = 32 * WARPS, TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
+constexpr int THREADS = 32 * WARPS;      // that compute; a further warp feeds them with weights
+constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 constexpr int OPERAND_STRIDE = OPERAND_BLOCKS * 256 + 64;     // bytes of one row's operand; the 64 spread rows over banks
@@ -78,6 +79,9 @@ __device__ __forceinline__ void await(const u32* counter, u32 goal, State* state
     }
 }
 
+// The barrier of the threads that compute. With all threads of a CTA, the feeder too: __syncthreads.
+__device__ __forceinline__ void block_barrier() { barrier_of<THREADS>(1); }
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
@@ -97,6 +101,7 @@ struct Shared {
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
+  u32 routed, multiplying, finished;      // for the feeder: layers whose experts are known, the phase at work, the end
   float sharpness;
   u32 seed[2];
 #if EXPERTS
@@ -108,6 +113,14 @@ struct Shared {
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
+
+// Before the feeder begins: by one thread, a barrier of all threads follows.
+constexpr u32 NO_PHASE = ~0u;
+__device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
+  shared.routed = routed;
+  shared.multiplying = NO_PHASE;
+  shared.finished = 0;
+}
 
 // The step's rows, from global memory to shared. Ends with a block barrier.
 __device__ inline void load_state(Shared& shared, const State* state) {
@@ -129,7 +142,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.seed[0] = __ldcg(&state->seed[0]);
     shared.seed[1] = __ldcg(&state->seed[1]);
   }
-  __syncthreads();
+  block_barrier();
 }
 
 // With one row at most the compiler may know that it is one.

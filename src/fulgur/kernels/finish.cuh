@@ -62,7 +62,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
   int* indices = (int*)(values + THREADS);
   values[threadIdx.x] = mine.value;
   indices[threadIdx.x] = mine.index;
-  __syncthreads();
+  block_barrier();
   int padded = rows > 4 ? 8 : rows > 2 ? 4 : rows, row = threadIdx.x >> 5;
   if (row < rows) {
     Best best;
@@ -75,7 +75,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
       ((int*)args.best)[(CTAS + blockIdx.x) * MAX_ROWS + row] = best.index;
     }
   }
-  __syncthreads();
+  block_barrier();
 }
 
 // The argmax of every row into shared.token; all CTAs agree. Ends with a block barrier.
@@ -90,7 +90,7 @@ __device__ inline void choose(const Args& args, Shared& shared) {
     // Logits that are not numbers leave no index: token 0 keeps every address valid.
     if ((threadIdx.x & 31) == 0) shared.token[row] = best.index < VOCAB ? best.index : 0;
   }
-  __syncthreads();
+  block_barrier();
 }
 
 __device__ __forceinline__ bool is_stop(const State* state, int token) {

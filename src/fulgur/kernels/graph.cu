@@ -4,17 +4,34 @@
 // looked at alone, and it runs where a cooperative launch cannot.
 #include "phases.cuh"
 
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS + 32, 2)
 
-// Weights known in advance: fill, wait, read the state. False when the run is over.
+__device__ __forceinline__ void finish(Shared& shared) {
+  if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
+}
+
+// The feeder's warp, then the others: weights known in advance are on their way before the state is read. False when there
+// is nothing (more) to do for a thread.
 template <class M> __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
+  char* rings = area_of(memory) + AREA_BYTES;
   let_successor_start();
+  if (threadIdx.x >= THREADS) {
+    __syncthreads();
+    const char* first = args.weights + (M::ID == Head::ID ? M::OFFSET : args.layer * LAYER_STRIDE);
+    Feeder().run(args, shared, rings, first, false, false);
+    return false;
+  }
+  if (threadIdx.x == 0) ready_feeder(shared, 1);
   if (M::COPIES == 1) {
-    stream.open_one<M>(args, &shared, area_of(memory) + AREA_BYTES, args.layer, 1);
+    stream.open_one<M>(rings, 1);
+    __syncthreads();
   }
   wait_for_predecessor();
   load_state(shared, args.state);
-  if (shared.done && M::COPIES == 1) stream.drain();
+  if (shared.done) {
+    finish(shared);
+    if (M::COPIES > 1) __syncthreads();
+  }
   return !shared.done;
 }
 
@@ -28,6 +45,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL,
                shared.epoch + args.layer - 1, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv));
+  finish(shared);
 }
 
 // All of its registers: sums of GROUP heads stay in them.
@@ -48,6 +66,7 @@ KERNEL step_o(const __grid_constant__ Args args) {
   operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
                shared.epoch + args.layer, args.state);
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(O));
+  finish(shared);
 }
 
 #if EXPERTS
@@ -59,6 +78,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
                shared.epoch + args.layer, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router));
+  finish(shared);
 }
 #endif
 
@@ -66,7 +86,8 @@ KERNEL step_router(const __grid_constant__ Args args) {
 template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
   route(args, shared, shared.epoch + args.layer, [&] {
-    stream.open_one<M>(args, &shared, area_of(memory) + AREA_BYTES, args.layer, shared.rows);
+    stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);
+    __syncthreads();
   });
 #endif
 }
@@ -80,6 +101,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
                shared.epoch + args.layer, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up));
+  finish(shared);
 }
 
 KERNEL step_down(const __grid_constant__ Args args) {
@@ -91,6 +113,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
                shared.epoch + args.layer, args.state);
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Down));
+  finish(shared);
 }
 
 KERNEL step_head(const __grid_constant__ Args args) {
@@ -101,6 +124,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL,
                shared.epoch + LAYERS - 1, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head));
+  finish(shared);
 }
 
 // One CTA: the tokens, the ring, and the state of the next step.

@@ -157,14 +157,14 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
 #pragma unroll 1
   for (int begin = 0; begin < rounds; begin += batch) {
     int stop = min(begin + batch, rounds);
-    if (begin) __syncthreads();
+    if (begin) block_barrier();
 #if EXPERTS
     if (ROUTER_DIFFERS && s.phase == Router::ID) multiply_units<Router>(stream, memory, s, share, begin, stop, columns);
     else
 #endif
     if (HEAD_DIFFERS && s.phase == Head::ID) multiply_units<Head>(stream, memory, s, share, begin, stop, columns);
     else multiply_units<Qkv>(stream, memory, s, share, begin, stop, columns);
-    __syncthreads();
+    block_barrier();
     int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
     int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a thread always has the same column
 #pragma unroll 1

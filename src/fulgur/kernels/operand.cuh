@@ -21,7 +21,7 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
       if (stretch == filled || k % stretch < filled) values = receive4(from + (row * width + k) / 2, epoch, state);
       *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = values;
     }
-  __syncthreads();
+  block_barrier();
 }
 
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
@@ -57,7 +57,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     sum = warp_sum(sum);
     float* sums = shared.sums[row & 1];
     if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = sum;
-    __syncthreads();
+    block_barrier();
     float total = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; ++i) total += sums[i];
@@ -75,5 +75,5 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     for (int k = D_MODEL + threadIdx.x * 4; k < (D_MODEL + BLOCK - 1) / BLOCK * BLOCK; k += THREADS * 4)
       *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = make_uint2(0, 0);
   }
-  __syncthreads();
+  block_barrier();
 }

@@ -28,15 +28,24 @@ __constant__ Shape SHAPES[] = {
 };
 constexpr int AFTER_ATTENTION = O::ID + 1;      // the phase that begins with the feed-forward norm
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
   char* area = area_of(memory);
-  load_state(shared, args.state);
-  if (shared.done) return;
-  const int rows = rows_of(shared), steps = __ldcg(&args.state->steps);
+  const int steps = __ldcg(&args.state->steps);
   Stream stream;
-  stream.open_all(args, &shared, area + AREA_BYTES, steps > 1, rows);
+  if (threadIdx.x < THREADS) {
+    load_state(shared, args.state);
+    stream.open_all(area + AREA_BYTES, rows_of(shared));
+    if (threadIdx.x == 0) ready_feeder(shared, 0);
+  }
+  __syncthreads();
+  if (shared.done) return;
+  if (threadIdx.x >= THREADS) {
+    Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, steps > 1);
+    return;
+  }
+  const int rows = rows_of(shared);
   int layer = 0, step = 0;
   u32 epoch = shared.epoch, arrivals = 0;
   Shape s = SHAPES[Qkv::ID];
@@ -53,7 +62,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
       mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
 #if EXPERTS
     } else if (s.phase == Gate_up::ID) {
-      route(args, shared, epoch, [&] { stream.resume(); });
+      route(args, shared, epoch, [&] {
+        if (threadIdx.x == 0) store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
+      });
       mark(args, shared, ROUTE);
 #endif
     } else {
@@ -63,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
       mark(args, shared, heads ? COPY_O : COPY_DOWN);
     }
     phase(stream, args, shared, memory, rows, layer, epoch, s);
-    __syncthreads();
+    block_barrier();
     mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
                        : s.phase == Gate_up::ID ? GATE_UP : ROUTER);
     if (starts) {
@@ -84,23 +95,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_persistent(const
         arrive(args.counters);
         await(args.counters, arrivals, args.state);
       }
-      __syncthreads();
+      block_barrier();
       mark(args, shared, WAIT_CHOOSE);
       choose(args, shared);
       bool done = ++step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
       if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
       if (done) break;
-      __syncthreads();
+      block_barrier();
       if (threadIdx.x == 0) {
         shared.position[0] += 1;
         shared.first[0] = shared.position[0];
         shared.produced += 1;
       }
-      __syncthreads();
+      block_barrier();
       mark(args, shared, CHOOSE);
       layer = 0;
       s = SHAPES[Qkv::ID];
     }
   }
-  stream.drain();
+  if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
 }

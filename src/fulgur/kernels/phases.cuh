@@ -1,6 +1,7 @@
 // The phases of a step that multiply a matrix: what each does with its sums. Both drivers call these.
 #pragma once
 #include "attention.cuh"
+#include "feed.cuh"
 #include "finish.cuh"
 #include "linear.cuh"
 #include "router.cuh"
@@ -23,6 +24,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   float before = 0;
   if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = residual(args, shared, s.phase == O::ID, layer, epoch, 0, mine);
   Best best;
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
     const int which = unit / s.tiles, tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
     int at = tile * TILE + r;
@@ -53,8 +55,9 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
     }
   });
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), NO_PHASE);
   if (s.phase == Head::ID) {
-    __syncthreads();
+    block_barrier();
     store_candidates(args, memory, rows, best);
   }
 }

@@ -40,30 +40,42 @@ __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }
 __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const uint4*)p); }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// A barrier of some warps of a CTA; __syncthreads is barrier 0, of all.
+template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
+  asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(THREADS_) : "memory");
+}
+// Among the first 16 lanes.
+__device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffu, v); }
+// Words that warps of a CTA leave for each other in shared memory.
+__device__ __forceinline__ void store_release(u32 at, u32 v) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+__device__ __forceinline__ u32 load_acquire_shared(u32 at) {
+  u32 v;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+  return v;
+}
 __device__ __forceinline__ u32 shuffle(u32 v, int lane) { return __shfl_sync(~0u, v, lane); }
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever waits for
-// that phase's parity then sees the bytes. All lanes of a warp call these together.
+// that phase's parity then sees the bytes.
 __device__ __forceinline__ void gate_init(u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #else
-  asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(gate) : "memory");
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
 #endif
 }
-// Hopper's copy engine takes a whole piece from one lane; before it every lane copies its own 16 bytes of each 512.
+// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time.
 __device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
-  u32 lane = threadIdx.x & 31;
 #if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(gate)
-                 : "memory");
-  }
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(gate)
+               : "memory");
 #else
-  for (u32 at = lane * 16; at < bytes; at += 512)
+  for (u32 at = 0; at < bytes; at += 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
 #endif
@@ -79,6 +91,12 @@ __device__ __forceinline__ void gate_wait(u32 gate, u32 parity) {
                  : "=r"(done) : "r"(gate), "r"(parity) : "memory");
 #endif
   } while (!done);
+}
+__device__ __forceinline__ bool gate_done(u32 gate, u32 parity) {
+  u32 done;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+  return done;
 }
 __device__ __forceinline__ uint4 shared16(u32 at) {
   uint4 v;

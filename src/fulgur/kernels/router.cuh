@@ -19,7 +19,7 @@ template <class Known> __device__ inline void route(const Args& args, Shared& sh
       shared.logit[row & 1][threadIdx.x] = sum;
     }
     if (threadIdx.x < CHOSEN) shared.expert[row][threadIdx.x] = 0;    // stays only where logits are not numbers
-    __syncthreads();
+    block_barrier();
     const float* logit = shared.logit[row & 1];
     int mine = threadIdx.x / RANKERS, rank = 0;
     if (mine < EXPERTS) {
@@ -33,7 +33,7 @@ template <class Known> __device__ inline void route(const Args& args, Shared& sh
 #pragma unroll
     for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
     if (mine < EXPERTS && threadIdx.x % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
-    __syncthreads();
+    block_barrier();
     if (row + 1 == rows_of(shared)) known();
     if (threadIdx.x < CHOSEN) {
       float peak = logit[shared.expert[row][0]], total = 0;

@@ -1,13 +1,12 @@
 // The stream of weights: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
 //
 // Which pieces a warp needs, in which order, is known before any activation is, and is the same in every layer: its slices of
-// the units of its CTA, phase by phase. Each warp writes this down once as a list of runs. The copies go SLOTS pieces ahead
-// of the arithmetic, across units, phases, layers and grid barriers, and the memory system stays busy while a barrier or a
-// norm is waited for. Only the experts of a layer are not known before its router has run: there the stream stalls
-// and goes on (`resume`) as soon as they are.
+// the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; a warp of its own, the feeder
+// (feed.cuh), copies along these lists, up to SLOTS pieces ahead of the arithmetic, across units, phases, layers and steps.
+// The memory system stays busy while values are waited for or normed.
 //
 // A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has a
-// gate that its copy completes; a slot is filled again as soon as the warp has the piece in registers.
+// gate that its copy completes; a slot may be filled again as soon as the warp has the piece in registers.
 #pragma once
 #include "common.cuh"
 
@@ -15,29 +14,34 @@ struct alignas(8) Run {
   u32 at;                    // in 16 bytes, from the start of the layer or of the head
   unsigned short pieces;
   unsigned char phase;       // M::ID
-  unsigned char choice;      // row * CHOSEN + which of its experts
+  unsigned char choice;      // with experts: row * CHOSEN + which of the row's experts
 };
-constexpr int GATES_BYTES = WARPS * SLOTS * 8, RUNS_BYTES = WARPS * MAX_RUNS * 8;
+struct alignas(16) Slot {
+  u64 gate;                  // an mbarrier
+  u32 within;                // how far behind the slot's first byte its piece begins
+};
+struct Ring {                // of one warp, but for its bytes
+  u32 taken;                 // pieces that the warp has read
+  unsigned short layer_runs, all_runs;     // the runs of a layer, then those of the head
+};
+// In shared memory, each for all warps: runs, slots, rings, bytes.
+constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, SLOTS_BYTES = WARPS * SLOTS * 16, RINGS_BYTES = WARPS * 8;
+__device__ __forceinline__ Run* runs_of(char* memory, int warp) { return (Run*)memory + warp * MAX_RUNS; }
+__device__ __forceinline__ Slot* slots_at(char* memory, int warp) { return (Slot*)(memory + RUNS_BYTES) + warp * SLOTS; }
+__device__ __forceinline__ Ring* ring_at(char* memory, int warp) { return (Ring*)(memory + RUNS_BYTES + SLOTS_BYTES) + warp; }
+__device__ __forceinline__ u32 bytes_at(char* memory, int warp) {
+  return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + RINGS_BYTES + warp * SLOTS * SLOT_BYTES;
+}
 
+// A warp's end of its ring. The feeder may begin after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
-  const char* weights;
-  const Shared* shared;
-  const Run* runs;
-  u32 ring, gates;          // shared addresses of this warp's first slot and its gate
-  int slot, to;             // the next to be read, the next to be filled
-  int held;                 // pieces copied or on their way, not yet read
-  u32 parity;               // of the phase that completes `slot`
-  u32 shift;                // lane i: where in slot i its piece begins
-  int layer_runs, all_runs; // the runs of a layer, then those of the head
-  int index, layer;         // where the copies are
-  const char *base, *at;    // the layer's weights, the next piece
-  int left, bytes, piece;   // pieces left in the run, bytes of each, number of the next within its block
-  bool wrap, routed, stalled;   // wrap: after the head comes layer 0 of the next step
+  u32 bytes, slots, ring;    // shared addresses
+  int slot;                  // the next to be read
+  u32 parity, taken;         // of the phase that completes it; pieces read
 
   __device__ static int warp() { return threadIdx.x >> 5; }
-  __device__ static int lane() { return threadIdx.x & 31; }
 
-  template <class M> __device__ int list(Run* to, int n, int rows) const {
+  template <class M> __device__ static int list(Run* to, int n, int rows) {
     int end = M::first(blockIdx.x + 1, rows);
 #pragma unroll 1
     for (int unit = M::first(blockIdx.x, rows) + warp() / M::KW; unit < end; unit += WARPS / M::KW) {
@@ -56,151 +60,52 @@ struct Stream {
     return n;
   }
 
-  __device__ void prepare(const Args& args, const Shared* s, char* memory, int first_layer, bool wrap_, bool routed_) {
-    weights = args.weights;
-    shared = s;
-    runs = (const Run*)memory + warp() * MAX_RUNS;
-    gates = shared_address(memory) + RUNS_BYTES + warp() * SLOTS * 8;
-    ring = shared_address(memory) + RUNS_BYTES + GATES_BYTES + warp() * SLOTS * SLOT_BYTES;
-    slot = to = held = parity = index = left = bytes = piece = shift = 0;
-    layer = first_layer;
-    base = weights + first_layer * LAYER_STRIDE;
-    wrap = wrap_;
-    routed = routed_;
-    if (lane() < SLOTS) gate_init(gates + lane() * 8);
+  __device__ void prepare(char* memory) {
+    bytes = bytes_at(memory, warp());
+    slots = shared_address(slots_at(memory, warp()));
+    ring = shared_address(ring_at(memory, warp()));
+    slot = 0;
+    parity = taken = 0;
+    int lane = threadIdx.x & 31;
+    if (lane < SLOTS) gate_init(slots + lane * 16);
+  }
+  // All lanes write the same.
+  __device__ static void written(char* memory, int layer_runs, int all_runs) {
+    *ring_at(memory, warp()) = Ring{0, (unsigned short)layer_runs, (unsigned short)all_runs};
   }
   // The whole model, from layer 0.
-  __device__ void open_all(const Args& args, const Shared* s, char* memory, bool wrap_, int rows) {
-    prepare(args, s, memory, 0, wrap_, false);
-    Run* to = (Run*)runs;
-    int n = list<Qkv>(to, 0, rows);        // all lanes write the same
+  __device__ void open_all(char* memory, int rows) {
+    prepare(memory);
+    Run* to = runs_of(memory, warp());
+    int n = list<Qkv>(to, 0, rows);
     n = list<O>(to, n, rows);
 #if EXPERTS
     n = list<Router>(to, n, rows);
 #endif
     n = list<Gate_up>(to, n, rows);
-    layer_runs = list<Down>(to, n, rows);
-    all_runs = list<Head>(to, layer_runs, rows);
-    begin();
+    n = list<Down>(to, n, rows);
+    written(memory, n, list<Head>(to, n, rows));
   }
   // One phase of one layer.
-  template <class M> __device__ void open_one(const Args& args, const Shared* s, char* memory, int of_layer, int rows) {
-    prepare(args, s, memory, of_layer, false, true);
-    if (M::ID == Head::ID) base = weights + M::OFFSET;
-    layer = LAYERS - 1;           // nothing follows
-    layer_runs = all_runs = list<M>((Run*)runs, 0, rows);
-    begin();
-  }
-  __device__ void begin() {
-    stalled = all_runs == 0;
-    __syncwarp();
-    fill();
-  }
-
-  // The next run, in whichever phase and layer it lies; with none, or none known yet, `stalled` is set.
-  __device__ __forceinline__ void next() {
-#pragma unroll 1
-    while (index == (layer < LAYERS ? layer_runs : all_runs)) {
-      if (layer < LAYERS && ++layer < LAYERS) {
-        base += LAYER_STRIDE;
-        index = 0;
-        routed = false;
-      } else if (layer == LAYERS && index < all_runs) {
-        base = weights + Head::OFFSET;
-      } else if (wrap) {
-        base = weights;
-        index = layer = 0;
-        routed = false;
-      } else {
-        stalled = true;
-        return;
-      }
-    }
-    Run run = runs[index];
-    long long copy = 0;
-#if EXPERTS
-    if (run.phase == Gate_up::ID || run.phase == Down::ID) {
-      if (!routed) {
-        stalled = true;
-        return;
-      }
-      copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
-             (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
-    }
-#endif
-    at = base + (long long)run.at * 16 + copy;
-    left = run.pieces;
-    bytes = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
-    if (HEAD_DIFFERS && run.phase == Head::ID) bytes = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
-#if EXPERTS
-    if (ROUTER_DIFFERS && run.phase == Router::ID) bytes = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
-#endif
-    ++index;
-  }
-  // Copy the next piece, if there is one, into the next slot.
-  __device__ __forceinline__ void issue() {
-    if (left == 0) {
-      if (!stalled) next();
-      if (left == 0) return;
-    }
-    int size = bytes;
-    if (UNEVEN) size += with_record();
-    // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
-    u32 within = SHIFTED ? (u32)(u64)at & 127 : 0;
-    if (lane() == to) shift = within;
-    copy_piece(ring + to * SLOT_BYTES + within, at, size, gates + to * 8);
-    at += size;
-    --left;
-    ++held;
-    to = to + 1 == SLOTS ? 0 : to + 1;
-  }
-  // Where a block with scales comes in several pieces, the last brings them.
-  __device__ int with_record() {
-    int phase = runs[index - 1].phase, pieces = Qkv::PIECES, record = Qkv::RECORD;
-    if (HEAD_DIFFERS && phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
-#if EXPERTS
-    if (ROUTER_DIFFERS && phase == Router::ID) pieces = Router::PIECES, record = Router::RECORD;
-#endif
-    bool last = piece + 1 == pieces;
-    piece = last ? 0 : piece + 1;
-    return last ? record : 0;
-  }
-  __device__ void fill() {
-#pragma unroll 1
-    for (int i = 0; i < SLOTS; ++i) issue();
-  }
-  // The experts of the current layer stand in shared memory: go on from the router's end. The ring is empty here.
-  __device__ void resume() {
-    routed = true;
-    if (stalled && all_runs) {
-      stalled = false;
-      fill();
-    }
+  template <class M> __device__ void open_one(char* memory, int rows) {
+    prepare(memory);
+    int n = list<M>(runs_of(memory, warp()), 0, rows);
+    written(memory, n, n);
   }
 
   // The next piece has arrived at this shared address. `release` when the warp has read it.
   __device__ __forceinline__ u32 acquire() const {
-    u32 within = SHIFTED ? shuffle(shift, slot) : 0;
-    gate_wait(gates + slot * 8, parity);
-    return ring + slot * SLOT_BYTES + within;
+    gate_wait(slots + slot * 16, parity);
+    u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
+    return bytes + slot * SLOT_BYTES + within;
   }
   __device__ __forceinline__ void release() {
     __syncwarp();
-    drop();
-    issue();
-  }
-  __device__ __forceinline__ void drop() {
-    --held;
+    ++taken;
+    if ((threadIdx.x & 31) == 0) store_release(ring, taken);
     if (++slot == SLOTS) {
       slot = 0;
       parity ^= 1;
-    }
-  }
-  // Before a CTA ends: nothing may still be on its way into its shared memory.
-  __device__ void drain() {
-    while (held) {
-      acquire();
-      drop();
     }
   }
 };

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fulgur.kernels.gpu.build import sources
+from fulgur.kernels.gpu.drivers import FEEDER, THREADS
 from fulgur.kernels.gpu.header import header, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args, Mailbox, buffer_bytes, state_record
@@ -79,10 +80,10 @@ class Emulated:
             setattr(self.args, name, tensor.data_ptr())
         self.args.state, self.args.mailbox = ctypes.addressof(self.state), ctypes.addressof(self.mailbox)
 
-    def _launch(self, kernel: str, ctas: int, shared: int) -> None:
+    def _launch(self, kernel: str, ctas: int, threads: int, shared: int) -> None:
         self.seed += 1
         function = ctypes.cast(getattr(self.library, kernel), ctypes.c_void_p)
-        hung = self.library.emulate(function, ctypes.byref(self.args), ctas, shared, self.seed)
+        hung = self.library.emulate(function, ctypes.byref(self.args), ctas, threads, shared, self.seed)
         assert hung == 0, f"{kernel}: {hung} threads hang (or, if negative, shared memory was overrun)"
 
     def run(self, tokens: list[int], position: int, steps: int = 1, stop: tuple[int, ...] = ()) -> list[int]:
@@ -98,14 +99,15 @@ class Emulated:
         state.first[:n] = [position] * n
         self.buffers["counters"].fill(0)
         if self.driver == "persistent":
-            self._launch("decode_persistent", self.plan.ctas, self.memory.total)
+            self._launch("decode_persistent", self.plan.ctas, THREADS + FEEDER, self.memory.total)
         else:
             for _ in range(steps):
                 for phase in self.plan.phases():
                     self.args.layer = phase.layer
                     ctas = 1 if phase.name == "finish" else self.plan.ctas
                     shared = self.memory.attention_only if phase.name == "attention" else self.memory.total
-                    self._launch(f"step_{phase.name}", ctas, shared)
+                    threads = THREADS + (FEEDER if phase.matrix else 0)
+                    self._launch(f"step_{phase.name}", ctas, threads, shared)
         assert not self.state.error
         return list(self.mailbox.token[: self.mailbox.count])
 

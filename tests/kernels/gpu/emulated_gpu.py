@@ -66,12 +66,12 @@ class Module:
     def __init__(self, built: tuple[Any, str]) -> None:
         self.library = emulate.build(built[0], built[1], self.folder)
 
-    def launch(self, name: str, args: Any, *, ctas: int, shared: int, **_: Any) -> None:
+    def launch(self, name: str, args: Any, *, ctas: int, threads: int, shared: int, **_: Any) -> None:
         def now() -> None:
             Module.seed += 1
             Module.launched.append(name)
             function = ctypes.cast(getattr(self.library, name), ctypes.c_void_p)
-            assert self.library.emulate(function, ctypes.byref(args), ctas, shared, Module.seed) == 0
+            assert self.library.emulate(function, ctypes.byref(args), ctas, threads, shared, Module.seed) == 0
 
         if Graph.capturing is None:
             Stream.last = Stream.queue.submit(now)

@@ -13,6 +13,7 @@ from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
 THREADS = 32 * WARPS
+FEEDER = 32  # threads of the warp that brings the weights
 
 
 class Driver:
@@ -31,7 +32,7 @@ class Driver:
         if self.name == "persistent":
             args = self._copy(logits)
             self._module.launch(
-                "decode_persistent", args, ctas=self.plan.ctas, threads=THREADS, shared=self.memory.total,
+                "decode_persistent", args, ctas=self.plan.ctas, threads=THREADS + FEEDER, shared=self.memory.total,
                 stream=stream.cuda_stream, cooperative=True,
             )  # fmt: skip
             return
@@ -55,7 +56,8 @@ class Driver:
             args = self._copy(logits)
             args.layer = phase.layer
             self._module.launch(
-                f"step_{phase.name}", args, ctas=1 if phase.name == "finish" else self.plan.ctas, threads=THREADS,
+                f"step_{phase.name}", args, ctas=1 if phase.name == "finish" else self.plan.ctas,
+                threads=THREADS + (FEEDER if phase.matrix else 0),
                 shared=self.memory.attention_only if phase.name == "attention" else self.memory.total, stream=stream,
                 dependent=self._gpu.dependent_launch,
             )  # fmt: skip

@@ -12,6 +12,8 @@ from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 RING = 4096  # tokens of the ring to the host
 SLICES = 16 * WARPS * TILE * 4 + 128  # rings stay aligned to 128 bytes: copies to 64 ran at three quarters of the speed
 DRIVERS = ("persistent", "graph")
+# Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
+SHALLOW, DEEP = 32 << 10, 64 << 10
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Layout:
 
     @property
     def total(self) -> int:
-        return self.record + SLICES + self.area + WARPS * (8 * self.runs + self.slots * (self.slot + 8))
+        return self.record + SLICES + self.area + WARPS * (8 * self.runs + 8 + self.slots * (self.slot + 16))
 
     @property
     def attention_only(self) -> int:
@@ -50,7 +52,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 8) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
+    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 11) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
@@ -66,14 +68,19 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     whole = min(4, plan.matrices["qkv"].format.data)
     for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = bound - record - SLICES - area - 8 * WARPS * runs
-        slots = min(left // (WARPS * (slot + 8)), 32)
+        left = bound - record - SLICES - area - 8 * WARPS * (runs + 1)
+        slots = min(left // (WARPS * (slot + 16)), 32)
         found = Layout(slots, chunks, slot, record, attention, area, runs)
         if slots >= 2 and max(found.total, found.attention_only) <= bound:
             return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
     )
+
+
+def in_flight(memory: Layout, limit: int) -> int:
+    """Pieces of all rings that make up so many bytes; at least one a ring."""
+    return max(WARPS, min(limit // (memory.chunks * 512), WARPS * memory.slots))
 
 
 def _slack(plan: Plan) -> int:
@@ -119,6 +126,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
+        "SHALLOW": in_flight(memory, SHALLOW),
+        "DEEP": in_flight(memory, DEEP),
         "OPERAND_BLOCKS": plan.operand_blocks,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,

@@ -48,7 +48,7 @@ struct Gate {                       // a barrier of a fixed number of fibers
   std::vector<Fiber*> waiting;
 };
 struct Warp {
-  Gate gate{32}, eighths[4] = {{8}, {8}, {8}, {8}};
+  Gate gate{32}, first_half{16}, eighths[4] = {{8}, {8}, {8}, {8}};
   u32 slot[2][32][6], eighth_slot[2][32];
 };
 struct Copy { u32 to, gate, bytes; const char* from; };
@@ -56,7 +56,7 @@ struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{0};
+  Gate gate{0}, computing{0};                  // of all threads; of those that compute
   std::vector<Warp> warps;
   std::vector<Copy> copies;                    // issued, not landed yet
 };
@@ -110,6 +110,10 @@ inline void land(const Copy& c) {
 #define SHARED_MEMORY(name) char* name = emu::current->cta->base
 
 inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
+template <int MEMBERS> void barrier_of(int) {
+  emu::current->cta->computing.members = MEMBERS;
+  emu::meet(emu::current->cta->computing);
+}
 inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
 template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
@@ -137,6 +141,16 @@ inline u32 shuffle(u32 v, int lane) {
   f->parity ^= 1;
   return f->warp->slot[p][lane][0];
 }
+inline bool any_lane(bool v) {
+  emu::Fiber* f = emu::current;
+  int p = f->parity;
+  f->warp->slot[p][f->thread.x & 31][0] = v;
+  emu::meet(f->warp->first_half);
+  f->parity ^= 1;
+  for (int i = 0; i < 16; ++i)
+    if (f->warp->slot[p][i][0]) return true;
+  return false;
+}
 template <class T> T __ldcg(const T* p) { return *p; }
 inline void __threadfence_system() {}
 inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
@@ -160,7 +174,6 @@ inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
 inline void gate_init(u32 gate) { emu::gate_at(gate) = 0; }
 inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
-  if (threadIdx.x & 31) return;
   if ((uintptr_t)from % 16 || to % 16 || bytes % 16) { fprintf(stderr, "a copy is not aligned to 16 bytes\n"); abort(); }
   emu::Copy c{to, gate, bytes, from};
   memset(emu::current->cta->base + to, 0xff, bytes);      // whoever still reads the old bytes gets NaNs
@@ -182,6 +195,18 @@ inline void gate_wait(u32 gate, u32 parity) {
     emu::sleep();
   }
 }
+inline bool gate_done(u32 gate, u32 parity) {
+  auto& copies = emu::current->cta->copies;
+  for (size_t i = 0; i < copies.size(); ++i)
+    if (copies[i].gate == gate && emu::draw() & 1) {
+      emu::land(copies[i]);
+      copies.erase(copies.begin() + i);
+      break;
+    }
+  return (emu::gate_at(gate) & 1) != parity;
+}
+inline void store_release(u32 at, u32 v) { *(volatile u32*)(emu::current->cta->base + at) = v; }
+inline u32 load_acquire_shared(u32 at) { return *(const volatile u32*)(emu::current->cta->base + at); }
 inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
 inline u32 shared4(u32 at) { return *(const u32*)(emu::current->cta->base + at); }
 inline u32 shared2(u32 at) { return *(const unsigned short*)(emu::current->cta->base + at); }

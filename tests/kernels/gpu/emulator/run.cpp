@@ -14,7 +14,7 @@ void body() {
 extern "C" int sizes(int which) { return which == 0 ? sizeof(Args) : which == 1 ? sizeof(State) : sizeof(Mailbox); }
 
 // 0, or the number of threads that never ended.
-extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas, int shared_bytes, u32 seed) {
+extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas, int threads, int shared_bytes, u32 seed) {
   kernel = function;
   arguments = args;
   emu::noise = seed * 2654435761u + 1;
@@ -25,9 +25,9 @@ extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas,
     emu::Cta& cta = grid[c];
     cta.memory.assign(shared_bytes + 128, (char)0xff);
     cta.base = (char*)(((uintptr_t)cta.memory.data() + 127) & ~(uintptr_t)127);
-    cta.gate.members = THREADS;
-    cta.warps.resize(WARPS);
-    for (int t = 0; t < THREADS; ++t) {
+    cta.gate.members = threads;
+    cta.warps.resize(threads / 32);
+    for (int t = 0; t < threads; ++t) {
       fibers.push_back(std::make_unique<emu::Fiber>());
       emu::Fiber& f = *fibers.back();
       constexpr size_t STACK = 64 << 10;
