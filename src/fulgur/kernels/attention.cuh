@@ -33,50 +33,61 @@ __device__ __forceinline__ int split_bits(int position) {
 }
 static_assert(KV_BLOCK == 1 << 6, "the shortest split is a block");
 
-// One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, first, second)` gets values i, i + half.
+// One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
+// and those half a head further.
 template <class Put>
 __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, int row, int head, int position,
                                         const float* norm, bool turn, Put put) {
-  constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF + 31) / 32;
-  int lane = threadIdx.x & 31;
-  float a[PAIRS], b[PAIRS], sum = 0;
+  constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF / 2 + 31) / 32;
+  const int lane = threadIdx.x & 31;
+  u64 words[Qkv::SPLIT][PAIRS][2];
+  for (u32 spins = 0;; count_spin(spins, args.state)) {
+    bool here = true;
+#pragma unroll
+    for (int w = 0; w < Qkv::SPLIT * PAIRS * 2; ++w) {
+      int split = w / (PAIRS * 2), i = w / 2 % PAIRS * 32 + lane, at = ((split * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + w % 2 * HALF) / 2;
+      if (HALF / 2 % 32 == 0 || i < HALF / 2) words[split][w / 2 % PAIRS][w % 2] = load_word(args.qkv + at + i);
+    }
+#pragma unroll
+    for (int w = 0; w < Qkv::SPLIT * PAIRS * 2; ++w)
+      here &= (HALF / 2 % 32 && w / 2 % PAIRS * 32 + lane >= HALF / 2) || is_pair_of(words[w / (PAIRS * 2)][w / 2 % PAIRS][w % 2], epoch);
+    if (here) break;
+  }
+  float v[PAIRS][4], sum = 0;      // values 2 i, 2 i + 1, and those half a head further
 #pragma unroll
   for (int j = 0; j < PAIRS; ++j) {
-    int i = j * 32 + lane;
-    a[j] = b[j] = 0;
-    if (i < HALF) {
+    const int i = j * 32 + lane;
 #pragma unroll
-      for (int s = 0; s < Qkv::SPLIT; ++s) {
-        const u64* from = args.qkv + (s * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + i;
-        a[j] += __uint_as_float(receive(from, epoch, args.state));
-        b[j] += __uint_as_float(receive(from + HALF, epoch, args.state));
-      }
-      if (QKV_BIAS) {
-        const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM + i;
-        a[j] += bias[0];
-        b[j] += bias[HALF];
-      }
+    for (int k = 0; k < 4; ++k) {
+      v[j][k] = 0;
+      if (i >= HALF / 2) continue;
+#pragma unroll
+      for (int s = 0; s < Qkv::SPLIT; ++s) v[j][k] += k & 1 ? second_of(words[s][j][k / 2]) : first_of(words[s][j][k / 2]);
+      if (QKV_BIAS) v[j][k] += args.norms[layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM + k / 2 * HALF + 2 * i + (k & 1)];
+      sum += v[j][k] * v[j][k];
     }
-    sum += a[j] * a[j] + b[j] * b[j];
   }
   float inverse = 1.f;
   if (QK_NORM && norm) inverse = rsqrtf(warp_sum(sum) / HEAD_DIM + NORM_EPS);
 #pragma unroll
   for (int j = 0; j < PAIRS; ++j) {
-    int i = j * 32 + lane;
+    const int i = 2 * (j * 32 + lane);
     if (i >= HALF) continue;
-    float p = a[j], q = b[j];
-    if (QK_NORM && norm) {
-      p = p * inverse * norm[i];
-      q = q * inverse * norm[i + HALF];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      float &p = v[j][k], &q = v[j][2 + k];
+      if (QK_NORM && norm) {
+        p = p * inverse * norm[i + k];
+        q = q * inverse * norm[i + k + HALF];
+      }
+      if (turn) {
+        const float* rope = args.rope + (long long)position * HEAD_DIM + i + k;
+        float c = rope[0], s = rope[HALF], old = p;
+        p = old * c - q * s;
+        q = q * c + old * s;
+      }
     }
-    if (turn) {
-      const float* rope = args.rope + (long long)position * HEAD_DIM;
-      float c = rope[i], s = rope[i + HALF], old = p;
-      p = old * c - q * s;
-      q = q * c + old * s;
-    }
-    put(i, p, q);
+    put(i, pack_bf16(v[j][0], v[j][1]), pack_bf16(v[j][2], v[j][3]));
   }
 }
 
@@ -178,9 +189,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int source = query ? head * GROUP + task : HEADS + head + (value ? KV_HEADS : 0);
     bf16* to = query ? s.q[task] : value ? s.value[at - first] : s.key[at - first];
     project(args, epoch, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
-            [&](int i, float a, float b) {
-              to[i] = to_bf16(a);
-              to[i + HEAD_DIM / 2] = to_bf16(b);
+            [&](int i, u32 a, u32 b) {
+              *(u32*)(to + i) = a;
+              *(u32*)(to + i + HEAD_DIM / 2) = b;
             });
   }
 #pragma unroll 1

@@ -44,9 +44,9 @@ struct Args {
   const bf16* embed;        // [vocab, d]
   bf16* kv;                 // [layer][key, value][block][kv head][64][head_dim]
   const float* rope;        // [context][cos half, sin half]
-  // Words (exchange.cuh) of a float or of two bf16.
-  u64* x;                   // [after o, after down][rows][d]: the residual
-  u64* qkv;                 // [split][rows][QKV_ROWS]
+  // Words (exchange.cuh) of a float, of two of 24 bits or of two bf16.
+  u64* x;                   // [after o, after down][rows][d / 2]: the residual
+  u64* qkv;                 // [split][rows][QKV_ROWS / 2]
   u64* partial;             // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
   u64* attended;            // [rows][O blocks * 64]
   u64* router;              // [split][rows][experts]
@@ -101,7 +101,7 @@ struct Shared {
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
-  u32 routed, multiplying, finished;      // for the feeder: layers whose experts are known, the phase at work, the end
+  u32 routed, multiplying, finished;      // for the feeder: layers whose experts are known, whether a product is at work, the end
   float sharpness;
   u32 seed[2];
 #if EXPERTS
@@ -115,10 +115,9 @@ __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memo
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
 // Before the feeder begins: by one thread, a barrier of all threads follows.
-constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
   shared.routed = routed;
-  shared.multiplying = NO_PHASE;
+  shared.multiplying = 0;
   shared.finished = 0;
 }
 

@@ -3,7 +3,7 @@
 // How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that are on
 // their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's speed, with
 // 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values, and more (DEEP)
-// of the very phase that it multiplies.
+// while it multiplies.
 //
 // Only the experts of a layer are not known before its router has run: there a ring waits for `shared.routed`.
 #pragma once
@@ -108,6 +108,7 @@ struct Feeder {
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
       if (!any_lane(!over || arrived != issued)) break;
+      nap(NAP);      // the other warps need the issue slots more
       if (arrived != issued && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
         if (++from == SLOTS) {
@@ -117,7 +118,7 @@ struct Feeder {
       }
       if (over || ended || issued - load_acquire_shared(ring) >= SLOTS) continue;
       if (left == 0) next();
-      if (left && (int)(issued - arrived) < (phase == (int)load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue();
+      if (left && (int)(issued - arrived) < (load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue();
     }
   }
 };

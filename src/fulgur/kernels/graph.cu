@@ -42,7 +42,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
   const int* tokens = args.layer ? nullptr : shared.token;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL,
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + args.layer - 1, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv));
   finish(shared);
@@ -121,7 +121,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL,
+  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + LAYERS - 1, rows_of(shared));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head));
   finish(shared);

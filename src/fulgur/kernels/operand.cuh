@@ -16,10 +16,30 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 #pragma unroll 1
   for (int row = 0; row < rows; ++row)
 #pragma unroll 1
-    for (int k = threadIdx.x * 8; k < width; k += THREADS * 8) {
-      uint4 values = make_uint4(0, 0, 0, 0);
-      if (stretch == filled || k % stretch < filled) values = receive4(from + (row * width + k) / 2, epoch, state);
-      *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = values;
+    for (int k = threadIdx.x * 8; k < width; k += 2 * THREADS * 8) {
+      u64 words[2][4];
+      bool wanted[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int at = k + i * THREADS * 8;
+        wanted[i] = at < width && (stretch == filled || at % stretch < filled);
+      }
+      for (u32 spins = 0;; count_spin(spins, state)) {
+        bool here = true;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (wanted[i]) load_words(words[i], from + (row * width + k + i * THREADS * 8) / 2);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) here &= !wanted[i / 4] || is_of(words[i / 4][i % 4], epoch);
+        if (here) break;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int at = k + i * THREADS * 8;
+        uint4 values = make_uint4(0, 0, 0, 0);
+        if (wanted[i]) values = make_uint4((u32)words[i][0], (u32)words[i][1], (u32)words[i][2], (u32)words[i][3]);
+        if (at < width) *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(at)) = values;
+      }
     }
   block_barrier();
 }
@@ -38,7 +58,20 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
     float4 v[PER_THREAD];
+    u64 words[PER_THREAD][2];
     float sum = 0;
+    for (u32 spins = 0; !tokens; count_spin(spins, args.state)) {
+      bool here = true;
+#pragma unroll
+      for (int i = 0; i < PER_THREAD; ++i) {
+        int at = (i * THREADS + threadIdx.x) * 4;
+        if (at < D_MODEL) load_words(words[i], x + (row * D_MODEL + at) / 2);
+      }
+#pragma unroll
+      for (int i = 0; i < PER_THREAD; ++i)
+        here &= (i * THREADS + threadIdx.x) * 4 >= D_MODEL || (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch));
+      if (here) break;
+    }
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       int at = (i * THREADS + threadIdx.x) * 4;
@@ -48,8 +81,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
           uint2 e = *(const uint2*)(args.embed + (long long)tokens[row] * D_MODEL + at);
           v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
         } else {
-          uint4 bits = receive4(x + row * D_MODEL + at, epoch, args.state);
-          v[i] = make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z), __uint_as_float(bits.w));
+          v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
         }
       }
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;

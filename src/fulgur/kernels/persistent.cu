@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode_persistent(
     if (starts || s.phase == AFTER_ATTENTION || ends) {
       const bool ffn = s.phase == AFTER_ATTENTION;
       operand_norm(area, shared, args, norm_of(args, layer, ffn ? FFN_NORM_AT : 0), starts && layer == 0 ? shared.token : nullptr,
-                   args.x + (ffn ? 0 : MAX_ROWS * D_MODEL), ffn ? epoch : epoch - 1, rows);
+                   args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows);
       mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
 #if EXPERTS
     } else if (s.phase == Gate_up::ID) {

@@ -9,14 +9,15 @@
 // The residual in front of o (layer 0: the embedding) and of down.
 __device__ __forceinline__ float residual(const Args& args, const Shared& shared, bool before_o, int layer, u32 epoch, int row, int at) {
   if (before_o && layer == 0) return low(args.embed[(long long)shared.token[row] * D_MODEL + at]);
-  return __uint_as_float(receive(args.x + ((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at, before_o ? epoch - 1 : epoch, args.state));
+  u64 word = receive_pair(args.x + (((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at) / 2, before_o ? epoch - 1 : epoch, args.state);
+  return at & 1 ? second_of(word) : first_of(word);
 }
 
 // One matrix product of a step, its results on their way to whoever reads them.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
                                       const Shape& s) {
   const bool adds = s.phase == O::ID || s.phase == Down::ID;
-  u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL);
+  u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL / 2);
   // The residual that a thread will add to is asked for before the product, where that is one value a thread.
   Share share(s, rows);
   const int units = share.last - share.first, mine = share.first * TILE + (int)threadIdx.x;
@@ -24,17 +25,16 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   float before = 0;
   if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = residual(args, shared, s.phase == O::ID, layer, epoch, 0, mine);
   Best best;
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), 1);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
     const int which = unit / s.tiles, tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
     int at = tile * TILE + r;
-    if (adds) {
+    if (adds || s.phase == Qkv::ID) {      // two neighbours go out as one word
       int row = s.row_units ? which : column;
-      if (at >= D_MODEL) return;
-      if (!early) before = residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
-      send(x + row * D_MODEL + at, __float_as_uint(before + sum), epoch);
-    } else if (s.phase == Qkv::ID) {
-      if (at < QKV_ROWS) send(args.qkv + (which * MAX_ROWS + column) * QKV_ROWS + at, __float_as_uint(sum), epoch);
+      if (adds && at < D_MODEL) sum += early ? before : residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
+      float neighbour = __shfl_xor_sync(0xffu << (threadIdx.x & 24), sum, 1);
+      if (r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
+      send_pair(adds ? x + (row * D_MODEL + at) / 2 : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + at) / 2, sum, neighbour, epoch);
 #if EXPERTS
     } else if (s.phase == Router::ID) {
       if (at < EXPERTS) send(args.router + (which * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
     }
   });
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), NO_PHASE);
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), 0);
   if (s.phase == Head::ID) {
     block_barrier();
     store_candidates(args, memory, rows, best);

@@ -46,6 +46,9 @@ template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
 }
 // Among the first 16 lanes.
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffu, v); }
+__device__ __forceinline__ void nap(u32 nanoseconds) {
+  if (nanoseconds) asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+}
 // Words that warps of a CTA leave for each other in shared memory.
 __device__ __forceinline__ void store_release(u32 at, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
@@ -157,6 +160,10 @@ __device__ __forceinline__ u64 load_word(const u64* from) {
 }
 __device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void load_words(u64 (&words)[4], const u64* from) {
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%4]; ld.relaxed.gpu.global.v2.u64 {%2, %3}, [%4 + 16];"
+               : "=l"(words[0]), "=l"(words[1]), "=l"(words[2]), "=l"(words[3]) : "l"(from) : "memory");
 }
 constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
 

@@ -16,7 +16,7 @@ from fulgur.kernels.gpu.build import sources
 from fulgur.kernels.gpu.drivers import FEEDER, THREADS
 from fulgur.kernels.gpu.header import header, layout
 from fulgur.kernels.gpu.plan import Plan
-from fulgur.kernels.gpu.records import Args, Mailbox, buffer_bytes, state_record
+from fulgur.kernels.gpu.records import PAIRS, Args, Mailbox, buffer_bytes, old_pair, state_record
 from fulgur.kernels.gpu.weights import GpuWeights
 from fulgur.model.rope import rope_tables
 
@@ -54,8 +54,10 @@ def build(plan: Plan, driver: str, folder: Path) -> ctypes.CDLL:
 class Emulated:
     """One driver over numpy buffers. Activations start as NaN where the sources must write before they read."""
 
-    def __init__(self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1) -> None:
-        self.plan, self.driver, self.seed, self._epoch = weights.plan, driver, seed, 1
+    def __init__(
+        self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1, epoch: int = 1
+    ) -> None:
+        self.plan, self.driver, self.seed, self._epoch = weights.plan, driver, seed, epoch
         plan, c = self.plan, self.plan.config
         self.memory = layout(plan, driver)
         self.library = build(plan, driver, folder)
@@ -63,6 +65,8 @@ class Emulated:
         found = [self.library.sizes(i) for i in range(3)]
         assert found == [ctypes.sizeof(Args), ctypes.sizeof(self._record), ctypes.sizeof(Mailbox)]
         self.buffers = {name: np.zeros(size // 4 + 1, np.float32) for name, size in buffer_bytes(plan).items()}
+        for name in PAIRS:
+            self.buffers[name][: len(self.buffers[name]) // 2 * 2].view(np.int64).fill(old_pair(epoch))
         self.buffers["best"].fill(np.nan)
         cos, sin = rope_tables(c, context)
         blocks = -(-context // 64)

@@ -59,6 +59,12 @@ class Interpreter:
     def _round(self, x: Float) -> Float:
         return from_bfloat16(to_bfloat16(x)) if self.narrow else x
 
+    def _passed(self, x: Float) -> Float:
+        """Between CTAs: without the last 8 bits (exchange.cuh)."""
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        short: Float = ((bits + np.uint32(0x7F) + ((bits >> 8) & 1)) & np.uint32(0xFFFFFF00)).view(np.float32)
+        return short if self.narrow else x
+
     def _matrix(self, matrix: Matrix, layer: int, copy: int) -> Float:
         key = (matrix.name, layer, copy)
         if key not in self._unpacked:
@@ -94,7 +100,7 @@ class Interpreter:
         return x
 
     def _qkv(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"qkv": self._product(phase, self._norm(self._residual(phase, b), phase.layer, 0))}
+        return {"qkv": self._passed(self._product(phase, self._norm(self._residual(phase, b), phase.layer, 0)))}
 
     def _attention(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c, i, n = self.config, phase.layer, len(b["token"])
@@ -140,7 +146,7 @@ class Interpreter:
         return joined.reshape(c.n_heads, c.head_dim)
 
     def _o(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"x": self._residual(phase, b) + self._product(phase, b["attended"])[0]}
+        return {"x": self._passed(self._residual(phase, b) + self._product(phase, b["attended"])[0])}
 
     def _router(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         return {"router": self._product(phase, self._norm(b["x"], phase.layer, self.config.d_model))}
@@ -171,10 +177,10 @@ class Interpreter:
 
     def _down(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         if not self.plan.moe:
-            return {"x": b["x"] + self._product(phase, b["h"])[0]}
+            return {"x": self._passed(b["x"] + self._product(phase, b["h"])[0])}
         chosen, _ = self._routes(b)
         rows = [self._product(phase, b["h"][r : r + 1], [int(e) for e in chosen[r]])[0, 0] for r in range(len(chosen))]
-        return {"x": b["x"] + np.stack(rows)}
+        return {"x": self._passed(b["x"] + np.stack(rows))}
 
     def _head(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         logits = self._product(phase, self._norm(b["x"], self.config.n_layers, 0))[0]

@@ -53,13 +53,23 @@ def state_record(rows: int) -> Any:
     return type("State", (ctypes.Structure,), {"_fields_": fields})
 
 
+PAIRS = ("x", "qkv")  # buffers of words with 16 bits of the epoch
+TURN = 1 << 14  # epochs after which words that may not have been written since must be made old anew
+
+
+def old_pair(epoch: int) -> int:
+    """A word (as a signed number) that counts as older than `epoch`, whatever the 16 bits of it are."""
+    high = (epoch - 1) & 0xFFFF
+    return (high - (1 << 16) if high >> 15 else high) << 48
+
+
 def buffer_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of every activation buffer. All start as zeros: of no epoch."""
+    """Bytes of every activation buffer. All start as zeros: older than epoch 1."""
     c, m, rows = plan.config, plan.matrices, plan.rows
     group = c.n_heads // c.n_kv_heads
     return {
-        "x": 2 * WORD * rows * c.d_model,
-        "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows),
+        "x": WORD * rows * c.d_model,  # two vectors of pairs
+        "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows) // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
         "router": WORD * m["router"].split * rows * c.n_experts if plan.moe else 16,

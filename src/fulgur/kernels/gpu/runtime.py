@@ -20,7 +20,7 @@ from fulgur.kernels.gpu.drivers import Driver, args_of
 from fulgur.kernels.gpu.header import RING, layout
 from fulgur.kernels.gpu.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.gpu.prefill import Prefill
-from fulgur.kernels.gpu.records import STOPS, Mailbox, buffer_bytes, state_record
+from fulgur.kernels.gpu.records import PAIRS, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
 from fulgur.kernels.gpu.stream import TokenStream
 from fulgur.kernels.gpu.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
@@ -77,7 +77,7 @@ class Runtime:
         wide = weights.plan
         narrow = Plan(**{**wide.__dict__, "rows": 1})
         self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
-        self._epoch = 1
+        self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
         try:
             held = self._allocate(wide, kv_blocks)
             args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
@@ -257,15 +257,12 @@ class Runtime:
         draw: tuple[float, int] | None = None,
     ) -> None:
         """What the next launch shall do: written to pinned memory, then one copy. The device is idle."""
+        self._age_words()
         n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
         ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
         ctypes.memset(self._mail.data_ptr(), 0, 16)
         record.rows, record.steps, record.stops, record.epoch = n, steps, len(stops), self._epoch
-        self._epoch += steps * self.config.n_layers  # values of earlier launches stay in the buffers and must look old
-        if self._epoch > 1 << 30:
-            self._epoch = 1
-            for buffer in self._buffers.values():
-                buffer.zero_()
+        self._epoch += steps * self.config.n_layers
         record.stop[: len(stops)] = sorted(stops)
         record.token[:n], record.position[:n], record.table[:n] = (
             tokens.tolist(),
@@ -282,6 +279,18 @@ class Runtime:
         size = self._tables_at + len(tables) * self._staged_tables.strides[0]
         with self._torch.cuda.stream(self._stream):
             self._control[:size].copy_(self._staged[:size], non_blocking=True)
+
+    def _age_words(self) -> None:
+        """Values of earlier launches stay in the buffers, and must look old to the next."""
+        with self._torch.cuda.stream(self._stream):
+            if self._epoch > 1 << 30:
+                self._epoch = self._aged = 1
+                for buffer in self._buffers.values():
+                    buffer.zero_()
+            elif self._epoch - self._aged > TURN:
+                self._aged = self._epoch
+                for name in PAIRS:
+                    self._buffers[name].view(self._torch.int64).fill_(old_pair(self._epoch))
 
     def _through_torch(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
         """How many leading rows were long enough a run without logits to go through torch."""

@@ -151,6 +151,7 @@ inline bool any_lane(bool v) {
     if (f->warp->slot[p][i][0]) return true;
   return false;
 }
+inline void nap(u32) {}
 template <class T> T __ldcg(const T* p) { return *p; }
 inline void __threadfence_system() {}
 inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
@@ -264,6 +265,11 @@ inline void load_words(u64 (&words)[2], const u64* from) {
   if ((uintptr_t)from % 16) { fprintf(stderr, "a load of two words is not aligned\n"); abort(); }
   words[0] = *(const volatile u64*)from;
   words[1] = *(const volatile u64*)(from + 1);
+}
+inline void load_words(u64 (&words)[4], const u64* from) {
+  load_words(*(u64(*)[2])words, from);
+  words[2] = *(const volatile u64*)(from + 2);
+  words[3] = *(const volatile u64*)(from + 3);
 }
 inline u64 cycles() { return 0; }
 inline void add_later(u64* to, u64 by) { *to += by; }
