@@ -2,10 +2,11 @@
 # The embedded models, from the corpus archive to pieces that can be carried away, unattended on one GPU machine.
 #
 #   bash runs/embedded.sh --run /tmp/embedded --archive corpus.jsonl.xz [--minutes 25] [--anneal 8] [--distil 4.5]
-#                         [--init src/fulgur/assets/60M --seed 1]
+#                         [--init src/fulgur/assets/60M --init-small src/fulgur/assets/30M --seed 1]
 #
 # --archive may also be the beginning of the names of its parts (`split -d -b 14M corpus.jsonl.xz corpus.part.`): they are
-# joined, and waited for if some are still missing. --init goes on from a model of an earlier run, at a lower learning rate; --seed cuts the files another way.
+# joined, and waited for if some are still missing. --init and --init-small go on from the models of an earlier run, at
+# lower learning rates; --seed cuts the files another way.
 # --minutes is the wall clock of everything. Annealing and distilling get their own minutes, pretraining gets what the
 # preparation leaves. Poll RUN/status.txt (one line) and RUN/log; RUN/large-ready and RUN/small-ready appear when the pieces
 # of a model are in RUN/out (what rounding costs is measured after that: `export pack --head-bits`), RUN/finished at the end, RUN/failed names stages that failed. Run it again with the same RUN
@@ -14,11 +15,11 @@
 set -u
 ARGUMENTS=("$@")
 
-RUN= ARCHIVE= MINUTES=25 ANNEAL=8 DISTIL=4.5 INIT= SEED=0 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= PARTS=8 PASSES=20
+RUN= ARCHIVE= MINUTES=25 ANNEAL=8 DISTIL=4.5 INIT= INIT_SMALL= SEED=0 SHAPE=60M STUDENT=30M STAGE_OPTIONS= DATA_OPTIONS= CORPUS_OPTIONS= PARTS=8 PASSES=20
 while [ $# -gt 0 ]; do
   case "$1" in
     --run) RUN=$2 ;; --archive) ARCHIVE=$2 ;; --minutes) MINUTES=$2 ;; --anneal) ANNEAL=$2 ;; --distil) DISTIL=$2 ;;
-    --init) INIT=$2 ;; --seed) SEED=$2 ;; --shape) SHAPE=$2 ;; --student) STUDENT=$2 ;; --passes) PASSES=$2 ;; --parts) PARTS=$2 ;;
+    --init) INIT=$2 ;; --init-small) INIT_SMALL=$2 ;; --seed) SEED=$2 ;; --shape) SHAPE=$2 ;; --student) STUDENT=$2 ;; --passes) PASSES=$2 ;; --parts) PARTS=$2 ;;
     --stage-options) STAGE_OPTIONS=$2 ;; --data-options) DATA_OPTIONS=$2 ;; --corpus-options) CORPUS_OPTIONS=$2 ;;
     *) echo "embedded.sh: unknown option $1" >&2; exit 2 ;;
   esac
@@ -31,17 +32,19 @@ if [ -z "${EMBEDDED_COPY:-}" ]; then
   mkdir -p "$RUN/out"
   if [ ! -d "$RUN/src" ]; then cp -r "$(dirname "$0")/../src" "$RUN/src" && cp "$0" "$RUN/embedded.sh" || exit 1; fi
   if [ -n "$INIT" ] && [ ! -d "$RUN/init" ]; then cp -r "$INIT" "$RUN/init" || exit 1; fi
+  if [ -n "$INIT_SMALL" ] && [ ! -d "$RUN/init-small" ]; then cp -r "$INIT_SMALL" "$RUN/init-small" || exit 1; fi
   case "$ARCHIVE" in /*) ;; *) ARGUMENTS+=(--archive "$PWD/$ARCHIVE") ;; esac
   EMBEDDED_COPY=1 exec bash "$RUN/embedded.sh" "${ARGUMENTS[@]}"
 fi
 BEGAN=$(date +%s)
 RUN=$(cd "$RUN" && pwd)
 DATA_OPTIONS="$DATA_OPTIONS --seed $SEED"
-PRETRAIN_OPTIONS= ANNEAL_OPTIONS=
+PRETRAIN_OPTIONS= ANNEAL_OPTIONS= DISTIL_OPTIONS=
 if [ -n "$INIT" ]; then  # the model has seen edits: they stay in the mix from the start
   RATES="--matrix-rate 2e-3 --vector-rate 1.7e-3"
-  PRETRAIN_OPTIONS="--init $RUN/init $RATES --warmup 60 --fim-share 0.2 --edit-share 0.3" ANNEAL_OPTIONS=$RATES
+  PRETRAIN_OPTIONS="--init $RUN/init $RATES --warmup 60 --fim-share 0.35 --edit-share 0.25" ANNEAL_OPTIONS=$RATES
 fi
+if [ -n "$INIT_SMALL" ]; then DISTIL_OPTIONS="--init $RUN/init-small --matrix-rate 2e-3 --vector-rate 1.7e-3"; fi
 export PYTHONPATH=$RUN/src PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=$RUN/inductor TRITON_CACHE_DIR=$RUN/triton
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True TOKENIZERS_PARALLELISM=false
 PYTHON=${PYTHON:-python3}
@@ -73,7 +76,7 @@ stage() { local name=$1; shift; attempt "$name" $PYTHON -m "fulgur.train.$name" 
 ready() { until [ -e "$1" ] || ! kill -0 "$2" 2> /dev/null; do sleep 0.2; done; }  # wait for a file while a process lives
 # The archive or its parts -> RUN/archive.jsonl.xz, complete (its index stands at its end); plain .jsonl is taken as it is.
 gather() {
-  for try in $(seq 240); do
+  for try in $(seq 480); do
     if [ -e archive.jsonl.xz ] || [ -e archive.jsonl ]; then return 0; fi
     if [ -e "$ARCHIVE" ]; then cp "$ARCHIVE" joined; else mkdir -p parts && cp "$ARCHIVE"* parts/; cat parts/* > joined; fi
     case "$(head -c 1 joined)" in "{") mv joined archive.jsonl ;; *) xz -l joined > /dev/null 2>&1 && mv joined archive.jsonl.xz || sleep 0.5 ;; esac
@@ -110,7 +113,7 @@ ready pretrain/stepping $PRETRAIN_PID
 stage anneal --shape "$SHAPE" $ANNEAL_OPTIONS --until "$LARGE_END" &
 ANNEAL_PID=$!
 ready anneal/compiled $ANNEAL_PID
-stage distil --teacher anneal --teacher-shape "$SHAPE" --shape "$STUDENT" --until "$SMALL_END" &
+stage distil --teacher anneal --teacher-shape "$SHAPE" --shape "$STUDENT" $DISTIL_OPTIONS --until "$SMALL_END" &
 DISTIL_PID=$!
 wait $PRETRAIN_PID
 wait $ANNEAL_PID

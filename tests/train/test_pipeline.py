@@ -84,6 +84,17 @@ def test_packed_model_computes_what_was_trained(
     assert np.mean(got.argmax(1) == wanted.argmax(1)) > 0.9
 
 
+def test_a_small_model_goes_on_from_an_earlier_one(trained: Path, tmp_path: Path) -> None:
+    arguments = ["pack", str(trained / "out"), "--label", "toy-small-quantised", "--out", str(tmp_path / "packed")]
+    export.main([*arguments, "--tokenizer", str(trained / "tokenizer.json"), "--head-bits", "4"])
+    for name in ("rows", "anneal"):
+        (tmp_path / name).symlink_to(trained / name)
+    common = ["--run", str(tmp_path), "--shape", "toy-small", "--teacher-shape", "toy", "--steps", "2", *OPTIONS]
+    distil.main([*common, "--init", str(tmp_path / "packed"), "--warmup", "1000000"])
+    before, after = (model_of(run, "distil", 1.0).state_dict() for run in (trained, tmp_path))
+    assert all(torch.allclose(after[name], before[name], atol=0.02) for name in before)
+
+
 def test_float_pieces_are_the_model(trained: Path, tmp_path: Path) -> None:
     export.main(["float", str(trained / "out"), "--label", "toy-bf16", "--out", str(tmp_path)])
     tokens = list(range(24, 80))

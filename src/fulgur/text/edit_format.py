@@ -158,7 +158,7 @@ def format_recent(edits: Sequence[RecentEdit]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-_ARGUMENT = re.compile(r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[^\s"']|["'])+""")
+_QUOTED = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 
 
 def rewrite_answer(text: str) -> list[Piece]:
@@ -186,9 +186,25 @@ def format_call(call: Call) -> str:
     return " ".join((call.name, *call.args))
 
 
+def split_arguments(text: str) -> list[str]:
+    """Words; a quoted string and what stands in brackets, spaces and all, belong to one word."""
+    words, current, depth, at = [], "", 0, 0
+    while at < len(text):
+        quoted = _QUOTED.match(text, at)
+        piece = quoted[0] if quoted else text[at]
+        depth = max(0, depth + (piece in "([{") - (piece in ")]}"))
+        if piece.isspace() and depth == 0:
+            words.append(current)
+            current = ""
+        else:
+            current += piece
+        at += len(piece)
+    return [word for word in [*words, current] if word]
+
+
 def parse_call(text: str) -> Call | None:
-    """`rename old new` as a Call; a quoted string, spaces and all, is one argument. None when there is no name."""
-    words = _ARGUMENT.findall(text)
+    """`rename old new` as a Call. None when there is no name."""
+    words = split_arguments(text)
     if not words or not words[0].isidentifier():
         return None
     return Call(words[0], tuple(words[1:]))

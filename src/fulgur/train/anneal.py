@@ -21,8 +21,8 @@ from fulgur.train.shapes import shape
 from fulgur.train.streams import Mixture, Stream
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
-EDIT_SHARE = 0.45
-FIM_SHARE = 0.7  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
+EDIT_SHARE = 0.36
+FIM_SHARE = 0.75  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
 # Every token of a code row counts, but only the answers of an edit row: halved, it still weighs about two of those.
 CODE_EMPHASIS = 0.5
 

@@ -27,7 +27,7 @@ from fulgur.train.shapes import CONTEXT
 from fulgur.train.tokenizer import ASSET, CodeTokenizer
 
 Record = tuple[Sequence[int], Sequence[float]]
-MIDDLE_WEIGHT = 2.0
+MIDDLE_WEIGHT = 3.0
 _CHARACTERS_PER_TOKEN = 3.1  # a cautious guess: a chunk of this size nearly always fits a row
 
 
@@ -45,9 +45,13 @@ class Cutting:
 
 # "code" teaches the language; "fim" is for annealing: short contexts, so that there are many completions.
 CUTTINGS = {
-    "code": Cutting(0.65, 0.5, 0.1, 1.0, Kinds(rest=0.3, block=0.25, node=0.2, piece=0.08, lines=0.12), 1.0),
+    "code": Cutting(
+        0.65, 0.5, 0.1, 1.0, Kinds(rest=0.28, several=0.3, block=0.1, node=0.12, piece=0.06, lines=0.1), 1.0
+    ),
     # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
-    "fim": Cutting(0.97, 0.15, 0.06, 0.6, Kinds(rest=0.42, block=0.3, node=0.12, piece=0.06, lines=0.07), 0.4),
+    "fim": Cutting(
+        0.97, 0.1, 0.06, 0.5, Kinds(rest=0.38, several=0.42, block=0.06, node=0.06, piece=0.04, lines=0.03), 0.4
+    ),
 }
 
 
@@ -123,7 +127,7 @@ def code_records(
     text = document.text
     lines = Lines.of(text)
     python = document.path.endswith((".py", ".pyi"))
-    syntax = syntax_spans(text, lines) if python else Syntax([], [])
+    syntax = syntax_spans(text, lines) if python else Syntax([], [], [])
     plans: list[tuple[int, int] | None] = []
     pieces: list[str] = []
     for begin, end in chunks(text, lines, length, cutting, rng):

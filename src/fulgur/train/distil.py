@@ -1,6 +1,6 @@
 """The small model learns from the large one: it starts as the teacher's most used channels and follows its logits.
 
-    python -m fulgur.train.distil --run RUN --minutes 4.5
+    python -m fulgur.train.distil --run RUN --minutes 4.5 [--init src/fulgur/assets/30M]
 The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler
 divergence over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
 """
@@ -8,6 +8,7 @@ divergence over the whole vocabulary with a share of plain cross-entropy, weight
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,14 @@ from fulgur.train import checkpoint
 from fulgur.train.anneal import mixture
 from fulgur.train.model import Model
 from fulgur.train.optim import Optimiser, decay, warm_then_stable
-from fulgur.train.pretrain import add_rates
+from fulgur.train.pretrain import add_rates, packed_weights
 from fulgur.train.prune import prune
 from fulgur.train.shapes import shape
 from fulgur.train.streams import Mixture
 from fulgur.train.trainer import Stage, add_arguments, compiled, prepare
 
 CROSS_ENTROPY = 0.2  # share of the plain loss
-EDIT_SHARE = 0.5
+EDIT_SHARE = 0.42
 DECAY_FROM = 0.3  # the learning rate falls over the rest of the stage
 
 
@@ -58,6 +59,9 @@ def stage(args: argparse.Namespace) -> Stage:
         _, weights = checkpoint.load_weights(args.run / args.teacher, device)
         teacher.load_state_dict(weights)
         data = mixture(args.run / "rows", device, args.edit_share, seed=1)
+        if args.init is not None:
+            student.load_state_dict(packed_weights(args.init, student))
+            return data
         # A copy is taken apart: the teacher itself is part of a compiled graph by now.
         copy = Model(config).to(device)
         copy.load_state_dict(weights)
@@ -93,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--teacher", default="anneal", help="the stage whose model teaches")
     parser.add_argument("--edit-share", type=float, default=EDIT_SHARE)
     parser.add_argument("--warmup", type=int, default=30)
+    parser.add_argument("--init", type=Path, help="go on from this packed folder instead of a part of the teacher")
     stage(parser.parse_args(argv)).train()
     return 0
 

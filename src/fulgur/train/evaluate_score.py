@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fulgur.text.edit_format import NoEdit, Rewrite, parse_answer
 from fulgur.train.edits import EditExample, check
-from fulgur.train.edits.oracle import normal, parses, same_text
+from fulgur.train.edits.oracle import normal, parses, same_text, settled
 from fulgur.train.evaluate_tasks import Hole, Tasks
 
 
@@ -64,7 +64,7 @@ def score(tasks: Tasks, answers: Answers) -> Scores:
         for example, written in zip(examples, answers.edits.get(split, []), strict=False):
             score_edit(scores, split, example, written)
     for example, written in zip(tasks.noops, answers.noops, strict=False):
-        answer = parse_answer(written)
+        answer = settled(example, written)
         kept = isinstance(answer, NoEdit) or (isinstance(answer, Rewrite) and same_text(answer.text, example.region))
         scores.shares["false_edit"].add(not kept)
         if isinstance(answer, Rewrite):
@@ -81,14 +81,14 @@ def score_edit(scores: Scores, split: str, example: EditExample, written: str) -
     passed = check(example, written)
     scores.shares[f"ops.{split}"].add(passed)
     scores.by_op[example.op][split].add(passed)
-    answer = parse_answer(written)
+    answer = settled(example, written)
     unchanged = isinstance(answer, NoEdit) or (isinstance(answer, Rewrite) and same_text(answer.text, example.region))
     scores.shares["unedited"].add(unchanged)
     if isinstance(answer, Rewrite):
         scores.shares["parse"].add(parses(answer.text))
-        if isinstance(example.answer, Rewrite):
-            scores.shares["exact"].add(normal(answer.text) == normal(example.answer.text))
-            stray, kept = stray_lines(example.region, example.answer.text, answer.text)
+        if example.target is not None:
+            scores.shares["exact"].add(normal(answer.text) == normal(example.target))
+            stray, kept = stray_lines(example.region, example.target, answer.text)
             scores.shares["stray"].hits += stray
             scores.shares["stray"].total += kept
             scores.shares["stray_examples"].add(stray > 0)

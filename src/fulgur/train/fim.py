@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 LONGEST = 1_200  # characters of a hidden span
 LONGEST_BLOCK = 8  # lines of a run of statements
+SEVERAL = 5  # lines of what a completion of several lines writes
 AT_WORDS = 0.8  # share of cursors inside a line that stand before a word or a sign
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
@@ -45,6 +46,7 @@ class Syntax:
 
     nodes: list[tuple[int, int]]  # statements, bodies, calls, values, arguments
     blocks: list[tuple[int, int]]  # one to four statements in a row, to the end of the last line
+    several: list[tuple[int, int]]  # those of them that are two to five lines inside a function or class
 
 
 def syntax_spans(text: str, lines: Lines) -> Syntax:
@@ -53,8 +55,8 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Syntax([], [])
-    spans, runs = set(), set()
+        return Syntax([], [], [])
+    spans, runs, several = set(), set(), set()
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and not isinstance(node, ast.Module):
@@ -66,8 +68,11 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
                 continue
             for i, first in enumerate(block):
                 for last in block[i : i + 4]:
-                    if (last.end_lineno or 0) - first.lineno < LONGEST_BLOCK:
+                    count = (last.end_lineno or 0) - first.lineno + 1
+                    if count <= LONGEST_BLOCK:
                         runs.add((first.lineno, first.col_offset, last.end_lineno or 0))
+                        if 2 <= count <= SEVERAL and not isinstance(node, ast.Module):
+                            several.add((first.lineno, first.col_offset, last.end_lineno or 0))
         if isinstance(
             node,
             ast.stmt
@@ -85,8 +90,11 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
         ):
             spans.add((node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0))
     nodes = ((lines.offset(a, b), lines.offset(c, d)) for a, b, c, d in spans if c)
-    blocks = ((lines.offset(a, b), line_end(text, lines, c)) for a, b, c in runs if c)
-    return Syntax(*(sorted(span for span in found if 2 <= span[1] - span[0] <= LONGEST) for found in (nodes, blocks)))
+    blocks, whole = (
+        [(lines.offset(a, b), line_end(text, lines, c)) for a, b, c in each if c] for each in (runs, several)
+    )
+    found = (nodes, blocks, whole)
+    return Syntax(*(sorted(span for span in each if 2 <= span[1] - span[0] <= LONGEST) for each in found))
 
 
 def line_end(text: str, lines: Lines, number: int) -> int:
@@ -101,6 +109,7 @@ class Kinds:
     """How often each kind of span is hidden; what remains is any stretch of characters."""
 
     rest: float  # the rest of a line
+    several: float  # two to five lines of statements
     block: float  # some statements in a row
     node: float  # one node of the tree
     piece: float  # a piece inside a line
@@ -111,9 +120,10 @@ def choose_span(
     text: str, begin: int, end: int, lines: Lines, syntax: Syntax, rng: random.Random, kinds: Kinds
 ) -> tuple[int, int]:
     """A span to hide inside text[begin:end]."""
-    kind, structured = rng.random(), kinds.block + kinds.node
+    kind, structured = rng.random(), kinds.several + kinds.block + kinds.node
     if kind < structured:
-        found = _inside(syntax.blocks if kind < kinds.block else syntax.nodes, begin, end, rng)
+        spans = syntax.blocks if kind < kinds.several + kinds.block else syntax.nodes
+        found = _inside(syntax.several if kind < kinds.several else spans, begin, end, rng)
         if found is not None:
             return found
         kind = rng.uniform(structured, 1)

@@ -7,16 +7,19 @@ import keyword
 import random
 import tokenize
 from functools import cache
+from pathlib import Path
 
 import pytest
 from samples import SAMPLES
 
 from fulgur.text.edit_format import Call, NoEdit, Rewrite, answer_pieces, pieces_text
 from fulgur.tools.refactor import apply_call
-from fulgur.train.edits import OPERATIONS, EditExample, check, generate_file
-from fulgur.train.edits.oracle import parses
-from fulgur.train.edits.phrase import phrasings
+from fulgur.train.edits import OPERATIONS, EditExample, check, generate_file, phrase
+from fulgur.train.edits.oracle import parses, reaches, settled
+from fulgur.train.edits.phrase import TRAINING, alike, phrasings, read_lists, words
 from fulgur.train.edits.strange import strange_names
+
+TRAINING_LIST = Path(phrase.__file__).parent / "phrasings" / f"{TRAINING}.txt"
 
 
 @cache
@@ -52,9 +55,15 @@ def test_operation(name: str) -> None:
             assert parses(example.answer.text) and parses(example.region)
             assert not check(example, spoiled(example.answer.text))
             assert not check(example, example.answer.text + "    stray = 1\n")
-        else:
-            assert isinstance(example.answer, Call)
+            continue
+        assert isinstance(example.answer, Call)
+        if example.op != "add_docstring":  # the words of a docstring are free
             assert not check(example, f"<|call|>{example.answer.name} something else<|end|>")
+        if example.result is not None:
+            assert parses(example.result) and check(example, f"{example.result}<|end|>"), "written out it is as good"
+            assert not check(example, example.result + "    stray = 1\n")
+            applied = settled(example, written(example))
+            assert isinstance(applied, Rewrite) and reaches(example, applied.text)
 
 
 def spoiled(text: str) -> str:
@@ -88,6 +97,37 @@ def test_a_held_out_phrasing_is_trained_nowhere() -> None:
     every = [phrasing for found in phrasings().values() for phrasing in found]
     trained = {phrasing.text for phrasing in every if not phrasing.heldout}
     assert not trained & {phrasing.text for phrasing in every if phrasing.heldout}
+
+
+def test_phrasings_for_training_alone_are_not_like_those_kept_back() -> None:
+    every = [phrasing for found in phrasings().values() for phrasing in found]
+    back = [set(words(phrasing.text).split()) for phrasing in every if phrasing.heldout]
+    extra = [phrasing for phrasing in every if phrasing.extra]
+    assert len(extra) > 800 and not any(phrasing.heldout for phrasing in extra)
+    assert not any(alike(set(words(phrasing.text).split()), other) for phrasing in extra for other in back)
+    assert any(text not in {p.text for p in extra} for text in read_lists(TRAINING_LIST)["add_await"]), (
+        "some are left out"
+    )
+    for key, found in phrasings().items():
+        known = {slot for phrasing in found if not phrasing.extra for slot in phrasing.slots}
+        if known or key != "near":
+            assert all(phrasing.slots <= known for phrasing in found), key
+
+
+def test_the_evaluation_does_not_use_them() -> None:
+    extra = {f"{p.key}:{p.index}" for found in phrasings().values() for p in found if p.extra}
+    seen: dict[str, set[str]] = {}
+    for split in ("train", "seen", "heldout_phrasing"):
+        for path, text in SAMPLES.items():
+            for seed in range(3):
+                found = generate_file(text, path, random.Random(seed), split=split)
+                seen.setdefault(split, set()).update(example.phrasing for example in found)
+    assert seen["train"] & extra and not (seen["seen"] | seen["heldout_phrasing"]) & extra
+
+
+def test_what_is_done_already_is_answered_by_the_call_in_training() -> None:
+    calls = [e for e in examples_of("use_in") if isinstance(e.answer, Call) and e.result is None]
+    assert calls and all(isinstance(settled(e, written(e)), NoEdit) for e in calls)
 
 
 def test_training_never_sees_what_is_held_out() -> None:

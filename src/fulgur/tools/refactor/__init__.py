@@ -3,6 +3,7 @@
 rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
 remove_parameter FUNCTION NAME · use_keywords FUNCTION · extract_constant VALUE NAME
 add_import import x · remove_import NAME · remove_unused_imports · sort_imports
+These see the whole file. `local` has those that work inside one region.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from fulgur.text.edit_format import Call, format_call
 from fulgur.tools.refactor import imports, parameters
 from fulgur.tools.refactor.errors import RefactorError
+from fulgur.tools.refactor.local import LOCAL, apply_local
 from fulgur.tools.refactor.rename import rename
 from fulgur.tools.refactor.source import Source, Unusable, parse
 
@@ -54,8 +56,16 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
 
     Raises RefactorError when it cannot be done exactly. The text must have plain line feeds.
     """
+    if call.name in LOCAL:
+        start, end = at or (0, len(text))
+        result = text[:start] + apply_local(text[start:end], call, text[end:]) + text[end:]
+        try:
+            parse(result)
+        except Unusable as error:
+            raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+        return result
     if call.name not in CALLS:
-        raise RefactorError(f"there is no refactoring {call.name}", hint=f"There are: {', '.join(CALLS)}.")
+        raise RefactorError(f"there is no refactoring {call.name}", hint=f"There are: {', '.join([*CALLS, *LOCAL])}.")
     least, most, apply = CALLS[call.name]
     if not least <= len(call.args) <= most:
         raise RefactorError(f"{format_call(call)!r} has the wrong number of arguments")
@@ -67,4 +77,4 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
     return result
 
 
-__all__ = ["CALLS", "RefactorError", "apply_call"]
+__all__ = ["CALLS", "LOCAL", "RefactorError", "apply_call", "apply_local"]

@@ -33,6 +33,7 @@ Path typing collections abc dataclass dataclasses field functools contextlib log
 warning error exception critical warn Enum auto asyncio cls self suppress __name__ __init__ __class__ annotations
 __future__ wraps cached_property lru_cache cache setter"""
 USUAL = frozenset(_USUAL.split())
+CALL_WORDS = frozenset({"log", "double", "single"})  # words of calls that are no names
 METHODS = frozenset(name for kind in (str, bytes, list, dict, set, tuple, int, Exception) for name in dir(kind))
 
 
@@ -75,9 +76,12 @@ def call_objection(call: Call, instruction: str, file: str) -> str | None:
     known = set(words(instruction))
     if call.name in ("rename", "rename_parameter", "extract_constant") and call.args and call.args[-1] not in known:
         return f"{call.args[-1]} is not a name the instruction gives"
-    known |= set(words(file))
+    if call.name == "extract_variable" and call.args and call.args[0] not in known:
+        return f"{call.args[0]} is not a name the instruction gives"
+    known |= set(words(file)) | set(dir(builtins)) | set(keyword.kwlist) | USUAL | CALL_WORDS
+    free = call.name == "add_docstring"  # its text is the model's own
     for argument in call.args:
-        missing = [word for word in words(argument) if word not in known and word not in ("import", "from", "as")]
+        missing = [word for word in words(argument) if word not in known and not free]
         if missing:
             return f"`{missing[0]}` is neither in the file nor in the instruction"
     return None

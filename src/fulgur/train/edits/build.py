@@ -6,8 +6,9 @@ import contextlib
 import random
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, NoEdit, Rewrite
+from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, Call, NoEdit, Rewrite
 from fulgur.tools.refactor.source import Edit, Source, Unusable, apply_edits, parse_region
 from fulgur.train.edits import (  # noqa: F401  (importing registers the operations)
     containers,
@@ -18,8 +19,10 @@ from fulgur.train.edits import (  # noqa: F401  (importing registers the operati
     statements,
     templates,
 )
+from fulgur.train.edits.calls import candidates, carried_out, pattern, readable
 from fulgur.train.edits.example import OPERATIONS, Change, EditExample, Operation
 from fulgur.train.edits.nextedit import next_edits
+from fulgur.train.edits.oracle import reaches, target
 from fulgur.train.edits.phrase import Instruction, instruction, phrasings
 from fulgur.train.edits.regions import choose_region
 from fulgur.train.edits.strange import new_name
@@ -27,6 +30,7 @@ from fulgur.train.edits.strange import new_name
 ABOVE_CHARS = (0, 120, 300, 800, 1500)
 BELOW_CHARS = (0, 100, 250, 600)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
+NEAR = 0.1  # in training, of refusals that are near to what it can do: half of run 2's false edits were on such
 # Training sees more of what is already done: the first model did it once more in every second such case of a removal.
 SATISFIED_IN_TRAINING = 0.2
 MOST_SITES = 16
@@ -70,7 +74,9 @@ def generate_file(
         except (Unusable, RecursionError, IndexError, ValueError):
             continue
     if split != "heldout_op" and only is None:
-        examples += unable(src, rng, split, len(examples))
+        examples += refusals(src, rng, split, "unable", UNABLE, len(examples))
+        if split == "train":
+            examples += refusals(src, rng, split, "near", NEAR, len(examples))
         wanted = sum(rng.random() < NEXT for _ in range(len(examples) + 2))
         with contextlib.suppress(Unusable, RecursionError, IndexError, ValueError):
             examples += next_edits(src, rng, wanted)
@@ -163,10 +169,32 @@ def build(
         return None
     parse_region(after)
     parse_region(before)
-    answer: Answer = Rewrite(after)
-    if change.noop and rng.random() < satisfied(split):
-        before, answer = after, NoEdit()
-    return finish(src, op.name, region, before, answer, written, split, rng)
+    done = change.noop and rng.random() < satisfied(split)
+    example = finish(src, op.name, region, before, Rewrite(after), written, split, rng)
+    return called(example, change, src.text[region[1] :][:400], done, split)
+
+
+def called(example: EditExample, change: Change, below: str, done: bool, split: str) -> EditExample | None:
+    """The example with a call for its answer, where one gives the target; `done`: it is asked for once more.
+
+    In training an operation that has a call is always answered by one: whether there is anything left to do, the
+    refactoring sees for itself. The evaluation keeps every example.
+    """
+    after = target(example)
+    answer: Answer | None = None
+    for candidate in candidates(example.op, change.variant, change.slots, after):
+        call = readable(candidate)
+        result = carried_out(call, example.region, below) if call else None
+        if call is not None and result is not None and reaches(example, result):
+            answer = call
+            break
+    if done:
+        refused = isinstance(answer, Call) and carried_out(answer, after, below) is None
+        kept = answer if answer is not None and refused and split == "train" else NoEdit()
+        return replace(example, region=after, answer=kept)
+    if answer is not None:
+        return replace(example, answer=answer, result=after)
+    return None if split == "train" and pattern(example.op, change.variant) else example
 
 
 def combine(change: Change, changes: Sequence[Change], region: tuple[int, int], rng: random.Random) -> list[Edit]:
@@ -307,14 +335,17 @@ def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -
             rng.choice(variants), slots, rng, heldout=split == "heldout_phrasing", vary=split == "train"
         )
         if written is not None and op.name != "string_quotes":
-            return finish(src, op.name, region, text, NoEdit(), written, split, rng)
+            example = finish(src, op.name, region, text, NoEdit(), written, split, rng)
+            call = next(candidates(op.name, "", slots, text), None)
+            asked = split == "train" and call is not None and carried_out(call, text, "") is None
+            return replace(example, answer=call) if call is not None and asked else example
     return None
 
 
-def unable(src: Source, rng: random.Random, split: str, others: int) -> list[EditExample]:
-    """Instructions outside the model's ability: answered with no edit."""
+def refusals(src: Source, rng: random.Random, split: str, key: str, share: float, others: int) -> list[EditExample]:
+    """Instructions outside the model's ability, answered with no edit: far away ones, and near the trained ones."""
     examples = []
-    for _ in range(sum(rng.random() < UNABLE for _ in range(others + 1))):
+    for _ in range(sum(rng.random() < share for _ in range(others + 1))):
         try:
             region = random_region(src, rng)
         except Unusable:
@@ -322,7 +353,22 @@ def unable(src: Source, rng: random.Random, split: str, others: int) -> list[Edi
         text = src.text[slice(*region)]
         named = re.search(r"def (\w+)", text)
         slots = {"func": named[1]} if named else {}
-        written = instruction("unable", slots, rng, heldout=split == "heldout_phrasing", vary=split == "train")
+        if key == "near":
+            slots |= mentioned(text, rng)
+        written = instruction(key, slots, rng, heldout=split == "heldout_phrasing", vary=split == "train")
         if written is not None:
             examples.append(finish(src, "unable", region, text, NoEdit(), written, split, rng))
     return examples
+
+
+def mentioned(text: str, rng: random.Random) -> dict[str, str]:
+    """Names of a region that an instruction may speak of."""
+    patterns = {
+        "name": r"(?m)^\s*([A-Za-z_]\w*)(?:: [^=\n]+)? = ",
+        "call": r"([A-Za-z_][\w.]*)\(",
+        "param": r"(?:def \w+\(|, )([a-z_]\w*)(?=[,)=:])",
+        "value": r"(\"[^\"\\\n]{1,20}\"|'[^'\\\n]{1,20}'|\b\d+\b)",
+        "kind": r"class (\w+)",
+    }
+    found = {slot: re.findall(each, text) for slot, each in patterns.items()}
+    return {slot: rng.choice(names) for slot, names in found.items() if names}

@@ -66,7 +66,7 @@ def encode(tokenizer: Encoder, example: EditExample, max_tokens: int = 2048) -> 
         answer, weights = [SPECIAL_IDS[NOEDIT]], [DECIDING]
     elif isinstance(example.answer, Call):
         answer = [SPECIAL_IDS[CALL], *tokenizer.encode(format_call(example.answer))]
-        weights = [CHANGED] * len(answer)
+        weights = [DECIDING] + [CHANGED] * (len(answer) - 1)
     else:
         answer = tokenizer.encode(example.answer.text)
         weights = changed_weights(region, answer)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fulgur.text.edit_format import Answer, Call, RecentEdit
+from fulgur.text.edit_format import Answer, Call, RecentEdit, Rewrite
 from fulgur.tools.refactor.source import Edit, Source
 
 
@@ -43,6 +43,12 @@ class EditExample:
     phrasing: str  # "op:index"; "" for next-edit examples
     heldout_phrasing: bool
     heldout_op: bool
+    result: str | None = None  # the region after the call, where the answer is one that works inside the region
+
+    @property
+    def target(self) -> str | None:
+        """The region as it should be afterwards; None where nothing changes or the change is elsewhere."""
+        return self.answer.text if isinstance(self.answer, Rewrite) else self.result
 
     @property
     def kind(self) -> str:

@@ -7,6 +7,8 @@ import random
 import re
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.local import expressions as local
+from fulgur.tools.refactor.local.expressions import in_annotation
 from fulgur.tools.refactor.source import FUNCTIONS, Edit, Source, Unusable, dotted
 from fulgur.train.edits.example import Change, operation
 
@@ -129,21 +131,6 @@ def use_fstring(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(start, end, text)], inverse=True)
 
 
-def in_annotation(src: Source, node: ast.AST) -> bool:
-    child = node
-    for ancestor in src.ancestors(node):
-        if isinstance(ancestor, ast.arg) and ancestor.annotation is child:
-            return True
-        if isinstance(ancestor, ast.AnnAssign):
-            return ancestor.annotation is child
-        if isinstance(ancestor, FUNCTIONS):
-            return ancestor.returns is child
-        if isinstance(ancestor, ast.stmt):
-            return False
-        child = ancestor
-    return False
-
-
 @operation("inverse", sites=True, absent=r"\bOptional\[")
 def optional_union(src: Source, rng: random.Random) -> Iterator[Change]:
     optional = [
@@ -169,21 +156,8 @@ def optional_union(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("forward", sites=True, absent=r"\blen\([^()]*\)\s*(==|>|!=|>=|<)\s*[01]\b", limit=8)
 def use_truthiness(src: Source, rng: random.Random) -> Iterator[Change]:
-    for node in src.of(ast.Compare):
-        left = node.left
-        if len(node.ops) != 1 or not isinstance(left, ast.Call) or dotted(left.func) != "len" or len(left.args) != 1:
-            continue
-        right, parent = node.comparators[0], src.parents.get(node)
-        if not isinstance(right, ast.Constant) or not isinstance(parent, (ast.If, ast.While)) or not src.one_line(node):
-            continue
-        kind = (type(node.ops[0]), right.value)
-        inner = src.segment(left.args[0])
-        if not re.fullmatch(r"[\w.\[\]()'\"]+", inner):
-            continue
-        if kind in ((ast.Eq, 0), (ast.Lt, 1)):
-            yield Change([Edit(*src.span(node), f"not {inner}")])
-        elif kind in ((ast.Gt, 0), (ast.NotEq, 0), (ast.GtE, 1)):
-            yield Change([Edit(*src.span(node), inner)])
+    for edit in local.use_truthiness(src, ()):
+        yield Change([edit])
 
 
 @operation("inverse", sites=True, absent=r"\bsuper\(\w+, ?\w+\)")
@@ -200,14 +174,8 @@ def modern_super(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("forward", sites=True, absent=r"\.keys\(\)", limit=8)
 def drop_keys(src: Source, rng: random.Random) -> Iterator[Change]:
-    for node in src.of(ast.Call):
-        if not isinstance(node.func, ast.Attribute) or node.func.attr != "keys" or node.args or not src.one_line(node):
-            continue
-        parent = src.parents.get(node)
-        looped = isinstance(parent, (ast.For, ast.comprehension)) and parent.iter is node
-        tested = isinstance(parent, ast.Compare) and isinstance(parent.ops[-1], (ast.In, ast.NotIn))
-        if looped or tested:
-            yield Change([Edit(src.end(node.func.value), src.end(node), "")])
+    for edit in local.drop_keys(src, ()):
+        yield Change([edit])
 
 
 @operation("inverse", sites=True, absent=r"== [^:\n]* or [^:\n]*==|!= [^:\n]* and [^:\n]*!=")
@@ -301,20 +269,8 @@ def raise_from(src: Source, rng: random.Random) -> Iterator[Change]:
                     yield Change([Edit(start, end, "")], inverse=True)
 
 
-def swapped_quotes(segment: str, old: str, new: str) -> str | None:
-    """A one-line string literal with the other quotes, or None when its content forbids it."""
-    match = re.fullmatch(rf"([a-zA-Z]{{0,2}})({old})([^\\\n]*)({old})", segment)
-    if match is None or old in match[3] or new in match[3] or match[3].startswith(old):
-        return None
-    return f"{match[1]}{new}{match[3]}{new}"
-
-
 @operation("forward", sites=True, limit=2, exact=True)
 def string_quotes(src: Source, rng: random.Random) -> Iterator[Change]:
-    old, new, variant = rng.choice([("'", '"', "double"), ('"', "'", "single")])
-    nodes = [node for node in src.of(ast.Constant) if isinstance(node.value, str)]
-    for node in [*nodes, *src.of(ast.JoinedStr)]:
-        if src.one_line(node):
-            text = swapped_quotes(src.segment(node), old, new)
-            if text is not None:
-                yield Change([Edit(*src.span(node), text)], variant=variant)
+    variant = rng.choice(["double", "single"])
+    for edit in local.quotes(src, (variant,)):
+        yield Change([edit], variant=variant)

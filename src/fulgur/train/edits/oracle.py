@@ -8,7 +8,8 @@ import re
 import tokenize
 from collections import Counter
 
-from fulgur.text.edit_format import Call, NoEdit, Rewrite, parse_answer
+from fulgur.text.edit_format import Answer, Call, NoEdit, Rewrite, parse_answer
+from fulgur.tools.refactor import LOCAL, RefactorError, apply_call, apply_local
 from fulgur.tools.refactor.source import FUNCTIONS, Unusable, parse_region
 from fulgur.tools.refactor.verify import renamed_only
 from fulgur.train.edits.example import OPERATIONS, EditExample
@@ -46,30 +47,50 @@ def parses(text: str) -> bool:
     return True
 
 
+def settled(example: EditExample, produced: str) -> Answer:
+    """The answer as the user meets it: a call inside the region is carried out; refused, it edits nothing."""
+    answer = parse_answer(produced)
+    if not isinstance(answer, Call):
+        return answer
+    imports = answer.name in ("add_import", "remove_import", "sort_imports")
+    if answer.name not in LOCAL and not (imports and re.search(r"(?m)^(?:import|from) ", example.region)):
+        return answer
+    try:
+        if imports:
+            return Rewrite(apply_call(example.region, answer))
+        return Rewrite(apply_local(example.region, answer, example.below))
+    except RefactorError:
+        return NoEdit()
+
+
 def check(example: EditExample, produced: str) -> bool:
     """Whether the answer the model wrote (special tokens spelled out) does what the example asks."""
-    answer = parse_answer(produced)
-    expected = example.answer
+    expected, said = example.answer, parse_answer(produced)
+    if said == expected:
+        return True
+    answer = settled(example, produced)
     if isinstance(expected, NoEdit):
         return isinstance(answer, NoEdit) or (isinstance(answer, Rewrite) and same_text(answer.text, example.region))
-    if isinstance(expected, Call):
+    if example.target is None:
         # A local rename written out by hand, and nothing else, is as good as the call.
+        assert isinstance(expected, Call)
         written_out = example.op == "rename_local" and isinstance(answer, Rewrite)
-        return answer == expected or (
-            written_out and isinstance(answer, Rewrite) and renamed_only(example.region, answer.text, *expected.args)
-        )
-    if not isinstance(answer, Rewrite):
-        return False
+        return written_out and isinstance(answer, Rewrite) and renamed_only(example.region, answer.text, *expected.args)
+    return isinstance(answer, Rewrite) and reaches(example, answer.text)
+
+
+def reaches(example: EditExample, text: str) -> bool:
+    """Whether this text of the region is the target, or as good by the operation's own rule."""
     op = OPERATIONS.get(example.op)
     if op is not None and op.exact:
-        return same_text(answer.text, expected.text)
-    if same_code(answer.text, expected.text):
+        return same_text(text, target(example))
+    if same_code(text, target(example)):
         return True
     own = op.check if op else None
-    if own is None or same_text(answer.text, example.region):
+    if own is None or same_text(text, example.region):
         return False
     try:
-        return own(example, answer.text)
+        return own(example, text)
     except (Unusable, RecursionError):
         return False
 
@@ -79,8 +100,8 @@ def same_text(left: str, right: str) -> bool:
 
 
 def target(example: EditExample) -> str:
-    assert isinstance(example.answer, Rewrite)
-    return example.answer.text
+    assert example.target is not None
+    return example.target
 
 
 class _Bare(ast.NodeTransformer):

@@ -11,11 +11,15 @@ from pathlib import Path
 from fulgur.train.edits.paraphrase import SHARE, paraphrase
 from fulgur.train.edits.values import WORDS
 
+TRAINING = "training"  # the file of phrasings for training alone
+ALIKE = 0.7  # share of common words from which on such a phrasing is left out, because one kept back is too like it
 HELDOUT_EVERY = 5  # phrasings 4, 9, 14 ... of each list are never trained on, unless another list trains the same words
 SLOT = re.compile(r"\{(\w+)\}")
 # Slots that form one piece of code, like `{param}: {type} = {value}`, are quoted as one.
 SPAN = re.compile(r"@?\{\w+\}(?:(?:: ?| = |=|\.)\{\w+\})*")
 PLAIN = {"kind", "word", "jump", "level", "text"}
+BARE = {"change_default", "change_value", "change_argument", "add_keyword_argument", "add_parameter", "add_enum_member"}
+BARE_SHARE = 0.3
 MENTIONS = {"old", "name", "param", "func", "call"}  # existing names, which people sometimes write a little differently
 
 
@@ -26,6 +30,7 @@ class Phrasing:
     text: str
     slots: frozenset[str]
     heldout: bool
+    extra: bool = False  # for training alone: the columns of the evaluation stay what they were
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,45 @@ class Instruction:
     heldout: bool
 
 
+def read_lists(file: Path) -> dict[str, list[str]]:
+    """The lists of one file by key."""
+    lists: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            current = lists.setdefault(line.strip("[] "), [])
+        elif line.strip() and not line.startswith("# "):
+            current.append(line.strip())
+    return lists
+
+
 @cache
 def phrasings() -> dict[str, tuple[Phrasing, ...]]:
     """All phrasings by key: `operation` or `operation.variant`."""
     lists: dict[str, list[str]] = {}
+    more: dict[str, list[str]] = {}
     for file in sorted((Path(__file__).parent / "phrasings").glob("*.txt")):
-        current: list[str] = []
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if line.startswith("["):
-                current = lists.setdefault(line.strip("[] "), [])
-            elif line.strip() and not line.startswith("#"):
-                current.append(line.strip())
+        for key, texts in read_lists(file).items():
+            (more if file.stem == TRAINING else lists).setdefault(key, []).extend(texts)
     trained = {text for found in lists.values() for i, text in enumerate(found) if (i + 1) % HELDOUT_EVERY}
-    return {
-        key: tuple(
-            Phrasing(key, i, text, frozenset(SLOT.findall(text)), text not in trained) for i, text in enumerate(found)
-        )
-        for key, found in lists.items()
+    found = {
+        key: [
+            Phrasing(key, i, text, frozenset(SLOT.findall(text)), text not in trained) for i, text in enumerate(texts)
+        ]
+        for key, texts in lists.items()
     }
+    back = [set(words(p.text).split()) for group in found.values() for p in group if p.heldout]
+    for key, texts in more.items():
+        known = found.setdefault(key, [])
+        for text in texts:
+            if text not in {p.text for p in known} and not any(alike(set(words(text).split()), other) for other in back):
+                known.append(Phrasing(key, len(known), text, frozenset(SLOT.findall(text)), False, True))
+    return {key: tuple(group) for key, group in found.items()}
+
+
+def alike(one: set[str], two: set[str]) -> bool:
+    """Nearly the same words, as those of a phrasing that is kept back would be."""
+    return len(one & two) >= ALIKE * len(one | two)
 
 
 def instruction(
@@ -70,7 +96,9 @@ def instruction(
     """
     known = frozenset(name for name, value in slots.items() if value)
     choices = [
-        p for p in phrasings()[key] if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots)
+        p
+        for p in phrasings()[key]
+        if p.heldout == heldout and p.slots <= known and (not needs or needs in p.slots) and p.extra <= vary
     ]
     if not choices:
         return None
@@ -81,6 +109,8 @@ def instruction(
         template = template if words(other) in kept_back() else other
     template = typo(template, rng) if rng.random() < 0.04 else template
     style = rng.random()
+    if vary:
+        slots = {name: bare(key, name, slots, rng) for name in slots}
 
     def fill(match: re.Match[str]) -> str:
         names = SLOT.findall(match[0])
@@ -91,6 +121,16 @@ def instruction(
 
     text = SPAN.sub(fill, template)
     return Instruction(polite(text, chosen.text, rng), f"{key}:{chosen.index}", chosen.heldout)
+
+
+def bare(key: str, slot: str, slots: dict[str, str], rng: random.Random) -> str:
+    """A string value now and then without its quotes, as people say "default utf-8"; where it can only be a string."""
+    value = slots[slot]
+    if slot not in ("value", "new") or key.split(".")[0] not in BARE or not re.fullmatch(r"([\"'])[^\"'\\]+\1", value):
+        return value
+    inner = value[1:-1]
+    sure = slots.get("old", "")[:1] in ("'", '"') or re.fullmatch(r"[A-Za-z]+[-./ ][A-Za-z\d][\w./ -]*", inner)
+    return inner if sure and rng.random() < BARE_SHARE else value
 
 
 def words(template: str) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from fulgur.text.edit_format import Call
+from fulgur.tools.refactor.local.functions import defaults
 from fulgur.tools.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 from fulgur.train.edits import oracle, values
 from fulgur.train.edits.example import Change, operation, shuffled
@@ -17,34 +18,6 @@ def parameters(function: Function) -> list[ast.arg]:
     """Every named parameter in order, `self` and `cls` and star arguments left out."""
     named = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     return [arg for arg in named if arg.arg not in ("self", "cls", "mcs", "_")]
-
-
-def defaults(function: Function) -> dict[str, ast.expr]:
-    """Default value by parameter name."""
-    positional = [*function.args.posonlyargs, *function.args.args]
-    found = dict(zip((arg.arg for arg in positional[::-1]), function.args.defaults[::-1], strict=False))
-    for arg, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        if value is not None:
-            found[arg.arg] = value
-    return found
-
-
-def head_end(src: Source, function: Function) -> int:
-    """Offset of the colon that ends the head."""
-    first = function.body[0]
-    stop = src.line_start(src.first_line(first)) if first.lineno != function.lineno else src.start(first)
-    anchors = [*parameters(function), *function.args.defaults, *[d for d in function.args.kw_defaults if d]]
-    anchors += [arg for arg in (function.args.vararg, function.args.kwarg) if arg]
-    begin = max([src.end(node) for node in anchors], default=src.start(function))
-    if function.returns is not None:
-        begin = src.end(function.returns)
-    head = src.text[begin:stop]
-    if "#" in head:
-        raise Unusable("comment in head")
-    colon = head.rfind(":")
-    if colon < 0 or head.count(":") != 1:
-        raise Unusable("no colon")
-    return begin + colon
 
 
 def unannotate(src: Source, function: Function, arg: ast.arg) -> Edit:

@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import ast
 import random
-import re
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.local.piece import negated, plain_if
 from fulgur.tools.refactor.source import FUNCTIONS, Edit, Source, dotted, names_in
 from fulgur.train.edits import oracle
 from fulgur.train.edits.example import Change, operation, shuffled
 
-OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Lt: ("<", ">="),
-    ast.GtE: (">=", "<"),
-    ast.Gt: (">", "<="),
-    ast.LtE: ("<=", ">"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-}
 JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-
-
-def negated(src: Source, test: ast.expr) -> str:
-    """The opposite of a condition, as a developer writes it."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return src.segment(test.operand)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        old, new = OPPOSITE[type(test.ops[0])]
-        between = src.text[src.end(test.left) : src.start(test.comparators[0])]
-        if re.sub(r"\s+", " ", between.strip()) == old:
-            return f"{src.segment(test.left)} {new} {src.segment(test.comparators[0])}"
-    if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return f"not {src.segment(test)}"
-    return f"not ({src.segment(test)})"
 
 
 def rest_of_block(src: Source, statement: ast.stmt, most: int = 14) -> list[ast.stmt]:
@@ -46,17 +20,6 @@ def rest_of_block(src: Source, statement: ast.stmt, most: int = 14) -> list[ast.
     rest = block[block.index(statement) + 1 :]
     lines = (rest[-1].end_lineno or 0) - rest[0].lineno if rest else 99
     return rest if rest and lines < most and src.movable(rest) and all(src.alone_on_lines(s) for s in rest) else []
-
-
-def plain_if(src: Source, node: ast.If) -> bool:
-    """An `if` on its own lines (no elif), with a one-line condition and no comment in its head."""
-    return (
-        src.text.startswith("if", src.start(node))
-        and src.one_line(node.test)
-        and node.body[0].lineno > node.lineno
-        and src.text[src.end(node.test) : src.line_end(node.lineno)].strip() == ":"
-        and not src.indent(node).strip()
-    )
 
 
 @operation("behavioural")

@@ -9,11 +9,11 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from fulgur.tools.refactor.local.piece import negated, plain_if
 from fulgur.tools.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable, dotted, names_in
 from fulgur.train.edits import oracle, values
 from fulgur.train.edits.example import Change, operation, shuffled
 from fulgur.train.edits.signatures import parameters
-from fulgur.train.edits.statements import negated, plain_if
 
 
 def body_insertion(src: Source, function: Function) -> tuple[int, str]:
