@@ -71,7 +71,8 @@ def phrasings() -> dict[str, tuple[Phrasing, ...]]:
     for key, texts in more.items():
         known = found.setdefault(key, [])
         for text in texts:
-            if text not in {p.text for p in known} and not any(alike(set(words(text).split()), other) for other in back):
+            mine = set(words(text).split())
+            if text not in {p.text for p in known} and not any(alike(mine, other) for other in back):
                 known.append(Phrasing(key, len(known), text, frozenset(SLOT.findall(text)), False, True))
     return {key: tuple(group) for key, group in found.items()}
 
