@@ -30,6 +30,7 @@ from fulgur.train.edits.strange import new_name
 ABOVE_CHARS = (0, 120, 300, 800, 1500)
 BELOW_CHARS = (0, 100, 250, 600)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
+ANYWHERE = 0.05  # in training, of a call without arguments asked for in any region
 NEAR = 0.1  # in training, of refusals that are near to what it can do: half of run 2's false edits were on such
 # Training sees more of what is already done: the first model did it once more in every second such case of a removal.
 SATISFIED_IN_TRAINING = 0.2
@@ -104,7 +105,8 @@ def operate(src: Source, op: Operation, rng: random.Random, split: str) -> list[
             continue
         if example is not None:
             examples.append(example)
-    if op.sites and op.absent and rng.random() < ABSENT * op.rate:
+    anywhere = split == "train" and not op.sites and pattern(op.name, "") == op.name and rng.random() < ANYWHERE
+    if anywhere or (op.sites and op.absent and rng.random() < ABSENT * op.rate):
         example = not_applicable(src, op, rng, split)
         if example is not None:
             examples.append(example)
@@ -319,7 +321,10 @@ def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
 
 
 def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -> EditExample | None:
-    """A region without anything of what the operation is about: nothing to do."""
+    """A region without anything of what the operation is about: nothing to do.
+
+    In training a call that needs no arguments is the answer whatever the region holds.
+    """
     for _ in range(3):
         try:
             region = random_region(src, rng)
@@ -336,9 +341,10 @@ def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -
         )
         if written is not None and op.name != "string_quotes":
             example = finish(src, op.name, region, text, NoEdit(), written, split, rng)
-            call = next(candidates(op.name, "", slots, text), None)
-            asked = split == "train" and call is not None and carried_out(call, text, "") is None
-            return replace(example, answer=call) if call is not None and asked else example
+            call = next(candidates(op.name, "", slots, text), None) if split == "train" else None
+            if call is None:
+                return example
+            return replace(example, answer=call, result=carried_out(call, text, example.below))
     return None
 
 
