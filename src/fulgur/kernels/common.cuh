@@ -5,7 +5,8 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-constexpr int THREADS = 32 * WARPS;      // that compute; a further warp feeds them with weights
+constexpr int FEEDERS = 4;                // warps that bring the weights, behind those that compute
+constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
@@ -101,7 +102,7 @@ struct Shared {
   float sums[2][WARPS];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
-  u32 routed, multiplying, finished;      // for the feeder: layers whose experts are known, whether a product is at work, the end
+  u32 routed, multiplying, finished;      // for the feeders: layers whose experts are known, the phase at work, the end
   float sharpness;
   u32 seed[2];
 #if EXPERTS
@@ -114,10 +115,11 @@ static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shar
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
-// Before the feeder begins: by one thread, a barrier of all threads follows.
+// Before the feeders begin: by one thread, a barrier of all threads follows.
+constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
   shared.routed = routed;
-  shared.multiplying = 0;
+  shared.multiplying = NO_PHASE;
   shared.finished = 0;
 }
 

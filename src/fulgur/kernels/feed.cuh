@@ -1,14 +1,15 @@
-// The feeder: one warp a CTA that keeps the rings of the others full, a lane a ring.
+// The feeders: four warps of a CTA that keep the rings of the others full, a lane a ring.
 //
 // How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that are on
 // their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's speed, with
 // 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values, and more (DEEP)
-// while it multiplies.
+// of the very phase that it multiplies.
 //
 // Only the experts of a layer are not known before its router has run: there a ring waits for `shared.routed`.
 #pragma once
 #include "stream.cuh"
 
+constexpr int RINGS = WARPS / FEEDERS;      // that one warp feeds
 struct Feeder {
   const char* weights;
   const Shared* shared;
@@ -22,7 +23,7 @@ struct Feeder {
   int index, layer, layers; // where the copies are; layers begun since the launch
   const char *base, *at;    // the layer's weights, the next piece
   int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
-  int phase;                // of the run
+  u32 phase;                // of the run
   bool wrap, ended;         // wrap: after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
@@ -88,27 +89,26 @@ struct Feeder {
 
   // `memory`: behind the area. Until `shared.finished`, and until nothing is on its way any more: a CTA must not end before.
   __device__ __forceinline__ void run(const Args& args, const Shared& s, char* memory, const char* first, bool whole, bool wrap_) {
-    const int lane = threadIdx.x & 31;
-    if (lane >= WARPS) return;
+    const int lane = threadIdx.x & 31, of = (threadIdx.x - THREADS) / 32 * RINGS + lane;
+    if (lane >= RINGS) return;
     weights = args.weights;
     shared = &s;
-    runs = runs_of(memory, lane);
-    slots = slots_at(memory, lane);
-    bytes = bytes_at(memory, lane);
-    ring = shared_address(ring_at(memory, lane));
-    layer_runs = ring_at(memory, lane)->layer_runs;
-    all_runs = ring_at(memory, lane)->all_runs;
+    runs = runs_of(memory, of);
+    slots = slots_at(memory, of);
+    bytes = bytes_at(memory, of);
+    ring = shared_address(ring_at(memory, of));
+    layer_runs = ring_at(memory, of)->layer_runs;
+    all_runs = ring_at(memory, of)->all_runs;
     to = from = index = layers = left = piece = 0;
     issued = arrived = parity = 0;
     layer = whole ? 0 : LAYERS;
     base = first;
     wrap = wrap_;
     ended = all_runs == 0;
-    const int shallow = (SHALLOW + WARPS - 1 - lane) / WARPS, deep = (DEEP + WARPS - 1 - lane) / WARPS;
+    const int shallow = (SHALLOW + WARPS - 1 - of) / WARPS, deep = (DEEP + WARPS - 1 - of) / WARPS;
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
       if (!any_lane(!over || arrived != issued)) break;
-      nap(NAP);      // the other warps need the issue slots more
       if (arrived != issued && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
         if (++from == SLOTS) {
@@ -118,7 +118,7 @@ struct Feeder {
       }
       if (over || ended || issued - load_acquire_shared(ring) >= SLOTS) continue;
       if (left == 0) next();
-      if (left && (int)(issued - arrived) < (load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue();
+      if (left && (int)(issued - arrived) < (phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue();
     }
   }
 };

@@ -4,7 +4,7 @@
 // looked at alone, and it runs where a cooperative launch cannot.
 #include "phases.cuh"
 
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS + 32, 2)
+#define KERNEL extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
 
 __device__ __forceinline__ void finish(Shared& shared) {
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);

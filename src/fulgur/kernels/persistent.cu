@@ -28,7 +28,7 @@ __constant__ Shape SHAPES[] = {
 };
 constexpr int AFTER_ATTENTION = O::ID + 1;      // the phase that begins with the feed-forward norm
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode_persistent(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
   char* area = area_of(memory);
@@ -42,9 +42,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode_persistent(
   __syncthreads();
   if (shared.done) return;
   if (threadIdx.x >= THREADS) {
+    give_registers<40>();
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, steps > 1);
     return;
   }
+  take_registers<104>();
   const int rows = rows_of(shared);
   int layer = 0, step = 0;
   u32 epoch = shared.epoch, arrivals = 0;

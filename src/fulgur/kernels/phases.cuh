@@ -25,7 +25,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   float before = 0;
   if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = residual(args, shared, s.phase == O::ID, layer, epoch, 0, mine);
   Best best;
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), 1);
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
     const int which = unit / s.tiles, tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
     int at = tile * TILE + r;
@@ -55,7 +55,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
     }
   });
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), 0);
+  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), NO_PHASE);
   if (s.phase == Head::ID) {
     block_barrier();
     store_candidates(args, memory, rows, best);

@@ -44,10 +44,18 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
   asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(THREADS_) : "memory");
 }
-// Among the first 16 lanes.
-__device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xffffu, v); }
-__device__ __forceinline__ void nap(u32 nanoseconds) {
-  if (nanoseconds) asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds));
+// Among the first four lanes.
+__device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
+// Registers of a thread from here on, for four warps that lie together: what some give up others may take.
+template <int N> __device__ __forceinline__ void take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> __device__ __forceinline__ void give_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
 }
 // Words that warps of a CTA leave for each other in shared memory.
 __device__ __forceinline__ void store_release(u32 at, u32 v) {

@@ -13,7 +13,7 @@ from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
 THREADS = 32 * WARPS
-FEEDER = 32  # threads of the warp that brings the weights
+FEEDER = 128  # threads of the warps that bring the weights
 
 
 class Driver:

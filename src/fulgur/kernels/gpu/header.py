@@ -14,7 +14,6 @@ SLICES = 16 * WARPS * TILE * 4 + 128  # rings stay aligned to 128 bytes: copies 
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 SHALLOW, DEEP = 32 << 10, 64 << 10
-NAP = 50  # nanoseconds between the feeder's looks at its rings
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,6 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
-        "NAP": NAP,
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "OPERAND_BLOCKS": plan.operand_blocks,

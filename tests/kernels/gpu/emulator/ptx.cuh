@@ -48,7 +48,7 @@ struct Gate {                       // a barrier of a fixed number of fibers
   std::vector<Fiber*> waiting;
 };
 struct Warp {
-  Gate gate{32}, first_half{16}, eighths[4] = {{8}, {8}, {8}, {8}};
+  Gate gate{32}, firsts{4}, eighths[4] = {{8}, {8}, {8}, {8}};
   u32 slot[2][32][6], eighth_slot[2][32];
 };
 struct Copy { u32 to, gate, bytes; const char* from; };
@@ -145,13 +145,14 @@ inline bool any_lane(bool v) {
   emu::Fiber* f = emu::current;
   int p = f->parity;
   f->warp->slot[p][f->thread.x & 31][0] = v;
-  emu::meet(f->warp->first_half);
+  emu::meet(f->warp->firsts);
   f->parity ^= 1;
-  for (int i = 0; i < 16; ++i)
+  for (int i = 0; i < 4; ++i)
     if (f->warp->slot[p][i][0]) return true;
   return false;
 }
-inline void nap(u32) {}
+template <int N> void take_registers() {}
+template <int N> void give_registers() {}
 template <class T> T __ldcg(const T* p) { return *p; }
 inline void __threadfence_system() {}
 inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
