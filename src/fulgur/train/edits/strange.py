@@ -8,7 +8,7 @@ import random
 import re
 from collections import Counter
 
-SHARE = 0.3  # of the files that examples are made from
+SHARE = 0.45  # of the files that examples are made from
 MOST = 8  # names changed in a file
 ONSETS = (*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "fl", "gr", "pl", "qu", "sh", "sk", "st", "th", "tr")
 CORES = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "oo", "ou"]
