@@ -26,6 +26,7 @@ __device__ __forceinline__ u32 shorten(float v) {
   u32 bits = __float_as_uint(v);
   return (bits + 0x7fu + ((bits >> 8) & 1)) >> 8;
 }
+__device__ __forceinline__ float passed(float v) { return __uint_as_float(shorten(v) << 8); }
 __device__ __forceinline__ void send_pair(u64* to, float first, float second, u32 epoch) {
   store_word(to, (u64)epoch << 48 | (u64)shorten(second) << 24 | shorten(first));
 }

@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   const int rows = rows_of(shared);
   int layer = 0, step = 0;
   u32 epoch = shared.epoch, arrivals = 0;
+  float held = 0;
   Shape s = SHAPES[Qkv::ID];
 #pragma unroll 1
   for (;;) {
@@ -75,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
                    (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch, args.state);
       mark(args, shared, heads ? COPY_O : COPY_DOWN);
     }
-    phase(stream, args, shared, memory, rows, layer, epoch, s);
+    phase(stream, args, shared, memory, rows, layer, epoch, s, &held);
     block_barrier();
     mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
                        : s.phase == Gate_up::ID ? GATE_UP : ROUTER);

@@ -13,17 +13,16 @@ __device__ __forceinline__ float residual(const Args& args, const Shared& shared
   return at & 1 ? second_of(word) : first_of(word);
 }
 
-// One matrix product of a step, its results on their way to whoever reads them.
+// One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
+// row from o to down to the next o, whose rows lie in the same CTAs and threads; null if nothing is kept from phase to phase.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
-                                      const Shape& s) {
+                                      const Shape& s, float* held) {
   const bool adds = s.phase == O::ID || s.phase == Down::ID;
   u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL / 2);
-  // The residual that a thread will add to is asked for before the product, where that is one value a thread.
-  Share share(s, rows);
-  const int units = share.last - share.first, mine = share.first * TILE + (int)threadIdx.x;
-  const bool early = adds && rows == 1 && units * TILE <= THREADS && units <= SLICE_ROUNDS * (WARPS >> s.kw_bits);
-  float before = 0;
-  if (early && (int)threadIdx.x < units * TILE && mine < D_MODEL) before = residual(args, shared, s.phase == O::ID, layer, epoch, 0, mine);
+  const Share share(s, rows);
+  const bool holds = held && rows == 1 && share.last - share.first <= SLICE_ROUNDS;      // at most a value a thread
+  if (holds && s.phase == O::ID && layer == 0 && (int)threadIdx.x < (share.last - share.first) * TILE)
+    *held = residual(args, shared, true, 0, epoch, 0, min(share.first * TILE + (int)threadIdx.x, D_MODEL - 1));
   Best best;
   if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
@@ -31,7 +30,10 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     int at = tile * TILE + r;
     if (adds || s.phase == Qkv::ID) {      // two neighbours go out as one word
       int row = s.row_units ? which : column;
-      if (adds && at < D_MODEL) sum += early ? before : residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
+      if (adds && at < D_MODEL) {
+        sum += holds ? *held : residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
+        if (holds) *held = passed(sum);
+      }
       float neighbour = __shfl_xor_sync(0xffu << (threadIdx.x & 24), sum, 1);
       if (r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
       send_pair(adds ? x + (row * D_MODEL + at) / 2 : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + at) / 2, sum, neighbour, epoch);
