@@ -10,7 +10,6 @@ constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
-constexpr int OPERAND_STRIDE = OPERAND_BLOCKS * 256 + 64;     // bytes of one row's operand; the 64 spread rows over banks
 
 // What the host tells a launch and what the launch keeps between steps. Read at the start of a step by every CTA.
 struct State {

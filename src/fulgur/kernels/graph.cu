@@ -43,7 +43,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   attention_prefetch(args, shared, args.layer);
   const int* tokens = args.layer ? nullptr : shared.token;
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + args.layer - 1, rows_of(shared));
+               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv), nullptr);
   finish(shared);
 }
@@ -64,7 +64,7 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
   operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
-               shared.epoch + args.layer, args.state);
+               shared.epoch + args.layer, args.state, SHAPE_OF(O));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(O), nullptr);
   finish(shared);
 }
@@ -76,7 +76,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
-               shared.epoch + args.layer, rows_of(shared));
+               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router), nullptr);
   finish(shared);
 }
@@ -99,7 +99,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   open_experts<Gate_up>(stream, args, shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
-               shared.epoch + args.layer, rows_of(shared));
+               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up), nullptr);
   finish(shared);
 }
@@ -111,7 +111,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
   if (!begin<Down>(stream, args, shared, memory)) return;
   open_experts<Down>(stream, args, shared, memory);
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
-               shared.epoch + args.layer, args.state);
+               shared.epoch + args.layer, args.state, SHAPE_OF(Down));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Down), nullptr);
   finish(shared);
 }
@@ -122,7 +122,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + LAYERS - 1, rows_of(shared));
+               shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head), nullptr);
   finish(shared);
 }

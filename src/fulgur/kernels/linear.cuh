@@ -1,23 +1,27 @@
-// A matrix times up to 8 rows: weights stream through the ring, 16 rows x 16 columns x 8 rows an instruction.
+// A matrix times up to 8 rows: weights stream through the ring, a block of 16 x 128 of a warp's at a time.
 //
-// KW warps share a tile of 16 rows by cutting K into slices; a slice is summed in fp32 block by block (two chains of
-// instructions, even and odd steps, added per scale group), the slices of a tile meet in shared memory and are added in
-// ascending order. A result thus never depends on the number of rows or on timing. Narrow weights become bf16 in
-// registers, exactly; scales multiply the sums. Several tiles are reduced at a time to keep block barriers rare.
+// KW warps share a tile of 16 rows by cutting K into slices; a slice is summed in fp32 block by block, the slices of a
+// tile meet in shared memory and are added in ascending order. A result thus never depends on the number of rows or on
+// timing. Several tiles are reduced at a time to keep block barriers rare.
+//
+// On Hopper narrow weights go to the tensor cores as they are (`multiply_codes`). Elsewhere they become bf16 in registers, exactly, and
+// meet 8 rows of bf16 activations, as bf16 weights do everywhere (`multiply_units`). Scales multiply the sums.
 #pragma once
 #include "operand.cuh"
 #include "stream.cuh"
 
-// Four fp8 e4m3 to two bf16 pairs: moving exponent and mantissa into place makes a number 2^120 too small.
+// Eight weights of 4 bits, sign and magnitude, as e4m3 codes of a 512th of their value: those of bits 0-2 and 7 of every byte; those of
+// bits 4-6, whose sign is bit 3 of the next byte.
+__device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
+  first = w & 0x87878787u;
+  second = (w >> 4 | w << 28) & 0x87878787u;
+}
+// Four fp8 e4m3 to two bf16 pairs, bytes 0 and 2, 1 and 3: moving exponent and mantissa into place makes a number 2^120 too small.
 __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
   u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
   u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
   even = fma_bf16x2(e, 0x7b807b80u, 0x80008000u);
   odd = fma_bf16x2(o, 0x7b807b80u, 0x80008000u);
-}
-// A nibble v under the mantissa of 128 is the bf16 128 + v; v = q + 8.
-__device__ __forceinline__ u32 widen_int4(u32 w, int i) {
-  return fma_bf16x2(((w >> (4 * i)) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
 }
 
 // Rows 0-7 and 8-15 of a tile have their own scale; a product with 1 is exact.
@@ -28,29 +32,38 @@ __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], 
   acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
 }
 
-template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4], Stream& stream, u32 operand) {
-  constexpr int FORMAT = M::FORMAT, CHUNKS = M::PIECE_BYTES / CHUNK;
-  constexpr int GROUPS = FORMAT == INT4_64 ? 2 : 1;
-  const u32 lane = threadIdx.x & 31;
-  uint4 x[4];
+// A block's weights and scales in registers. Codes of 4 bits become those of 8.
+template <class M> struct Block {
+  static constexpr int FORMAT = M::FORMAT, CHUNKS = M::PIECE_BYTES / CHUNK, GROUPS = FORMAT == INT4_64 ? 2 : 1;
+  static constexpr bool NIBBLES = FORMAT == INT4 || FORMAT == INT4_64;
+  static constexpr int SLABS = FORMAT == BF16 ? 8 : 4;       // of 16 or 32 columns
+  uint4 w[SLABS];
+  float top[GROUPS], bottom[GROUPS];                         // scales of rows g and g + 8
+
+  __device__ __forceinline__ void load(Stream& stream, int piece) {
+    const u32 lane = threadIdx.x & 31, at = stream.acquire();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = shared16(operand + i * 64);
-  float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0}, top[GROUPS], bottom[GROUPS];
-#pragma unroll
-  for (int piece = 0; piece < M::PIECES; ++piece) {
-    u32 at = stream.acquire();
-    uint4 w[CHUNKS];
-#pragma unroll
-    for (int i = 0; i < CHUNKS; ++i) w[i] = shared16(at + i * CHUNK + lane * 16);
+    for (int i = 0; i < CHUNKS; ++i) {
+      uint4 v = shared16(at + i * CHUNK + lane * 16);
+      const int n = piece * CHUNKS + i;
+      if constexpr (NIBBLES) {
+        codes_of(v.x, w[2 * n].x, w[2 * n + 1].x);
+        codes_of(v.y, w[2 * n].y, w[2 * n + 1].y);
+        codes_of(v.z, w[2 * n].z, w[2 * n + 1].z);
+        codes_of(v.w, w[2 * n].w, w[2 * n + 1].w);
+      } else {
+        w[n] = v;
+      }
+    }
     if (piece + 1 == M::PIECES) {
-      u32 record = at + M::PIECE_BYTES;
+      const u32 record = at + M::PIECE_BYTES;
       if constexpr (FORMAT == FP8) {
         top[0] = __uint_as_float(shared4(record));
         bottom[0] = __uint_as_float(shared4(record + 4));
       } else if constexpr (FORMAT == FP8_ROWS) {
         top[0] = __uint_as_float(shared4(record + (lane >> 2) * 4));
         bottom[0] = __uint_as_float(shared4(record + (lane >> 2) * 4 + 32));
-      } else if constexpr (FORMAT == INT4 || FORMAT == INT4_64) {
+      } else if constexpr (NIBBLES) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
           top[g] = from_half(shared2(record + g * 32 + (lane >> 2) * 2));
@@ -59,51 +72,45 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
       }
     }
     stream.release();
+  }
+};
+
+template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4], Stream& stream, u32 operand) {
+  using B = Block<M>;
+  uint4 x[4];
 #pragma unroll
-    for (int i = 0; i < CHUNKS; ++i) {
-      const int n = piece * CHUNKS + i;
-      if constexpr (FORMAT == BF16) {
+  for (int i = 0; i < 4; ++i) x[i] = shared16(operand + i * 64);
+  B b;
+  float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int piece = 0; piece < M::PIECES; ++piece) {
+    b.load(stream, piece);
+#pragma unroll
+    for (int n = piece * B::SLABS / M::PIECES; n < (piece + 1) * B::SLABS / M::PIECES; ++n) {
+      if constexpr (M::FORMAT == BF16) {
         uint4 v = x[n / 2];
-        if (n % 2 == 0) mma(even, w[i].x, w[i].y, w[i].z, w[i].w, v.x, v.y);
-        else mma(odd, w[i].x, w[i].y, w[i].z, w[i].w, v.z, v.w);
-      } else if constexpr (FORMAT == FP8 || FORMAT == FP8_ROWS) {
-        u32 a0, a1, a2, a3;
-        widen_fp8(w[i].x, a0, a1);
-        widen_fp8(w[i].y, a2, a3);
-        mma(even, a0, a1, a2, a3, x[n].x, x[n].y);
-        widen_fp8(w[i].z, a0, a1);
-        widen_fp8(w[i].w, a2, a3);
-        mma(odd, a0, a1, a2, a3, x[n].z, x[n].w);
+        if (n % 2 == 0) mma(even, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.x, v.y);
+        else mma(odd, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.z, v.w);
       } else {
-        u32 words[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          u32 p = words[2 * j], q = words[2 * j + 1];
-          uint4 v = x[2 * n + j];
-          mma(even, widen_int4(p, 0), widen_int4(p, 1), widen_int4(p, 2), widen_int4(p, 3), v.x, v.y);
-          mma(odd, widen_int4(q, 0), widen_int4(q, 1), widen_int4(q, 2), widen_int4(q, 3), v.z, v.w);
-        }
-        if (GROUPS == 2) {
-          scaled(acc, even, odd, top[n], bottom[n]);
+        u32 a0, a1, a2, a3;
+        widen_fp8(b.w[n].x, a0, a2);
+        widen_fp8(b.w[n].y, a1, a3);
+        mma(even, a0, a1, a2, a3, x[n].x, x[n].y);
+        widen_fp8(b.w[n].z, a0, a2);
+        widen_fp8(b.w[n].w, a1, a3);
+        mma(odd, a0, a1, a2, a3, x[n].z, x[n].w);
+        if (n % (B::SLABS / B::GROUPS) == B::SLABS / B::GROUPS - 1) {
+          const int group = n * B::GROUPS / B::SLABS;
+          const float unit = B::NIBBLES ? 512.f : 1.f;
+          scaled(acc, even, odd, b.top[group] * unit, b.bottom[group] * unit);
 #pragma unroll
           for (int k = 0; k < 4; ++k) even[k] = odd[k] = 0;
         }
       }
     }
   }
-  if constexpr (FORMAT == BF16) scaled(acc, even, odd, 1.f, 1.f);
-  else if constexpr (GROUPS == 1) scaled(acc, even, odd, top[0], bottom[0]);
+  if constexpr (M::FORMAT == BF16) scaled(acc, even, odd, 1.f, 1.f);
 }
-
-// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code below, which
-// then stays in the instruction cache.
-struct Shape {
-  int phase, tiles, units;      // units of a step over one row
-  int kw_bits, cut_bits;        // logarithms of the warps that share a unit, and of these times the splits of K
-  int blocks;                   // along K, of all slices
-  int row_units;                // with experts: the units of one row; otherwise 0
-};
-#define SHAPE_OF(M) Shape{M::ID, M::TILES, M::UNITS, M::KW_BITS, M::CUT_BITS, M::BLOCKS, M::COPIES > 1 ? M::UNITS : 0}
 
 struct Share {                  // what one CTA does of a matrix
   int first, last;
@@ -113,6 +120,10 @@ struct Share {                  // what one CTA does of a matrix
     last = ((int)blockIdx.x + 1) * units / CTAS;
   }
 };
+
+__device__ __forceinline__ int split_of(const Shape& s, int unit) {
+  return s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
+}
 
 // Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
 template <class M>
@@ -125,9 +136,9 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, con
   for (int round = begin; round < stop; ++round) {
     int unit = share.first + round * teams + team;
     if (unit >= share.last) break;
-    int split = s.cut_bits > s.kw_bits ? unit / s.tiles : 0, slice = (split << s.kw_bits) + member;
+    int slice = (split_of(s, unit) << s.kw_bits) + member;
     int row = MAX_ROWS == 1 ? 0 : s.row_units ? unit / s.row_units : g < columns ? g : 0;
-    u32 x = shared_address(area_of(memory)) + row * OPERAND_STRIDE + t * 16;
+    u32 x = shared_address(area_of(memory)) + BF16_AT + row * OPERAND_STRIDE + t * 16;
     float acc[4] = {0, 0, 0, 0};
     int block_end = (slice + 1) * s.blocks >> s.cut_bits;
 #pragma unroll 1
@@ -142,6 +153,69 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, con
       to[(2 * t + 1) * TILE + g + 8] = acc[3];
     }
   }
+}
+
+// The same with `wgmma`, its other operand the two terms of operand.cuh, one row of the step at a time. The four warps of a
+// warpgroup have the same unit and go step by step together (KW is 4 at least); one whose slice is shorter multiplies its last
+// block once more and forgets it. In lanes t == warp % 4 are the sums of the warp's own columns, in the others those of its neighbours.
+template <class M>
+__device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
+                                               int columns) {
+  using B = Block<M>;
+  float* slices = slices_of(memory);
+  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
+  B b = {};
+#pragma unroll 1
+  for (int round = begin; round < stop; ++round) {
+    int unit = share.first + round * teams + team;
+    if (unit >= share.last) break;
+    int slice = (split_of(s, unit) << s.kw_bits) + member;
+    int first = slice * s.blocks >> s.cut_bits, length = ((slice + 1) * s.blocks >> s.cut_bits) - first;
+    u32 x = shared_address(area_of(memory)) + (MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0);
+    u32 terms = wgmma_operand(x + (slice >> 2) * s.steps * STEP_BYTES), scales = x + SCALES_AT + first * 4;
+    float acc[MAX_ROWS][2] = {};
+#pragma unroll 1
+    for (int step = 0; step < s.steps; ++step, terms += STEP_BYTES / WGMMA_UNIT, scales += 4) {
+      if (step < length)
+#pragma unroll
+        for (int piece = 0; piece < M::PIECES; ++piece) b.load(stream, piece);
+#pragma unroll
+      for (int row = 0; row < MAX_ROWS; ++row) {
+        if (row && row >= columns) break;
+        float sums[B::GROUPS][4];
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          wgmma(sums[i * B::GROUPS / 4], b.w[i], terms + (row * OPERAND_STRIDE + i * 2 * CORE_BYTES) / WGMMA_UNIT,
+                i % (4 / B::GROUPS) > 0);
+        wgmma_wait();
+#pragma unroll
+        for (int i = 0; i < B::GROUPS; ++i) wgmma_sums(sums[i]);
+        if (step >= length) continue;
+        float scale = __uint_as_float(shared4(scales + row * OPERAND_STRIDE));
+#pragma unroll
+        for (int i = 0; i < B::GROUPS; ++i) {
+          acc[row][0] = fmaf(b.top[i] * scale, fmaf(sums[i][1], 0.0625f, sums[i][0]), acc[row][0]);
+          acc[row][1] = fmaf(b.bottom[i] * scale, fmaf(sums[i][3], 0.0625f, sums[i][2]), acc[row][1]);
+        }
+      }
+    }
+    float* to = slices + ((((round - begin) * teams + team) << s.kw_bits) + member) * columns * TILE;
+    if (t == (warp & 3)) {
+#pragma unroll
+      for (int row = 0; row < MAX_ROWS; ++row) {
+        if (row && row >= columns) break;
+        to[row * TILE + g] = acc[row][0];
+        to[row * TILE + g + 8] = acc[row][1];
+      }
+    }
+  }
+}
+template <class M>
+__device__ __forceinline__ void multiply(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop, int columns) {
+  if constexpr (BY_WGMMA<M>) multiply_codes<M>(stream, memory, s, share, begin, stop, columns);
+  else multiply_units<M>(stream, memory, s, share, begin, stop, columns);
 }
 
 // `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K. Gate and up rows share a tile: there `pair`
@@ -159,11 +233,11 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     int stop = min(begin + batch, rounds);
     if (begin) block_barrier();
 #if EXPERTS
-    if (ROUTER_DIFFERS && s.phase == Router::ID) multiply_units<Router>(stream, memory, s, share, begin, stop, columns);
+    if (ROUTER_DIFFERS && s.phase == Router::ID) multiply<Router>(stream, memory, s, share, begin, stop, columns);
     else
 #endif
-    if (HEAD_DIFFERS && s.phase == Head::ID) multiply_units<Head>(stream, memory, s, share, begin, stop, columns);
-    else multiply_units<Qkv>(stream, memory, s, share, begin, stop, columns);
+    if (HEAD_DIFFERS && s.phase == Head::ID) multiply<Head>(stream, memory, s, share, begin, stop, columns);
+    else multiply<Qkv>(stream, memory, s, share, begin, stop, columns);
     block_barrier();
     int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
     int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a thread always has the same column

@@ -1,22 +1,72 @@
-// The right-hand side of a matrix product: up to 8 rows of activations as bf16 in shared memory, in the lanes' order.
+// The right-hand side of a matrix product: up to 8 rows of activations in shared memory.
 //
-// Columns 64 h + 16 t + 8 j .. + 7 of a block of 128 (h, j in 0..1, t in 0..3) lie at byte 256 * block + 64 * (2 h + j) + 16 t:
-// a lane's four 16-byte loads of a block are then contiguous over the four lanes that share a row, and rows are padded by
-// 64 bytes, so that no two lanes of a load phase meet in a bank.
+// As bf16 they lie one after another: a lane's 16 bytes are its 8 columns of 32 (formats.py), and rows are padded by 64 bytes so that
+// no two lanes of a load phase meet in a bank.
+//
+// For `wgmma` (fp8 times fp8) a value is two e4m3 terms, x = scale * (hi + lo / 16), with a power of two for each block of 128 columns:
+// what bf16 holds these hold exactly, 2^-15 of the block's largest value and up. An instruction has 8 columns and serves four
+// warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1 (lo), and a STEP holds the
+// blocks that slices i .. i + 3 reach at the same time. What is in columns of others never touches a sum.
 #pragma once
 #include "exchange.cuh"
 
-__device__ __forceinline__ int operand_offset(int k) {   // k a multiple of 4
-  return (k >> 7) * 256 + ((k >> 6) & 1) * 128 + ((k >> 3) & 1) * 64 + ((k >> 4) & 3) * 16 + (k & 7) * 2;
+// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then stays
+// in the instruction cache.
+struct Shape {
+  int phase, tiles, units;      // units of a step over one row
+  int kw_bits, cut_bits;        // logarithms of the warps that share a unit, and of these times the splits of K
+  int blocks;                   // along K, of all slices
+  int steps;                    // blocks of the longest slice
+  int row_units;                // with experts: the units of one row; otherwise 0
+  float per_tile, per_block;    // inverses of tiles and blocks
+  float unit;                   // for wgmma: what the code 1.0 of a weight stands for; 0: the product is in bf16
+};
+template <class M> constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
+#define SHAPE_OF(M)                                                                                                          \
+  Shape{M::ID, M::TILES, M::UNITS, M::KW_BITS, M::CUT_BITS, M::BLOCKS, M::STEPS, M::COPIES > 1 ? M::UNITS : 0,              \
+        1.f / M::TILES, 1.f / M::BLOCKS, !BY_WGMMA<M> ? 0.f : M::FORMAT == INT4 || M::FORMAT == INT4_64 ? 512.f : 1.f}
+
+constexpr int STEP_BYTES = 8 * CORE_BYTES;
+// Which kinds a norm's readers need, the products or the router; which the readers of copied vectors.
+#if EXPERTS
+constexpr bool ROUTER_IN_BF16 = !BY_WGMMA<Router>;
+#else
+constexpr bool ROUTER_IN_BF16 = false;
+#endif
+constexpr bool NORM_IN_BF16 = ROUTER_IN_BF16 || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
+constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
+
+// From a row's operand to the two columns of one block.
+__device__ __forceinline__ int terms_at(const Shape& s, int block) {
+  int slice = (int)(((float)((block + 1) << s.cut_bits) - 0.5f) * s.per_block);
+  return ((slice >> 2) * s.steps + block - (slice * s.blocks >> s.cut_bits)) * STEP_BYTES + (slice & 3) * 32;
 }
+// The power of two that brings values up to `peak` into 128..256, and its inverse.
+__device__ __forceinline__ void scales_of(float peak, float& up, float& down) {
+  u32 exponent = max(__float_as_uint(peak) & 0x7f800000u, 16u << 23);
+  up = __uint_as_float((261u << 23) - exponent);
+  down = __uint_as_float(exponent - (7u << 23));
+}
+// Four values that lie together, k their first place in the block. Columns lie as the weights' bytes do.
+__device__ __forceinline__ void put_terms(char* terms, int k, float4 v) {
+  u32* to = (u32*)(terms + ((k >> 4 & 6) + (k >> 2 & 1)) * CORE_BYTES + (k >> 1 & 12));
+  u32 high_terms = pack_e4m3(v.x, v.z, v.y, v.w);
+  float h[4];
+  unpack16_e4m3(high_terms, h);
+  to[0] = high_terms;
+  to[4] = pack_e4m3(fmaf(v.x, 16.f, -h[0]), fmaf(v.z, 16.f, -h[1]), fmaf(v.y, 16.f, -h[2]), fmaf(v.w, 16.f, -h[3]));
+}
+__device__ __forceinline__ float4 times(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }
 
 // A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
 // the first `filled` are sent, the rest is padding that meets weights of zero.
-__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state) {
+__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
+                                    const Shape& s) {
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row)
+  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE)
 #pragma unroll 1
-    for (int k = threadIdx.x * 8; k < width; k += 2 * THREADS * 8) {
+    for (int begin = (threadIdx.x & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
+      const int k = begin + (threadIdx.x & 31) * 8;
       u64 words[2][4];
       bool wanted[2];
 #pragma unroll
@@ -33,14 +83,29 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
         for (int i = 0; i < 8; ++i) here &= !wanted[i / 4] || is_of(words[i / 4][i % 4], epoch);
         if (here) break;
       }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        int at = k + i * THREADS * 8;
+#pragma unroll 1
+      for (int i = 0; i < 2 && begin + i * THREADS * 8 < width; ++i) {
+        const int at = k + i * THREADS * 8;
         uint4 values = make_uint4(0, 0, 0, 0);
-        if (wanted[i]) values = make_uint4((u32)words[i][0], (u32)words[i][1], (u32)words[i][2], (u32)words[i][3]);
-        if (at < width) *(uint4*)(operand + row * OPERAND_STRIDE + operand_offset(at)) = values;
+        if (i ? wanted[1] : wanted[0])
+          values = make_uint4((u32)(i ? words[1][0] : words[0][0]), (u32)(i ? words[1][1] : words[0][1]),
+                              (u32)(i ? words[1][2] : words[0][2]), (u32)(i ? words[1][3] : words[0][3]));
+        if constexpr (COPY_IN_FP8) {
+          const u32 sign = 0x7fff7fffu;
+          u32 peaks = max_halves(max_halves(values.x & sign, values.y & sign), max_halves(values.z & sign, values.w & sign));
+          float up, down;      // the two blocks of a warp have the same
+          scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
+          if (at >= width) break;
+          char* terms = operand + terms_at(s, at / BLOCK);
+          put_terms(terms, at % BLOCK, times(make_float4(low(values.x), high(values.x), low(values.y), high(values.y)), up));
+          put_terms(terms, at % BLOCK + 4, times(make_float4(low(values.z), high(values.z), low(values.w), high(values.w)), up));
+          if (at % BLOCK == 0) *(float*)(operand + SCALES_AT + at / BLOCK * 4) = down * s.unit;
+        } else if (at < width) {
+          *(uint4*)(operand + BF16_AT + at * 2) = values;
+        }
       }
     }
+  if constexpr (COPY_IN_FP8) publish_to_wgmma();
   block_barrier();
 }
 
@@ -48,7 +113,7 @@ constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of
 
 // RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. `tokens` not null: the rows are their embeddings, otherwise they are received.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, const int* tokens,
-                                    const u64* x, u32 epoch, int rows) {
+                                    const u64* x, u32 epoch, int rows, const Shape& s) {
   float4 w[PER_THREAD];
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
@@ -56,8 +121,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     w[i] = at < D_MODEL ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
   }
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row) {
+  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
     float4 v[PER_THREAD];
+    u32 peak[PER_THREAD];
     u64 words[PER_THREAD][2];
     float sum = 0;
     for (u32 spins = 0; !tokens; count_spin(spins, args.state)) {
@@ -85,6 +151,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         }
       }
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+      v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
+      if constexpr (NORM_IN_FP8)      // a warp holds a block
+        peak[i] = warp_max_bits(__float_as_uint(fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w)))));
     }
     sum = warp_sum(sum);
     float* sums = shared.sums[row & 1];
@@ -96,16 +165,20 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     float inverse = rsqrtf(total / D_MODEL + NORM_EPS);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
+      // Columns beyond the model's width are zeros here; they meet weights that are zero.
       int at = (i * THREADS + threadIdx.x) * 4;
-      if (at < D_MODEL)
-        *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(at)) =
-            make_uint2(pack_bf16(v[i].x * inverse * w[i].x, v[i].y * inverse * w[i].y),
-                       pack_bf16(v[i].z * inverse * w[i].z, v[i].w * inverse * w[i].w));
+      if (at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
+      if constexpr (NORM_IN_BF16)
+        *(uint2*)(operand + BF16_AT + at * 2) =
+            make_uint2(pack_bf16(v[i].x * inverse, v[i].y * inverse), pack_bf16(v[i].z * inverse, v[i].w * inverse));
+      if (NORM_IN_FP8 && s.unit) {
+        float up, down;
+        scales_of(__uint_as_float(peak[i]) * inverse, up, down);
+        put_terms(operand + terms_at(s, at / BLOCK), at % BLOCK, times(v[i], inverse * up));
+        if (at % BLOCK == 0) *(float*)(operand + SCALES_AT + at / BLOCK * 4) = down * s.unit;
+      }
     }
-    // Columns beyond the model's width meet weights that are zero; they must be finite.
-#pragma unroll 1
-    for (int k = D_MODEL + threadIdx.x * 4; k < (D_MODEL + BLOCK - 1) / BLOCK * BLOCK; k += THREADS * 4)
-      *(uint2*)(operand + row * OPERAND_STRIDE + operand_offset(k)) = make_uint2(0, 0);
   }
+  if constexpr (NORM_IN_FP8) publish_to_wgmma();
   block_barrier();
 }

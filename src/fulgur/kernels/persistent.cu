@@ -61,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     if (starts || s.phase == AFTER_ATTENTION || ends) {
       const bool ffn = s.phase == AFTER_ATTENTION;
       operand_norm(area, shared, args, norm_of(args, layer, ffn ? FFN_NORM_AT : 0), starts && layer == 0 ? shared.token : nullptr,
-                   args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows);
+                   args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows,
+                   SHAPES[ffn ? (int)Gate_up::ID : s.phase]);
       mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
 #if EXPERTS
     } else if (s.phase == Gate_up::ID) {
@@ -73,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     } else {
       const bool heads = s.phase == O::ID;
       operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                   (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch, args.state);
+                   (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch, args.state,
+                   s);
       mark(args, shared, heads ? COPY_O : COPY_DOWN);
     }
     phase(stream, args, shared, memory, rows, layer, epoch, s, &held);

@@ -145,6 +145,53 @@ __device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return r;
 }
 
+// Hopper's own matrix instruction, in fp8 (e4m3): c (+)= a * b by a warpgroup of four warps. Every warp brings 16 rows x 32 columns of a
+// in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns on) and gets its own 16 x 8 of c; b (32 x 8) is
+// shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16 rows CORE_BYTES on.
+constexpr int CORE_BYTES = 144;      // 128, and 16 that spread stores over banks
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+constexpr int WGMMA_UNIT = 16;       // bytes that b goes on when 1 is added to it
+__device__ __forceinline__ u32 wgmma_operand(u32 at) { return at / WGMMA_UNIT | CORE_BYTES / WGMMA_UNIT << 16; }
+__device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
+  asm volatile("{.reg .pred p; .reg .b64 d; setp.ne.b32 p, %9, 0; mov.b64 d, {%8, %10};\n"
+               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "r"((int)add), "n"(8));
+}
+// The sums are there after the wait, and not to be touched before they went through here.
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
+  asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
+}
+// After ordinary stores to shared memory that matrix instructions will read, before the barrier.
+__device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Four numbers to the nearest e4m3, a in the lowest byte; beyond 448 they become 448.
+__device__ __forceinline__ u32 pack_e4m3(float a, float b, float c, float d) {
+  u32 r;
+  asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h};}"
+      : "=r"(r) : "f"(a), "f"(b), "f"(c), "f"(d));
+  return r;
+}
+// And back, times 16.
+__device__ __forceinline__ void unpack16_e4m3(u32 codes, float (&v)[4]) {
+  asm("{.reg .b16 l, h; .reg .b32 p, q; mov.b32 {l, h}, %4; cvt.rn.f16x2.e4m3x2 p, l; cvt.rn.f16x2.e4m3x2 q, h;\n"
+      "mul.f16x2 p, p, %5; mul.f16x2 q, q, %5; mov.b32 {l, h}, p; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;\n"
+      "mov.b32 {l, h}, q; cvt.f32.f16 %2, l; cvt.f32.f16 %3, h;}"
+      : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(codes), "r"(0x4c004c00u));
+}
+__device__ __forceinline__ u32 max_halves(u32 a, u32 b) {
+  u32 r;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ u32 warp_max_bits(u32 v) {
+  u32 r;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v));
+  return r;
+}
+
 // A kernel of the graph driver waits here for everything the kernels before it wrote; its own weights may be on their way.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900

@@ -24,10 +24,10 @@ HERE = Path(__file__).parent / "emulator"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
-def build(plan: Plan, driver: str, folder: Path) -> ctypes.CDLL:
+def build(plan: Plan, driver: str, folder: Path, wgmma: bool = True) -> ctypes.CDLL:
     if COMPILER is None:
         pytest.skip("no C++ compiler (g++ or clang++) to build the emulated CUDA sources with")
-    texts = {**sources(driver), "constants.h": header(plan, driver, layout(plan, driver))}
+    texts = {**sources(driver), "constants.h": header(plan, driver, layout(plan, driver, wgmma=wgmma))}
     texts |= {path.name: path.read_text(encoding="utf-8") for path in HERE.iterdir()}
     name = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
     library = folder / f"{driver}-{name}.so"
@@ -55,12 +55,13 @@ class Emulated:
     """One driver over numpy buffers. Activations start as NaN where the sources must write before they read."""
 
     def __init__(
-        self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1, epoch: int = 1
-    ) -> None:
+        self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1, epoch: int = 1,
+        wgmma: bool = True,
+    ) -> None:  # fmt: skip
         self.plan, self.driver, self.seed, self._epoch = weights.plan, driver, seed, epoch
         plan, c = self.plan, self.plan.config
-        self.memory = layout(plan, driver)
-        self.library = build(plan, driver, folder)
+        self.memory = layout(plan, driver, wgmma=wgmma)
+        self.library = build(plan, driver, folder, wgmma)
         self._record = state_record(plan.rows)
         found = [self.library.sizes(i) for i in range(3)]
         assert found == [ctypes.sizeof(Args), ctypes.sizeof(self._record), ctypes.sizeof(Mailbox)]

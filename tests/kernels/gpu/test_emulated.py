@@ -21,10 +21,13 @@ from fulgur.model.random import random_model
 
 CONTEXT = 512
 TOKENS = [5, 17, 300, 33, 2, 77, 240, 12]
-# Between them every format and family, and both drivers. (A build takes two seconds.)
+# Between them every format and family, both drivers, with `wgmma` and without. (A build takes two seconds.)
 CASES = [
-    ("qwen2", "int4", "persistent"), ("qwen3_moe", "fp8", "persistent"), ("qwen3", "fp8-rows", "persistent"),
-    ("llama", "int4-64", "graph"), ("qwen3_moe", "bf16", "graph"),
+    ("qwen2", "int4", "persistent", True), ("qwen3_moe", "fp8", "persistent", True),
+    ("qwen3", "fp8-rows", "persistent", True), ("llama", "int4-64", "graph", True),
+    ("qwen3_moe", "bf16", "graph", True),
+    ("qwen2", "int4", "graph", False), ("qwen3_moe", "fp8", "persistent", False),
+    ("llama", "int4-64", "persistent", False), ("qwen3", "fp8-rows", "graph", False),
 ]  # fmt: skip
 
 
@@ -45,10 +48,11 @@ def fill_cache(position: int, emulated: Emulated, interpreter: Interpreter) -> N
         kv[:, :, blocks[at], :, at % 64] = to_bfloat16(values[:, :, at])
 
 
-@pytest.mark.parametrize(("family", "weights", "driver"), CASES)
-def test_logits_match_the_interpreter(family: str, weights: str, driver: str, folder: Path) -> None:
+@pytest.mark.parametrize(("family", "weights", "driver", "wgmma"), CASES)
+def test_logits_match_the_interpreter(family: str, weights: str, driver: str, wgmma: bool, folder: Path) -> None:
     model = weights_of(family, weights, 8)
-    emulated, interpreter = Emulated(model, driver, folder, context=CONTEXT), Interpreter(model, CONTEXT)
+    emulated = Emulated(model, driver, folder, context=CONTEXT, wgmma=wgmma)
+    interpreter = Interpreter(model, CONTEXT, wgmma=wgmma)
     position = 318  # several splits; the three rows straddle a KV block
     fill_cache(position, emulated, interpreter)
     tokens = emulated.run(TOKENS[:3], position)

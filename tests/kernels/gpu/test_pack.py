@@ -11,7 +11,7 @@ import torch
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import FORMATS
-from fulgur.kernels.gpu.pack import interleave, order, pack, quantise, unpack
+from fulgur.kernels.gpu.pack import from_nibbles, interleave, nibbles, order, pack, quantise, unpack
 from fulgur.kernels.gpu.plan import make_plan
 from fulgur.kernels.gpu.shapes import SMALL
 from fulgur.kernels.gpu.weights import from_folder, random_weights
@@ -58,12 +58,26 @@ def test_int4_is_the_quantiser_of_the_cpu(name: str, group: int) -> None:
     )
 
 
-def test_fragments_lie_where_the_instruction_reads_them() -> None:
-    """Step 5 of lane 14 (g = 3, t = 2): rows 3 and 11, columns 64 + 32 + 4 + 0..3."""
-    weight = torch.arange(16 * 128, dtype=torch.float32).reshape(16, 128)
+def test_fragments_lie_where_the_instructions_read_them() -> None:
+    """Lane 14 (g = 3, t = 2): chunk 5 of bf16 is rows 3 and 11, columns 64 + 16 + 4 + 0..3; the third word of chunk 2
+    of fp8 is the same columns of row 3; int4 has them as the first weights of the third word of chunk 1."""
     places = order(FORMATS["bf16"]).reshape(8, 32, 8)[5, 14]
-    expected = [weight[row, first + half] for first in (100, 102) for row in (3, 11) for half in (0, 1)]
-    assert [float(weight.flatten()[i]) for i in places] == [float(v) for v in expected]
+    assert places.tolist() == [row * 128 + 84 + k + i for k in (0, 2) for row in (3, 11) for i in (0, 1)]
+    word = [3 * 128 + 84 + k for k in (0, 2, 1, 3)]
+    assert order(FORMATS["fp8"]).reshape(4, 32, 4, 4)[2, 14, 2].tolist() == word
+    assert order(FORMATS["int4"]).reshape(2, 32, 4, 4, 2)[1, 14, 2, :, 0].tolist() == word
+    assert order(FORMATS["int4"]).reshape(2, 32, 4, 4, 2)[1, 14, 2, :, 1].tolist() == [place + 32 for place in word]
+
+
+def test_a_mask_and_a_rotation_make_fp8_codes_of_4_bits() -> None:
+    q = torch.randint(-7, 8, (64, 8), generator=torch.Generator().manual_seed(1), dtype=torch.int8)
+    packed = nibbles(q)
+    assert torch.equal(from_nibbles(packed), q)
+    word = packed.view(torch.int32).to(torch.int64)[:, 0] & 0xFFFFFFFF
+    for first, which in ((word, 0), (word >> 4 | word << 28, 1)):
+        codes = (first & 0x87878787)[:, None] >> torch.arange(0, 32, 8) & 0xFF
+        numbers = codes.to(torch.uint8).view(torch.float8_e4m3fn).float()
+        assert torch.equal(numbers * 512, q[:, which::2].float())
 
 
 def test_gate_and_up_rows_alternate_by_eight() -> None:

@@ -21,6 +21,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import architecture, compile_source, sources
 from fulgur.kernels.gpu.device import Module, probe
 from fulgur.kernels.gpu.header import DRIVERS, header, layout
+from fulgur.kernels.gpu.pack import from_nibbles
 from fulgur.kernels.gpu.runtime import Runtime, widest
 from fulgur.kernels.gpu.shapes import SMALL
 from fulgur.kernels.gpu.weights import assemble
@@ -191,9 +192,10 @@ def check_conversions() -> str:
     gpu = probe()
     plan = widest(SMALL["llama"], "fp8", None, gpu)
     arch = architecture(gpu.capability)
-    texts = {**sources("widen"), "constants.h": header(plan, "persistent", layout(plan, "persistent", gpu.shared))}
+    memory = layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
+    texts = {**sources("widen"), "constants.h": header(plan, "persistent", memory)}
     module = Module(compile_source("widen.cu", texts, arch))
-    found = torch.zeros(2 * 256, dtype=torch.int32, device="cuda"), torch.zeros(64, dtype=torch.int32, device="cuda")
+    found = torch.zeros(2 * 256, dtype=torch.int32, device="cuda"), torch.zeros(256, dtype=torch.int32, device="cuda")
     pointers = (ctypes.c_void_p * 2)(*(t.data_ptr() for t in found))
     addresses = [ctypes.addressof(pointers) + 8 * i for i in range(2)]
     stream = torch.cuda.current_stream().cuda_stream
@@ -208,11 +210,11 @@ def check_conversions() -> str:
         if not torch.equal(got[numbers], expected[numbers][:, None].expand(-1, 2)):
             wrong = torch.nonzero(got[:, 0][numbers] != expected[numbers])[:4].flatten().tolist()
             raise FulgurError(f"fp8 codes {wrong}... are widened wrongly")
-    nibbles = found[1].cpu().view(torch.bfloat16).float().reshape(16, 4, 2)
-    q = torch.arange(16.0)[:, None].expand(-1, 4) - 8
-    if not torch.equal(nibbles, torch.stack((q, -1 - q), dim=2)):
-        raise FulgurError("4-bit codes are widened wrongly")
-    return "254 fp8 and 16 4-bit codes"
+    raw = torch.stack((codes[0::2], codes[1::2], 255 - codes[0::2], 255 - codes[1::2]), dim=1).flatten()
+    narrow = found[1].cpu().view(torch.float8_e4m3fn).float().reshape(128, 2, 4).transpose(1, 2).flatten() * 512
+    if not torch.equal(narrow, from_nibbles(raw).float()):
+        raise FulgurError("4-bit codes become wrong fp8 codes")
+    return "254 fp8 codes and every byte of 4-bit ones"
 
 
 def checks(device: Any, quick: bool) -> Iterator[tuple[str, Callable[[], str]]]:

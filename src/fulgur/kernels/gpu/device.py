@@ -29,6 +29,11 @@ class Gpu:
     driver: tuple[int, int] = (0, 0)  # the CUDA version that the driver speaks
 
     @property
+    def wgmma(self) -> bool:
+        """Matrix instructions of whole warpgroups: Hopper's alone."""
+        return self.capability == (9, 0)
+
+    @property
     def dependent_launch(self) -> bool:
         """Programmatic dependent launch came with Hopper."""
         return self.capability >= (9, 0)

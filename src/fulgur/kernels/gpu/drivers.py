@@ -23,7 +23,7 @@ class Driver:
         if name not in DRIVERS:
             raise FulgurError(f"there is no driver {name!r}", hint=f"Choose one of: {', '.join(DRIVERS)}.")
         self.name, self.plan, self._gpu, self._args = name, plan, gpu, args
-        self.memory = layout(plan, name, gpu.shared)
+        self.memory = layout(plan, name, gpu.shared, wgmma=gpu.wgmma)
         self._module = Module(build(plan, name, self.memory, architecture(gpu.capability), profile=profile))
         self._graphs: dict[int, Any] = {}
 

@@ -1,15 +1,16 @@
 """How weights are stored for the GPU: tiles of 16 rows, blocks of 128 columns, each lane's bytes together.
 
-A block is `data` chunks of 512 bytes (32 lanes x 16 bytes), then a record of scales. Lane l = 4 * g + t of a warp feeds
-`mma.m16n8k16` in 8 steps; at step s it holds rows g and g + 8 of the tile at the four columns
-    64 * (s // 4) + 16 * t + 4 * (s % 4) + 0..3
-(the product sums over columns, so their order is ours to choose: this one lets a lane read the activations of two steps
-with one 16-byte load). In registers: a0 = row g, columns 0 and 1; a1 = row g + 8, the same; a2, a3 = columns 2 and 3.
+A block is `data` chunks of 512 bytes (32 lanes x 16 bytes), then a record of scales. Lane l = 4 * g + t of a warp holds
+rows g and g + 8 of the tile; of every 32 columns it holds 8 t .. 8 t + 7 (the product sums over columns, so their order
+is ours to choose: this one lets a lane read the activations that meet them with one 16-byte load).
 
-    bf16: chunk s of 8: a0 a1 a2 a3.
-    fp8:  chunk c of 4, steps 2c and 2c + 1, words j = 0..3: bytes a0.lo a1.lo a0.hi a1.hi (even j), a2/a3 (odd j);
-          one shift and two masks then give two bf16 pairs.
-    int4: chunk c of 2, steps 4c + j, words j = 0..3: nibble i is ai.lo, nibble i + 4 is ai.hi, each stored as q + 8.
+    bf16: chunk s of 8, columns 32 * (s // 2) + 8 t + 4 * (s % 2) + 0..3: row g, columns 0 and 1; row g + 8, the same;
+          then columns 2 and 3. These are the registers of `mma.m16n8k16`.
+    fp8:  chunk c of 4, words j = 0..3: row g + 8 * (j % 2), columns 32 c + 8 t + 4 * (j // 2) + 0, 2, 1, 3. These are
+          the registers of `wgmma.m64n8k32`; shifts and masks give the bf16 pairs 0, 1 and 2, 3 for `mma`.
+    int4: chunk c of 2: as fp8's chunks 2 c and 2 c + 1 in one. Sign, magnitude: bits 0-2 and 7 of a byte are a weight
+          of the first; bits 4-6 are the magnitude of one of the second, whose sign is bit 3 of the next byte (the word
+          goes round). A mask, and a rotation with the same mask, make fp8 codes of it (those of q / 512).
 """
 
 from __future__ import annotations

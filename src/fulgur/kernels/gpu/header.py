@@ -16,6 +16,19 @@ DRIVERS = ("persistent", "graph")
 SHALLOW, DEEP = 32 << 10, 64 << 10
 
 
+CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a row's activations lie: as fp8 terms for `wgmma`, the scales of their blocks, as bf16 (operand.cuh)."""
+
+    wgmma: bool
+    scales_at: int
+    bf16_at: int
+    stride: int
+
+
 @dataclass(frozen=True)
 class Layout:
     """Bytes of shared memory of a CTA, and how the ring of a warp is cut."""
@@ -27,6 +40,7 @@ class Layout:
     attention: int
     area: int
     runs: int  # of a warp's list, at most
+    operand: Operand
 
     @property
     def total(self) -> int:
@@ -44,11 +58,21 @@ def _up(value: int, to: int = LINE) -> int:
     return -(-value // to) * to
 
 
-def operand_stride(plan: Plan) -> int:
-    return plan.operand_blocks * 256 + 64
+def operand(plan: Plan, wgmma: bool) -> Operand:
+    narrow = [m for m in plan.matrices.values() if wgmma and m.format.data < 8]
+    wide = [m for m in plan.matrices.values() if m not in narrow]
+    scales_at = max((m.kw * m.split // 4 * steps(m) * 8 * CORE for m in narrow), default=0)
+    bf16_at = scales_at + _up(4 * max((m.blocks for m in narrow), default=0), 64)
+    # 64 bytes spread rows of bf16 over banks.
+    return Operand(wgmma, scales_at, bf16_at, bf16_at + (256 * max(m.blocks for m in wide) + 64 if wide else 0))
 
 
-def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
+def steps(m: Matrix) -> int:
+    """Blocks of the longest slice."""
+    return -(-m.blocks // (m.kw * m.split))
+
+
+def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = False) -> Layout:
     """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
@@ -58,7 +82,8 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
     scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 12 * queries
     attention = _up(tile + keys + scores + 64)
-    area = _up(rows * operand_stride(plan))
+    activations = operand(plan, wgmma)
+    area = _up(rows * activations.stride)
     if driver == "persistent":
         area = max(area, attention)
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
@@ -70,7 +95,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10) -> Layout:
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
         left = bound - record - SLICES - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= bound:
             return found
     raise FulgurError(
@@ -128,7 +153,10 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SLOT_BYTES": memory.slot,
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
-        "OPERAND_BLOCKS": plan.operand_blocks,
+        "WGMMA": int(memory.operand.wgmma),
+        "SCALES_AT": memory.operand.scales_at,
+        "BF16_AT": memory.operand.bf16_at,
+        "OPERAND_STRIDE": memory.operand.stride,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,
         "AREA_BYTES": memory.area,
@@ -155,6 +183,7 @@ def _struct(index: int, m: Matrix, chunks: int) -> str:
         "TILES": m.tiles,
         "UNITS": m.units(1),
         "BLOCKS": m.blocks,
+        "STEPS": steps(m),
         "COPY_BLOCKS": m.copy_blocks,
         "SPLIT": m.split,
         "KW": m.kw,

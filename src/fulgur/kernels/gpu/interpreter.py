@@ -1,8 +1,8 @@
 """The plan of a step in numpy, phase by phase: what the CUDA sources compute, to check plan and packing without a GPU.
 
 Matrices are cut into the same K slices and added in the same order, attention into the same splits, activations are
-rounded to bf16 at the same places (`narrow`), the weights come out of the packed arena. Only the order inside a block
-of 128 columns is numpy's own.
+rounded at the same places (`narrow`) to bf16 or to two fp8 terms (`wgmma`), the weights come out of the packed arena.
+Only the order inside a block of 128 columns is numpy's own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Float = npt.NDArray[np.float32]
 class Interpreter:
     """One sequence; `cache` holds keys and values [layer, kind, position, kv head, head_dim]."""
 
-    def __init__(self, weights: GpuWeights, context: int = 512, *, narrow: bool = True) -> None:
-        self.plan, self.config, self.narrow = weights.plan, weights.plan.config, narrow
+    def __init__(self, weights: GpuWeights, context: int = 512, *, narrow: bool = True, wgmma: bool = False) -> None:
+        self.plan, self.config, self.narrow, self.wgmma = weights.plan, weights.plan.config, narrow, wgmma
         self.phases = list(self.plan.phases())
         wrong = early_overwrites(self.phases)
         if wrong:
@@ -80,6 +80,7 @@ class Interpreter:
         parts = [self._matrix(matrix, phase.layer, copy) for copy in copies or [0]]
         weight = np.concatenate(parts, axis=1)
         x = np.pad(x, ((0, 0), (0, weight.shape[1] - x.shape[1])))
+        x = two_terms(x) if self.narrow and self.wgmma and matrix.format.data < 8 else self._round(x)
         out = np.zeros((matrix.split, len(x), matrix.rows), np.float32)
         for split in range(matrix.split):
             for warp in range(matrix.kw):
@@ -92,7 +93,7 @@ class Interpreter:
         return out
 
     def _norm(self, x: Float, layer: int, at: int) -> Float:
-        return self._round(rms_norm(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps))
+        return rms_norm(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps)
 
     def _residual(self, phase: Phase, b: dict[str, Any]) -> Float:
         """In front of attention and o."""
@@ -188,6 +189,21 @@ class Interpreter:
 
     def _finish(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         return {"token": b["candidates"]}
+
+
+def two_terms(x: Float) -> Float:
+    """Activations as `wgmma` sees them: hi + lo / 16 in e4m3, with a power of two for each block of 128 columns."""
+    import torch
+
+    def rounded(v: Float) -> Float:
+        return torch.from_numpy(v).to(torch.float8_e4m3fn).float().numpy()
+
+    blocks = x.reshape(len(x), -1, 128)
+    _, exponent = np.frexp(np.abs(blocks).max(axis=2, keepdims=True))
+    scaled = np.ldexp(blocks, 8 - exponent).astype(np.float32)
+    high = rounded(scaled)
+    terms = high + rounded((scaled - high) * 16) / 16
+    return np.ldexp(terms, exponent - 8).astype(np.float32).reshape(x.shape)
 
 
 def _swiglu(both: Float) -> Float:

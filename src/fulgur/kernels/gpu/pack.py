@@ -22,16 +22,33 @@ def order(fmt: Format) -> npt.NDArray[np.int64]:
     chunk, lane, value = np.meshgrid(np.arange(fmt.data), np.arange(32), np.arange(per_lane), indexing="ij")
     g, t = lane // 4, lane % 4
     if fmt.data == 8:
-        step, register, half = chunk, value // 2, value % 2
-    elif fmt.data == 4:
-        word, byte = value // 4, value % 4
-        step, register, half = 2 * chunk + word // 2, 2 * (word % 2) + byte % 2, byte // 2
+        register, half = value // 2, value % 2
+        slab, column, odd_row = chunk // 2, 4 * (chunk % 2) + 2 * (register // 2) + half, register % 2
     else:
-        word, nibble = value // 8, value % 8
-        step, register, half = 4 * chunk + word, nibble % 4, nibble // 4
-    row = g + 8 * (register % 2)
-    column = 64 * (step // 4) + 16 * t + 4 * (step % 4) + 2 * (register // 2) + half
-    return (row * BLOCK + column).reshape(-1)
+        both = 4 // fmt.data  # values of a byte
+        word, byte = value // (4 * both), value // both % 4
+        slab, odd_row = both * chunk + value % both, word % 2
+        column = 4 * (word // 2) + np.array([0, 2, 1, 3])[byte]
+    return ((g + 8 * odd_row) * BLOCK + 32 * slab + 8 * t + column).reshape(-1)
+
+
+def nibbles(q: torch.Tensor) -> torch.Tensor:
+    """Weights -7..7 in memory order, two a byte, as `formats.py` says."""
+    import torch
+
+    magnitude, sign = q.abs().to(torch.uint8), (q < 0).to(torch.uint8)
+    byte = magnitude[..., 0::2] | (sign[..., 0::2] << 7) | (magnitude[..., 1::2] << 4)
+    return byte | (sign[..., 1::2].unflatten(-1, (-1, 4)).roll(1, -1).flatten(-2) << 3)
+
+
+def from_nibbles(raw: torch.Tensor) -> torch.Tensor:
+    """And back, as int8."""
+    import torch
+
+    following = raw.unflatten(-1, (-1, 4)).roll(-1, -1).flatten(-2)
+    magnitude = torch.stack((raw & 7, raw >> 4 & 7), dim=-1).flatten(-2).to(torch.int8)
+    negative = torch.stack((raw >> 7, following >> 3 & 1), dim=-1).flatten(-2).bool()
+    return torch.where(negative, -magnitude, magnitude)
 
 
 def blocked(values: torch.Tensor) -> torch.Tensor:
@@ -62,8 +79,7 @@ def pack(values: torch.Tensor, fmt: Format, scale: torch.Tensor | None = None) -
     if fmt.data == 4:
         data = blocked(values.view(torch.uint8))[..., index]
     else:
-        nibbles = (blocked(values) + 8).to(torch.uint8)[..., index]
-        data = nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
+        data = nibbles(blocked(values)[..., index])
     tiles, blocks = data.shape[:2]
     return torch.cat((data, _records(scale, fmt, tiles, blocks)), dim=2).reshape(-1)
 
@@ -97,7 +113,7 @@ def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tenso
     elif fmt.data == 4:
         values = raw.view(torch.float8_e4m3fn).float()
     else:
-        values = torch.stack((raw & 15, raw >> 4), dim=-1).reshape(tiles, blocks, -1).float() - 8
+        values = from_nibbles(raw).float()
     place = torch.empty_like(values)
     place[..., torch.from_numpy(order(fmt)).to(data.device)] = values
     place = place.reshape(tiles, blocks, TILE, BLOCK)
@@ -110,7 +126,8 @@ def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tenso
 
 
 def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Float weights to what `pack` takes. int4 follows `model.quantise` to the bit."""
+    """Float weights to what `pack` takes. int4 follows `model.quantise` to the bit (whose -8 comes up only where a
+    scale is too small for a float16, and is -7 here)."""
     import torch
 
     if fmt.name == "bf16":
@@ -124,7 +141,7 @@ def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Ten
     if fmt.data == 2:
         scale = (peak / 7).half()
         inverse = torch.where(scale != 0, 1 / scale.float(), torch.zeros((), device=scale.device))
-        q = (wide.reshape(rows, -1, size) * inverse[:, :, None]).round_().clamp_(-8, 7).to(torch.int8)
+        q = (wide.reshape(rows, -1, size) * inverse[:, :, None]).round_().clamp_(-7, 7).to(torch.int8)
         return q.reshape(rows, -1)[:, :cols], scale
     if fmt.scales == 2:  # 128 x 128 blocks, as checkpoints ship them
         tall = torch.nn.functional.pad(peak, (0, 0, 0, -rows % BLOCK))

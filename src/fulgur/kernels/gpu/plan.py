@@ -192,7 +192,7 @@ def make_plan(
                 Matrix(name, rows_, cols, fmt, split, kw, offset, copies, chosen, joined)
                 for split in splits
                 for kw in (1, 2, 4, 8, 16)
-                if kw <= WARPS
+                if kw <= WARPS and (kw >= 4 or fmt.data == 8)  # the four warps of a `wgmma` share a unit
             ),
             key=lambda m: _cost(m, ctas),
         )

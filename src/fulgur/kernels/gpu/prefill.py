@@ -13,7 +13,7 @@ import numpy as np
 
 from fulgur.kernels.gpu.formats import BLOCK, TILE, Format
 from fulgur.kernels.gpu.header import norm_stride
-from fulgur.kernels.gpu.pack import order
+from fulgur.kernels.gpu.pack import from_nibbles, order
 from fulgur.kernels.gpu.plan import KV_BLOCK
 from fulgur.kernels.gpu.weights import GpuWeights
 
@@ -143,7 +143,7 @@ def widen(data: torch.Tensor, fmt: Format, tiles: int, blocks: int, place: torch
     elif fmt.data == 4:
         values = raw.contiguous().view(torch.float8_e4m3fn).to(torch.bfloat16)
     else:
-        values = torch.stack((raw & 15, raw >> 4), dim=-1).reshape(tiles, blocks, -1).to(torch.bfloat16) - 8
+        values = from_nibbles(raw).to(torch.bfloat16)
     values = values[..., place].reshape(tiles, blocks, TILE, fmt.groups or 1, -1)
     out = torch.empty((tiles, TILE, blocks, BLOCK), dtype=torch.bfloat16, device=data.device)
     to = out.unflatten(3, values.shape[3:]).permute(0, 2, 1, 3, 4)  # as `values`, though it lies row by row

@@ -37,8 +37,8 @@ def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Pla
     for rows in (MAX_ROWS, 4, 2, 1):
         plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
         try:
-            layout(plan, "persistent", gpu.shared)
-            layout(plan, "graph", gpu.shared)
+            layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
+            layout(plan, "graph", gpu.shared, wgmma=gpu.wgmma)
         except FulgurError:
             if rows == 1:
                 raise

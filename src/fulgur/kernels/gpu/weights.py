@@ -224,7 +224,7 @@ def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
                 piece[:, : shape[1]] = torch.randint(
                     0, 256, shape, generator=generator, device=device, dtype=torch.uint8
                 )
-                scale = np.full(fmt.record // 2, spread / 4.6, np.float16)  # uniform on -8..7 has deviation 4.6
+                scale = np.full(fmt.record // 2, spread / 4.2, np.float16)  # a sign and 0..7 have deviation 4.2
             piece[:, shape[1] :] = torch.from_numpy(scale.view(np.uint8).copy()).to(device)
     out.norms.fill_(1)
     for i in range(plan.config.n_layers if plan.config.qkv_bias else 0):

@@ -51,6 +51,10 @@ struct Warp {
   Gate gate{32}, firsts{4}, eighths[4] = {{8}, {8}, {8}, {8}};
   u32 slot[2][32][6], eighth_slot[2][32];
 };
+struct Warpgroup {
+  Gate gate{128};
+  u32 slot[2][128];
+};
 struct Copy { u32 to, gate, bytes; const char* from; };
 struct Cta {
   int index;
@@ -58,6 +62,7 @@ struct Cta {
   char* base;
   Gate gate{0}, computing{0};                  // of all threads; of those that compute
   std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
   std::vector<Copy> copies;                    // issued, not landed yet
 };
 struct Fiber {
@@ -66,7 +71,8 @@ struct Fiber {
   Dim thread, block, grid;
   Cta* cta;
   Warp* warp;
-  int parity = 0, eighth_parity = 0;
+  int parity = 0, eighth_parity = 0, group_parity = 0;
+  struct { float* c; float sum[4]; } pending[2] = {};      // sums of wgmma on their way
   bool begun = false, finished = false;
   jmp_buf place;
 };
@@ -230,6 +236,93 @@ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     c[i] += sum;
   }
   f->parity ^= 1;
+}
+inline float e4m3(u32 code) {
+  int e = (code >> 3) & 15, m = code & 7;
+  if (e == 15 && m == 7) return NAN;
+  float v = e ? ldexpf(8 + m, e - 10) : ldexpf(m, -9);
+  return code & 128 ? -v : v;
+}
+// The four warps of a warpgroup together, all with the same b. A sum stays NaN until it is waited for.
+constexpr int CORE_BYTES = 144, WGMMA_UNIT = 16;
+inline u32 wgmma_operand(u32 at) {
+  if (at % 16) { fprintf(stderr, "an operand of wgmma is not aligned to 16 bytes\n"); abort(); }
+  return at / 16;
+}
+inline void meet_warpgroup(u32 v) {
+  emu::Fiber* f = emu::current;
+  emu::Warpgroup& group = f->cta->warpgroups[f->thread.x / 128];
+  int p = f->group_parity;
+  group.slot[p][f->thread.x % 128] = v;
+  emu::meet(group.gate);
+  f->group_parity ^= 1;
+  for (u32 other : group.slot[p])
+    if (other != v) { fprintf(stderr, "the warps of a warpgroup multiply with different operands\n"); abort(); }
+}
+inline void wgmma_begin() { meet_warpgroup(0); }
+inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
+  emu::Fiber* f = emu::current;
+  meet_warpgroup(b << 1 | add);
+  int lane = f->thread.x & 31, g = lane >> 2, t = lane & 3, p = f->parity;
+  u32 mine[4] = {a.x, a.y, a.z, a.w};
+  memcpy(f->warp->slot[p][lane], mine, sizeof mine);
+  emu::meet(f->warp->gate);
+  auto* slot = f->warp->slot[p];
+  auto& sum = f->pending[0].c == c || !f->pending[0].c ? f->pending[0] : f->pending[1];
+  static float numbers[256];
+  if (!numbers[1])
+    for (int i = 0; i < 256; ++i) numbers[i] = e4m3(i);
+  if (!add) {
+    sum.c = c;
+    for (int i = 0; i < 4; ++i) sum.sum[i] = 0;
+  }
+  if (sum.c != c) { fprintf(stderr, "wgmma adds to sums that were not begun\n"); abort(); }
+  const unsigned char* base = (const unsigned char*)f->cta->base + b * 16;
+  for (int i = 0; i < 4; ++i) {
+    float total = 0;
+    for (int k = 0; k < 32; ++k) {
+      u32 code = slot[g * 4 + k % 16 / 4][(i >> 1) + 2 * (k / 16)] >> (k % 4 * 8) & 255;
+      total += numbers[code] * numbers[base[k / 16 * CORE_BYTES + (2 * t + (i & 1)) * 16 + k % 16]];
+    }
+    sum.sum[i] += total;
+    c[i] = NAN;
+  }
+  f->parity ^= 1;
+}
+inline void wgmma_wait() { meet_warpgroup(0); }
+inline void wgmma_sums(float (&c)[4]) {
+  for (auto& sum : emu::current->pending)
+    if (sum.c == c) {
+      memcpy(c, sum.sum, sizeof c);
+      sum.c = nullptr;
+      return;
+    }
+  fprintf(stderr, "sums of wgmma that nobody began\n");
+  abort();
+}
+inline void publish_to_wgmma() {}
+inline u32 to_e4m3(float v) {
+  u32 sign = float_bits(v) >> 31 << 7;
+  float m = fabsf(v);
+  if (m != m) return 0x7f;
+  if (m >= 448) return sign | 0x7e;
+  int e = m < 0x1p-6f ? -6 : ilogbf(m);
+  u32 steps = (u32)nearbyintf(ldexpf(m, 3 - e));      // to nearest even; 16 steps are the next power of two
+  return sign | (((e + 6) << 3) + steps);
+}
+inline u32 pack_e4m3(float a, float b, float c, float d) { return to_e4m3(a) | to_e4m3(b) << 8 | to_e4m3(c) << 16 | to_e4m3(d) << 24; }
+inline void unpack16_e4m3(u32 codes, float (&v)[4]) {
+  for (int i = 0; i < 4; ++i) v[i] = 16 * e4m3(codes >> (8 * i) & 255);
+}
+inline u32 max_halves(u32 a, u32 b) { return max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16; }
+inline u32 warp_max_bits(u32 v) {
+  emu::Fiber* f = emu::current;
+  int p = f->parity;
+  f->warp->slot[p][f->thread.x & 31][0] = v;
+  emu::meet(f->warp->gate);
+  f->parity ^= 1;
+  for (int i = 0; i < 32; ++i) v = max(v, f->warp->slot[p][i][0]);
+  return v;
 }
 inline void load_transposed(u32 (&m)[4], u32 row) {
   emu::Fiber* f = emu::current;

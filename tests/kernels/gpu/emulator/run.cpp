@@ -27,6 +27,7 @@ extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas,
     cta.base = (char*)(((uintptr_t)cta.memory.data() + 127) & ~(uintptr_t)127);
     cta.gate.members = threads;
     cta.warps.resize(threads / 32);
+    cta.warpgroups.resize(threads / 128);
     for (int t = 0; t < threads; ++t) {
       fibers.push_back(std::make_unique<emu::Fiber>());
       emu::Fiber& f = *fibers.back();
