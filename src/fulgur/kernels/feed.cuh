@@ -5,11 +5,33 @@
 // 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values, and more (DEEP)
 // of the very phase that it multiplies.
 //
-// Only the experts of a layer are not known before its router has run: there a ring waits for `shared.routed`.
+// A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
+// every PACE cycles, which the memory bears without a queue.
+//
+// Only the experts of a layer are not known before its router has run: there a ring waits for `shared.routed`. The scout passes
+// over them, to the next layer's projections.
 #pragma once
 #include "stream.cuh"
 
 constexpr int RINGS = WARPS / FEEDERS;      // that one warp feeds
+
+// A place in a ring's sequence of pieces.
+struct Cursor {
+  const char *base, *at;    // the layer's weights, the next piece
+  int index, layer, layers; // the next run; layers begun since the launch
+  int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
+  u32 phase;                // of the run
+  u32 passed;               // pieces
+  int skipped;              // of them, since the scout was last behind: experts not known
+
+  __device__ __forceinline__ void begin(const char* first, bool whole) {
+    base = first;
+    index = layers = left = piece = 0;
+    layer = whole ? 0 : LAYERS;
+    passed = skipped = 0;
+  }
+};
+
 struct Feeder {
   const char* weights;
   const Shared* shared;
@@ -18,73 +40,96 @@ struct Feeder {
   u32 bytes, ring;          // shared addresses
   int layer_runs, all_runs;
   int to, from;             // the slots that the next piece goes to, that the next is expected in
-  u32 issued, arrived;      // pieces
+  u32 arrived;              // pieces
   u32 parity;               // of the phase that completes `from`
-  int index, layer, layers; // where the copies are; layers begun since the launch
-  const char *base, *at;    // the layer's weights, the next piece
-  int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
-  u32 phase;                // of the run
-  bool wrap, ended;         // wrap: after the head comes layer 0 of the next step
+  bool wrap;                // after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
-  __device__ __forceinline__ void next() {
+  __device__ __forceinline__ void next(Cursor& c, bool scouts) {
 #pragma unroll 1
-    while (index == (layer < LAYERS ? layer_runs : all_runs)) {
-      if (layer < LAYERS && ++layer < LAYERS) {
-        base += LAYER_STRIDE;
-        index = 0;
-        ++layers;
-      } else if (layer == LAYERS && index < all_runs) {
-        base = weights + Head::OFFSET;
-      } else if (wrap) {
-        base = weights;
-        index = layer = 0;
-        ++layers;
-      } else {
-        ended = true;
-        return;
+    for (;;) {
+#pragma unroll 1
+      while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
+        if (c.layer < LAYERS && ++c.layer < LAYERS) {
+          c.base += LAYER_STRIDE;
+          c.index = 0;
+          ++c.layers;
+        } else if (c.layer == LAYERS && c.index < all_runs) {
+          c.base = weights + Head::OFFSET;
+        } else if (wrap) {
+          c.base = weights;
+          c.index = c.layer = 0;
+          ++c.layers;
+        } else {
+          return;
+        }
       }
-    }
-    Run run = runs[index];
-    long long copy = 0;
+      Run run = runs[c.index];
+      long long copy = 0;
 #if EXPERTS
-    if (run.phase == Gate_up::ID || run.phase == Down::ID) {
-      if ((int)load_acquire_shared(shared_address(&shared->routed)) <= layers) return;
-      copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
-             (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
-    }
+      if (run.phase == Gate_up::ID || run.phase == Down::ID) {
+        if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
+          if (!scouts) return;
+          c.passed += run.pieces;
+          c.skipped += run.pieces;
+          ++c.index;
+          continue;
+        }
+        copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
+               (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
+      }
 #endif
-    phase = run.phase;
-    at = base + (long long)run.at * 16 + copy;
-    left = run.pieces;
-    size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
-    if (HEAD_DIFFERS && phase == Head::ID) size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
+      c.phase = run.phase;
+      c.at = c.base + (long long)run.at * 16 + copy;
+      c.left = run.pieces;
+      c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
+      if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
 #if EXPERTS
-    if (ROUTER_DIFFERS && phase == Router::ID) size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
+      if (ROUTER_DIFFERS && run.phase == Router::ID) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
 #endif
-    ++index;
+      ++c.index;
+      return;
+    }
   }
   // Where a block with scales comes in several pieces, the last brings them.
-  __device__ __forceinline__ int with_record() {
+  __device__ __forceinline__ int length_of(Cursor& c) {
+    if (!UNEVEN) return c.size;
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
-    if (HEAD_DIFFERS && phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
+    if (HEAD_DIFFERS && c.phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
 #if EXPERTS
-    if (ROUTER_DIFFERS && phase == Router::ID) pieces = Router::PIECES, record = Router::RECORD;
+    if (ROUTER_DIFFERS && c.phase == Router::ID) pieces = Router::PIECES, record = Router::RECORD;
 #endif
-    bool last = piece + 1 == pieces;
-    piece = last ? 0 : piece + 1;
-    return last ? record : 0;
+    bool last = c.piece + 1 == pieces;
+    c.piece = last ? 0 : c.piece + 1;
+    return c.size + (last ? record : 0);
   }
-  __device__ __forceinline__ void issue() {
-    int length = size + (UNEVEN ? with_record() : 0);
+  __device__ __forceinline__ void issue(Cursor& c) {
+    int length = length_of(c);
     // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
-    u32 within = SHIFTED ? (u32)(u64)at & 127 : 0;
+    u32 within = SHIFTED ? (u32)(u64)c.at & 127 : 0;
     if (SHIFTED) slots[to].within = within;
-    copy_piece(bytes + to * SLOT_BYTES + within, at, length, shared_address(&slots[to].gate));
-    at += length;
-    --left;
-    ++issued;
+    copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate));
+    c.at += length;
+    --c.left;
+    ++c.passed;
     to = to + 1 == SLOTS ? 0 : to + 1;
+  }
+  // One step of the scout: up to the place of the copies, or a piece further.
+  __device__ __forceinline__ void scout(Cursor& c, u32 issued, u32& rested) {
+    if (c.left == 0) next(c, true);
+    int behind = (int)(issued - c.passed);
+    if (behind >= 0) c.skipped = 0;
+    if (c.left == 0 || -behind >= AHEAD + c.skipped) return;
+    u32 now = clock_low();
+    if (behind <= 0 && now - rested < PACE) return;
+    int pieces = max(1, min(behind, c.left));
+    if (behind <= 0) {
+      prefetch_piece(c.at, c.size);
+      rested = now;
+    }
+    c.at += pieces * c.size;
+    c.left -= pieces;
+    c.passed += pieces;
   }
 
   // `memory`: behind the area. Until `shared.finished`, and until nothing is on its way any more: a CTA must not end before.
@@ -99,26 +144,31 @@ struct Feeder {
     ring = shared_address(ring_at(memory, of));
     layer_runs = ring_at(memory, of)->layer_runs;
     all_runs = ring_at(memory, of)->all_runs;
-    to = from = index = layers = left = piece = 0;
-    issued = arrived = parity = 0;
-    layer = whole ? 0 : LAYERS;
-    base = first;
-    wrap = wrap_;
-    ended = all_runs == 0;
+    to = from = 0;
+    arrived = parity = 0;
+    wrap = wrap_ && all_runs;
+    Cursor copies, ahead;
+    copies.begin(first, whole);
+    ahead.begin(first, whole);
+    u32 rested = 0;
     const int shallow = (SHALLOW + WARPS - 1 - of) / WARPS, deep = (DEEP + WARPS - 1 - of) / WARPS;
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
-      if (!any_lane(!over || arrived != issued)) break;
-      if (arrived != issued && gate_done(shared_address(&slots[from].gate), parity)) {
+      if (!any_lane(!over || arrived != copies.passed)) break;
+      if (arrived != copies.passed && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
         if (++from == SLOTS) {
           from = 0;
           parity ^= 1;
         }
       }
-      if (over || ended || issued - load_acquire_shared(ring) >= SLOTS) continue;
-      if (left == 0) next();
-      if (left && (int)(issued - arrived) < (phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue();
+      if (over) continue;
+      bool full = copies.passed - load_acquire_shared(ring) >= SLOTS;
+      if (!full && copies.left == 0) next(copies, false);
+      full |= copies.left == 0;
+      const u32 flying = copies.passed - arrived;
+      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies);
+      else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
     }
   }
 };

@@ -2,22 +2,8 @@
 //
 // All CTAs walk through the same phases. Nobody waits for anybody but for the values of a phase that come from others
 // (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps. Keys and
-// values of the next attention are drawn to L2 in time; with experts, attention leaves the memory idle (only o can be
-// drawn then), and the next layer's projections go to L2 meanwhile.
+// values of the next attention are drawn to L2 in time.
 #include "phases.cuh"
-
-#if EXPERTS
-// The part of the next layer's projections that this CTA will stream, into L2.
-__device__ inline void prefetch_next_layer(const Args& args, int layer) {
-  if (layer + 1 == LAYERS) return;
-  constexpr long long UNIT = (long long)Qkv::COPY_BLOCKS * Qkv::BLOCK_BYTES;
-  int first = Qkv::first(blockIdx.x, 1), last = Qkv::first(blockIdx.x + 1, 1);
-  const char* from = args.weights + Qkv::OFFSET + (layer + 1) * LAYER_STRIDE;
-  if (Qkv::SPLIT > 1) first /= Qkv::SPLIT, last /= Qkv::SPLIT;
-#pragma unroll 1
-  for (long long at = first * UNIT + threadIdx.x * 128; at < last * UNIT; at += THREADS * 128) prefetch_l2(from + at);
-}
-#endif
 
 __constant__ Shape SHAPES[] = {
     SHAPE_OF(Qkv), SHAPE_OF(O),
@@ -42,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   __syncthreads();
   if (shared.done) return;
   if (threadIdx.x >= THREADS) {
-    give_registers<40>();
+    give_registers<56>();
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, steps > 1);
     return;
   }
@@ -83,9 +69,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
                        : s.phase == Gate_up::ID ? GATE_UP : ROUTER);
     if (starts) {
-#if EXPERTS
-      prefetch_next_layer(args, layer);
-#endif
       attention(args, shared, area, layer, epoch);
       mark(args, shared, JOIN);
     }

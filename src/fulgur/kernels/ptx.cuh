@@ -91,6 +91,13 @@ __device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, 
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(gate) : "memory");
 #endif
 }
+__device__ __forceinline__ void prefetch_piece(const char* from, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#else
+  for (u32 at = 0; at < bytes; at += 128) prefetch_l2(from + at);
+#endif
+}
 __device__ __forceinline__ void gate_wait(u32 gate, u32 parity) {
   u32 done;
   do {
@@ -222,6 +229,11 @@ __device__ __forceinline__ void load_words(u64 (&words)[4], const u64* from) {
 }
 constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
 
+__device__ __forceinline__ u32 clock_low() {
+  u32 now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
+  return now;
+}
 __device__ __forceinline__ u64 cycles() {
   u64 now;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(now));

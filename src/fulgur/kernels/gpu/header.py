@@ -13,7 +13,9 @@ RING = 4096  # tokens of the ring to the host
 SLICES = 16 * WARPS * TILE * 4 + 128  # rings stay aligned to 128 bytes: copies to 64 ran at three quarters of the speed
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
-SHALLOW, DEEP = 32 << 10, 64 << 10
+SHALLOW, DEEP = 32 << 10, 160 << 10
+# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring.
+AHEAD, PACE = 192 << 10, 2000
 
 
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
@@ -151,6 +153,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
+        "AHEAD": AHEAD // (WARPS * 512 * memory.chunks),
+        "PACE": PACE,
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),

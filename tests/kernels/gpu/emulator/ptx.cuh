@@ -188,6 +188,9 @@ inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
   if (emu::draw() & 1) emu::land(c);
   else emu::current->cta->copies.push_back(c);
 }
+inline void prefetch_piece(const char* from, u32 bytes) {
+  for (u32 at = 0; at < bytes; at += 16) prefetch_l2(from + at);
+}
 inline void gate_wait(u32 gate, u32 parity) {
   auto& copies = emu::current->cta->copies;
   for (int spins = 0; (emu::gate_at(gate) & 1) == parity; ++spins) {
@@ -365,6 +368,7 @@ inline void load_words(u64 (&words)[4], const u64* from) {
   words[2] = *(const volatile u64*)(from + 2);
   words[3] = *(const volatile u64*)(from + 3);
 }
+inline u32 clock_low() { return emu::draw(); }
 inline u64 cycles() { return 0; }
 inline void add_later(u64* to, u64 by) { *to += by; }
 inline void arrive(u32* counter) { ++*counter; }
