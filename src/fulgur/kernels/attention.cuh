@@ -40,6 +40,18 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
                                         const float* norm, bool turn, Put put) {
   constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF / 2 + 31) / 32;
   const int lane = threadIdx.x & 31;
+  // What does not depend on the projections is asked for first: after gigabytes of weights none of it is near.
+  const float* rope = args.rope + (long long)position * HEAD_DIM;
+  const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
+  float2 weight[PAIRS][2], angle[PAIRS][2], offset[PAIRS][2];      // of values 2 i, 2 i + 1, and of those half a head further
+#pragma unroll
+  for (int w = 0; w < PAIRS * 2; ++w) {
+    const int i = w / 2 * 32 + lane, at = w % 2 * HALF + 2 * i;
+    if (HALF / 2 % 32 && i >= HALF / 2) continue;
+    if (QK_NORM && norm) weight[w / 2][w % 2] = *(const float2*)(norm + at);
+    if (turn) angle[w / 2][w % 2] = *(const float2*)(rope + at);      // cosines, sines
+    if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
+  }
   u64 words[Qkv::SPLIT][PAIRS][2];
   for (u32 spins = 0;; count_spin(spins, args.state)) {
     bool here = true;
@@ -53,19 +65,23 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
       here &= (HALF / 2 % 32 && w / 2 % PAIRS * 32 + lane >= HALF / 2) || is_pair_of(words[w / (PAIRS * 2)][w / 2 % PAIRS][w % 2], epoch);
     if (here) break;
   }
-  float v[PAIRS][4], sum = 0;      // values 2 i, 2 i + 1, and those half a head further
+  float2 v[PAIRS][2];
+  float sum = 0;
 #pragma unroll
-  for (int j = 0; j < PAIRS; ++j) {
-    const int i = j * 32 + lane;
+  for (int w = 0; w < PAIRS * 2; ++w) {
+    float2& pair = v[w / 2][w % 2];
+    pair.x = pair.y = 0;
+    if (HALF / 2 % 32 && w / 2 * 32 + lane >= HALF / 2) continue;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      v[j][k] = 0;
-      if (i >= HALF / 2) continue;
-#pragma unroll
-      for (int s = 0; s < Qkv::SPLIT; ++s) v[j][k] += k & 1 ? second_of(words[s][j][k / 2]) : first_of(words[s][j][k / 2]);
-      if (QKV_BIAS) v[j][k] += args.norms[layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM + k / 2 * HALF + 2 * i + (k & 1)];
-      sum += v[j][k] * v[j][k];
+    for (int s = 0; s < Qkv::SPLIT; ++s) {
+      pair.x += first_of(words[s][w / 2][w % 2]);
+      pair.y += second_of(words[s][w / 2][w % 2]);
     }
+    if (QKV_BIAS) {
+      pair.x += offset[w / 2][w % 2].x;
+      pair.y += offset[w / 2][w % 2].y;
+    }
+    sum += pair.x * pair.x + pair.y * pair.y;
   }
   float inverse = 1.f;
   if (QK_NORM && norm) inverse = rsqrtf(warp_sum(sum) / HEAD_DIM + NORM_EPS);
@@ -73,21 +89,21 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   for (int j = 0; j < PAIRS; ++j) {
     const int i = 2 * (j * 32 + lane);
     if (i >= HALF) continue;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      float &p = v[j][k], &q = v[j][2 + k];
-      if (QK_NORM && norm) {
-        p = p * inverse * norm[i + k];
-        q = q * inverse * norm[i + k + HALF];
-      }
-      if (turn) {
-        const float* rope = args.rope + (long long)position * HEAD_DIM + i + k;
-        float c = rope[0], s = rope[HALF], old = p;
-        p = old * c - q * s;
-        q = q * c + old * s;
-      }
+    float2 p = v[j][0], q = v[j][1];
+    if (QK_NORM && norm) {
+      p.x = p.x * inverse * weight[j][0].x;
+      p.y = p.y * inverse * weight[j][0].y;
+      q.x = q.x * inverse * weight[j][1].x;
+      q.y = q.y * inverse * weight[j][1].y;
     }
-    put(i, pack_bf16(v[j][0], v[j][1]), pack_bf16(v[j][2], v[j][3]));
+    if (turn) {
+      float2 c = angle[j][0], s = angle[j][1], old = p;
+      p.x = old.x * c.x - q.x * s.x;
+      p.y = old.y * c.y - q.y * s.y;
+      q.x = q.x * c.x + old.x * s.x;
+      q.y = q.y * c.y + old.y * s.y;
+    }
+    put(i, pack_bf16(p.x, p.y), pack_bf16(q.x, q.y));
   }
 }
 

@@ -25,6 +25,7 @@
 typedef unsigned short bf16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct alignas(8) uint2 { u32 x, y; };
