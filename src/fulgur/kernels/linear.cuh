@@ -165,7 +165,7 @@ __device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, con
   float* slices = slices_of(memory);
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
-  B b = {};
+  B b;
 #pragma unroll 1
   for (int round = begin; round < stop; ++round) {
     int unit = share.first + round * teams + team;
@@ -220,6 +220,7 @@ __device__ __forceinline__ void multiply(Stream& stream, char* memory, const Sha
 
 // `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K. Gate and up rows share a tile: there `pair`
 // is row r + 8, and r runs over 0..7. The caller has a block barrier before the slices are written again.
+constexpr int TILE_BITS = 4;
 template <class Store>
 __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, Store store) {
   const float* slices = slices_of(memory);
@@ -227,7 +228,6 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits, kw = 1 << s.kw_bits, batch = SLICE_ROUNDS / columns;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
-  const int row_bits = s.phase == Gate_up::ID ? 3 : 4;
 #pragma unroll 1
   for (int begin = 0; begin < rounds; begin += batch) {
     int stop = min(begin + batch, rounds);
@@ -242,15 +242,16 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
     int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a thread always has the same column
 #pragma unroll 1
-    for (int i = threadIdx.x; i < units << (column_bits + row_bits); i += THREADS) {
-      int r = i & ((1 << row_bits) - 1), column = (i >> row_bits) & ((1 << column_bits) - 1), u = i >> (row_bits + column_bits);
+    for (int i = threadIdx.x; i < units << (column_bits + TILE_BITS); i += THREADS) {
+      int r = i % TILE, column = (i >> TILE_BITS) & ((1 << column_bits) - 1), u = i >> (TILE_BITS + column_bits);
       if (column >= columns) continue;
       const float* from = slices + ((u << s.kw_bits) * columns + column) * TILE + r;
       float sum = 0, pair = 0;
 #pragma unroll 4
-      for (int k = 0; k < kw; ++k) {
-        sum += from[k * columns * TILE];
-        pair += from[k * columns * TILE + 8];      // of no meaning, but there, where rows are not paired
+      for (int k = 0; k < kw; ++k) sum += from[k * columns * TILE];
+      if (s.phase == Gate_up::ID) {
+        pair = __shfl_xor_sync(0xffffu << (threadIdx.x & 16), sum, 8);
+        if (r >= 8) continue;
       }
       store(share.first + begin * teams + u, column, r, sum, pair);
     }

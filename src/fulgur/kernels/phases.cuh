@@ -26,7 +26,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   Best best;
   if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
-    const int which = unit / s.tiles, tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
+    const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
     int at = tile * TILE + r;
     if (adds || s.phase == Qkv::ID) {      // two neighbours go out as one word
       int row = s.row_units ? which : column;

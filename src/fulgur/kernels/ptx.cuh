@@ -174,19 +174,26 @@ __device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
 }
 // After ordinary stores to shared memory that matrix instructions will read, before the barrier.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Four numbers to the nearest e4m3, a in the lowest byte; beyond 448 they become 448.
-__device__ __forceinline__ u32 pack_e4m3(float a, float b, float c, float d) {
+// Pairs of f16. To e4m3 (two bytes) and back: to the nearest; beyond 448 it is 448.
+__device__ __forceinline__ u32 pack_half(float lo, float hi) {
   u32 r;
-  asm("{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, %2, %1; cvt.rn.satfinite.e4m3x2.f32 h, %4, %3; mov.b32 %0, {l, h};}"
-      : "=r"(r) : "f"(a), "f"(b), "f"(c), "f"(d));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
-// And back, times 16.
-__device__ __forceinline__ void unpack16_e4m3(u32 codes, float (&v)[4]) {
-  asm("{.reg .b16 l, h; .reg .b32 p, q; mov.b32 {l, h}, %4; cvt.rn.f16x2.e4m3x2 p, l; cvt.rn.f16x2.e4m3x2 q, h;\n"
-      "mul.f16x2 p, p, %5; mul.f16x2 q, q, %5; mov.b32 {l, h}, p; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;\n"
-      "mov.b32 {l, h}, q; cvt.f32.f16 %2, l; cvt.f32.f16 %3, h;}"
-      : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(codes), "r"(0x4c004c00u));
+__device__ __forceinline__ u32 to_e4m3(u32 pair) {
+  unsigned short r;
+  asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(r) : "r"(pair));
+  return r;
+}
+__device__ __forceinline__ u32 from_e4m3(u32 codes) {
+  u32 r;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((unsigned short)codes));
+  return r;
+}
+__device__ __forceinline__ u32 fma_half(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
 }
 __device__ __forceinline__ u32 max_halves(u32 a, u32 b) {
   u32 r;

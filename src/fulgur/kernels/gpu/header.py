@@ -10,7 +10,7 @@ from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
-SLICES = 16 * WARPS * TILE * 4 + 128  # rings stay aligned to 128 bytes: copies to 64 ran at three quarters of the speed
+SLICES = 16 * WARPS * TILE * 4  # rings stay aligned to 128 bytes: copies to 64 ran at three quarters of the speed
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 SHALLOW, DEEP = 32 << 10, 160 << 10

@@ -192,7 +192,7 @@ class Interpreter:
 
 
 def two_terms(x: Float) -> Float:
-    """Activations as `wgmma` sees them: hi + lo / 16 in e4m3, with a power of two for each block of 128 columns."""
+    """Activations as `wgmma` sees them: hi + lo / 16 in e4m3 by way of f16, with a power of two for each block."""
     import torch
 
     def rounded(v: Float) -> Float:
@@ -200,7 +200,7 @@ def two_terms(x: Float) -> Float:
 
     blocks = x.reshape(len(x), -1, 128)
     _, exponent = np.frexp(np.abs(blocks).max(axis=2, keepdims=True))
-    scaled = np.ldexp(blocks, 8 - exponent).astype(np.float32)
+    scaled = np.ldexp(blocks, 8 - exponent).astype(np.float16).astype(np.float32)
     high = rounded(scaled)
     terms = high + rounded((scaled - high) * 16) / 16
     return np.ldexp(terms, exponent - 8).astype(np.float32).reshape(x.shape)

@@ -49,8 +49,8 @@ struct Gate {                       // a barrier of a fixed number of fibers
   std::vector<Fiber*> waiting;
 };
 struct Warp {
-  Gate gate{32}, firsts{4}, eighths[4] = {{8}, {8}, {8}, {8}};
-  u32 slot[2][32][6], eighth_slot[2][32];
+  Gate gate{32}, firsts{4}, halves[2] = {{16}, {16}}, eighths[4] = {{8}, {8}, {8}, {8}};
+  u32 slot[2][32][6], part_slot[2][2][32];
 };
 struct Warpgroup {
   Gate gate{128};
@@ -72,7 +72,7 @@ struct Fiber {
   Dim thread, block, grid;
   Cta* cta;
   Warp* warp;
-  int parity = 0, eighth_parity = 0, group_parity = 0;
+  int parity = 0, part_parity[2] = {}, group_parity = 0;
   struct { float* c; float sum[4]; } pending[2] = {};      // sums of wgmma on their way
   bool begun = false, finished = false;
   jmp_buf place;
@@ -125,13 +125,14 @@ inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
 template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
   int lane = f->thread.x & 31, p = f->parity;
-  if (members != ~0u) {      // eight lanes that lie together
-    if (members != 0xffu << (lane & 24)) { fprintf(stderr, "a shuffle of other lanes than eight neighbours\n"); abort(); }
-    p = f->eighth_parity;
-    memcpy(&f->warp->eighth_slot[p][lane], &v, 4);
-    emu::meet(f->warp->eighths[lane >> 3]);
-    memcpy(&v, &f->warp->eighth_slot[p][lane ^ mask], 4);
-    f->eighth_parity ^= 1;
+  if (members != ~0u) {      // eight or sixteen lanes that lie together
+    const bool eight = members == 0xffu << (lane & 24);
+    if (!eight && members != 0xffffu << (lane & 16)) { fprintf(stderr, "a shuffle of other lanes than 8 or 16 neighbours\n"); abort(); }
+    auto& slot = f->warp->part_slot[eight][f->part_parity[eight]];
+    memcpy(&slot[lane], &v, 4);
+    emu::meet(eight ? f->warp->eighths[lane >> 3] : f->warp->halves[lane >> 4]);
+    memcpy(&v, &slot[lane ^ mask], 4);
+    f->part_parity[eight] ^= 1;
     return v;
   }
   memcpy(f->warp->slot[p][lane], &v, 4);
@@ -305,19 +306,38 @@ inline void wgmma_sums(float (&c)[4]) {
   abort();
 }
 inline void publish_to_wgmma() {}
-inline u32 to_e4m3(float v) {
-  u32 sign = float_bits(v) >> 31 << 7;
-  float m = fabsf(v);
-  if (m != m) return 0x7f;
-  if (m >= 448) return sign | 0x7e;
-  int e = m < 0x1p-6f ? -6 : ilogbf(m);
-  u32 steps = (u32)nearbyintf(ldexpf(m, 3 - e));      // to nearest even; 16 steps are the next power of two
-  return sign | (((e + 6) << 3) + steps);
+// To nearest even, with so many bits behind the point and from this exponent on.
+inline double rounded(double v, int bits, int lowest) {
+  int e = v == 0 || fabs(v) < ldexp(1, lowest) ? lowest : ilogb(v);
+  return ldexp(nearbyint(ldexp(v, bits - e)), e - bits);
 }
-inline u32 pack_e4m3(float a, float b, float c, float d) { return to_e4m3(a) | to_e4m3(b) << 8 | to_e4m3(c) << 16 | to_e4m3(d) << 24; }
-inline void unpack16_e4m3(u32 codes, float (&v)[4]) {
-  for (int i = 0; i < 4; ++i) v[i] = 16 * e4m3(codes >> (8 * i) & 255);
+inline u32 to_half(double v) {
+  double m = fabs(rounded(v, 10, -14));
+  u32 sign = std::signbit(v) ? 0x8000 : 0;
+  if (v != v) return 0x7fff;
+  if (m >= 65536) return sign | 0x7c00;
+  if (m < 0x1p-14) return sign | (u32)ldexp(m, 24);
+  int e = ilogb(m);
+  return sign | (u32)(e + 15) << 10 | ((u32)ldexp(m, 10 - e) & 1023);
 }
+inline u32 pack_half(float lo, float hi) { return to_half(lo) | to_half(hi) << 16; }
+inline u32 fma_half(u32 a, u32 b, u32 c) {
+  auto one = [](u32 p, u32 q, u32 r) { return to_half((double)from_half(p) * from_half(q) + from_half(r)); };
+  return one(a & 0xffff, b & 0xffff, c & 0xffff) | one(a >> 16, b >> 16, c >> 16) << 16;
+}
+inline u32 to_e4m3(u32 pair) {
+  auto one = [](float v) -> u32 {
+    u32 sign = float_bits(v) >> 31 << 7;
+    float m = fabsf((float)rounded(v, 3, -6));
+    if (v != v) return 0x7f;
+    if (m > 448) return sign | 0x7e;
+    if (m < 0x1p-6f) return sign | (u32)ldexpf(m, 9);
+    int e = ilogbf(m);
+    return sign | (u32)(e + 7) << 3 | ((u32)ldexpf(m, 3 - e) & 7);
+  };
+  return one(from_half(pair & 0xffff)) | one(from_half(pair >> 16)) << 8;
+}
+inline u32 from_e4m3(u32 codes) { return pack_half(e4m3(codes & 255), e4m3(codes >> 8 & 255)); }
 inline u32 max_halves(u32 a, u32 b) { return max(a & 0xffff, b & 0xffff) | max(a >> 16, b >> 16) << 16; }
 inline u32 warp_max_bits(u32 v) {
   emu::Fiber* f = emu::current;
