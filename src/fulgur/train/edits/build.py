@@ -297,6 +297,7 @@ def finish(
         written.phrasing,
         written.heldout,
         split == "heldout_op",
+        file=None if split == "train" else (whole[: region[0]], whole[region[1] :]),
     )
 
 

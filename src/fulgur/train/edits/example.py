@@ -44,6 +44,7 @@ class EditExample:
     heldout_phrasing: bool
     heldout_op: bool
     result: str | None = None  # the region after the call, where the answer is one that works inside the region
+    file: tuple[str, str] | None = None  # all that stands before and after the region in the file
 
     @property
     def target(self) -> str | None:

@@ -14,6 +14,8 @@ from fulgur.tools.refactor.source import FUNCTIONS, Unusable, parse_region
 from fulgur.tools.refactor.verify import renamed_only
 from fulgur.train.edits.example import OPERATIONS, EditExample
 
+IMPORTING = ("add_import", "remove_import", "sort_imports")
+
 
 def normal(text: str) -> str:
     """Trailing white space and blank lines at the ends do not count."""
@@ -48,19 +50,21 @@ def parses(text: str) -> bool:
 
 
 def settled(example: EditExample, produced: str) -> Answer:
-    """The answer as the user meets it: a call inside the region is carried out; refused, it edits nothing."""
+    """The answer as the user meets it: a call inside the region is carried out; refused, a call edits nothing."""
     answer = parse_answer(produced)
     if not isinstance(answer, Call):
         return answer
-    imports = answer.name in ("add_import", "remove_import", "sort_imports")
-    if answer.name not in LOCAL and not (imports and re.search(r"(?m)^(?:import|from) ", example.region)):
-        return answer
     try:
-        if imports:
+        if answer.name in LOCAL:
+            return Rewrite(apply_local(example.region, answer, example.file[1] if example.file else example.below))
+        if answer.name in IMPORTING and re.search(r"(?m)^(?:import|from) ", example.region):
             return Rewrite(apply_call(example.region, answer))
-        return Rewrite(apply_local(example.region, answer, example.below))
+        if example.file is not None and isinstance(example.answer, NoEdit):
+            above, below = example.file
+            apply_call(above + example.region + below, answer, (len(above), len(above) + len(example.region)))
     except RefactorError:
         return NoEdit()
+    return answer
 
 
 def check(example: EditExample, produced: str) -> bool:
