@@ -65,6 +65,19 @@ def test_agrees_with_the_reference_and_with_itself(family: str, isa: str) -> Non
     assert np.linalg.norm(whole - expected) <= bound * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_groups_as_wide_as_a_tile_register(bits: int, isa: str) -> None:
+    config = tiny_config("qwen3", head_dim=64, d_model=128, d_ffn=192)
+    weights = assemble(RandomSource(config, 7), bits=bits, group=64)
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 100).astype(np.int32)
+    expected = logits_of(reference.Runtime(weights, kv_blocks=8), tokens, [100])
+    runtime = native.Runtime(weights, kv_blocks=8, threads=2, isa=isa)
+    wide = logits_of(runtime, tokens, [100])
+    assert np.array_equal(wide, logits_of(runtime, tokens, [1, 2, 3, 4, 5, 8, 16, 17, 20, 1]))
+    assert np.linalg.norm(wide - expected) <= 0.04 * np.linalg.norm(expected)
+
+
 def test_rows_of_several_sequences_do_not_touch_each_other() -> None:
     weights = weights_of("qwen3", 8)
     rng = np.random.default_rng(2)

@@ -1,11 +1,12 @@
-// Attention of the query heads of one token that share a KV head, over the cached blocks of its sequence.
-// Two passes: all scores and their softmax, then the weighted sum of values. Every head is computed by itself in one
-// fixed order over positions, so neither the number of heads done together nor other tokens change its bits.
+// Attention of the query heads that share a KV head, for some tokens of one sequence, over its cached blocks.
+// Two passes: all scores and their softmax, then the weighted sum of values. Every query is computed by itself in one
+// fixed order over positions; what lies beyond its own has the weight 0. So neither the number of queries done together
+// nor other tokens change its bits.
 // Where the CPU multiplies bf16, queries and probabilities are rounded to bf16; elsewhere they stay float.
 
 template <int N>
-INLINE void score_heads(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
-                        float* scores, size_t ld) {
+INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
+                          float* scores, size_t ld) {
   const int pairs = cache.head_dim / 2;
   for (int first = 0; first < length; first += kKeysAbreast) {
     const int block = first / kBlockTokens;
@@ -28,8 +29,8 @@ INLINE void score_heads(const KvCache& cache, const int32_t* table, int layer, i
   }
 }
 
-// scores[0..length) -> unnormalised probabilities as pairs; returns 1 / their sum. Writes whole vectors of 16.
-static float softmax(float* scores, Pair* probabilities, int length) {
+// scores[0..length) -> unnormalised probabilities as pairs, zeros up to `padded`; returns 1 / their sum.
+static float softmax(float* scores, Pair* probabilities, int length, int padded) {
   const int tail = length & ~15;
   if (tail < length) store(scores + tail, keep(load(scores + tail), length - tail, -1e30f));
   F16 top = set(-1e30f);
@@ -42,12 +43,13 @@ static float softmax(float* scores, Pair* probabilities, int length) {
     sum = sum + p;
     store_pairs(probabilities + i / 2, p);
   }
+  for (int i = (length + 15) & ~15; i < padded; i += 16) store_pairs(probabilities + i / 2, set(0.f));
   return 1.f / hsum(sum);
 }
 
-template <int N, int V>  // N heads, V vectors of 16 dims
+template <int N, int V>  // N queries, V vectors of 16 dims
 INLINE void weigh_values(const KvCache& cache, const int32_t* table, int layer, int kv_head, int dim, const Pair* p,
-                         size_t ld, int length, const float* inverse, float* out) {
+                         size_t ld, int length, const float* inverse, float* const* out) {
   F16 s[N][V];
   for (int h = 0; h < N; h++)
     for (int v = 0; v < V; v++) s[h][v] = set(0.f);
@@ -63,57 +65,100 @@ INLINE void weigh_values(const KvCache& cache, const int32_t* table, int layer, 
           s[h][v] = dot_pair(s[h][v], values + j * cache.head_dim + 16 * v, p[h * ld + first + j]);
   }
   for (int h = 0; h < N; h++)
-    for (int v = 0; v < V; v++) store(out + h * cache.head_dim + dim + 16 * v, s[h][v] * set(inverse[h]));
+    for (int v = 0; v < V; v++) store(out[h] + dim + 16 * v, s[h][v] * set(inverse[h]));
 }
 
 template <int V>
-static void weigh_heads(const KvCache& cache, const int32_t* table, int layer, int kv_head, int dim, const Pair* p,
-                        size_t ld, int heads, int length, const float* inverse, float* out) {
+static void weigh_queries(const KvCache& cache, const int32_t* table, int layer, int kv_head, int dim, const Pair* p,
+                          size_t ld, int count, int length, const float* inverse, float* const* out) {
   int h = 0;
-  const auto call = [&](auto count) {
-    constexpr int N = decltype(count)::value;
-    weigh_values<N, V>(cache, table, layer, kv_head, dim, p + h * ld, ld, length, inverse + h,
-                       out + h * cache.head_dim);
+  const auto call = [&](auto n) {
+    constexpr int N = decltype(n)::value;
+    weigh_values<N, V>(cache, table, layer, kv_head, dim, p + h * ld, ld, length, inverse + h, out + h);
     h += N;
   };
-  if constexpr (kHeadsAtOnce == 6)
-    while (heads - h == 6 || heads - h >= 10) call(Count<6>{});
-  while (heads - h >= 4) call(Count<4>{});
-  if (heads - h == 3) call(Count<3>{});
-  if (heads - h == 2) call(Count<2>{});
-  if (heads - h == 1) call(Count<1>{});
+  if constexpr (kQueriesAtOnce == 6)
+    while (count - h == 6 || count - h >= 10) call(Count<6>{});
+  while (count - h >= 4) call(Count<4>{});
+  if (count - h == 3) call(Count<3>{});
+  if (count - h == 2) call(Count<2>{});
+  if (count - h == 1) call(Count<1>{});
 }
 
-static void attend(const KvCache& cache, const int32_t* table, int layer, int kv_head, const float* q, int heads,
-                   int length, float* out, float* scratch) {
-  const size_t ld = (static_cast<size_t>(length) + kBlockTokens) & ~static_cast<size_t>(kBlockTokens - 1);
-  const int dim = cache.head_dim, pairs = dim / 2;
+// A few queries at once, where they and their results lie, and how many tokens each one sees.
+struct Pass {
+  int count, longest;
+  size_t ld;  // of scores and probabilities
+  const float* q[kTileRows];
+  float* out[kTileRows];
+  int length[kTileRows];
+};
+
+#ifdef TILES_HEADER
+#include "attention_amx.h"
+#else
+constexpr bool tiles_attend(int) { return false; }
+static inline void score_tiles(const KvCache&, const int32_t*, int, int, const Pass&, const Pair*, float*) {}
+static inline void weigh_tiles(const KvCache&, const int32_t*, int, int, const Pass&, const Pair*, const float*) {}
+#endif
+
+static void attend_pass(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pass& pass,
+                        float* scratch) {
+  const int dim = cache.head_dim, pairs = dim / 2, count = pass.count, longest = pass.longest;
+  const size_t ld = pass.ld;
   float* scores = scratch;
-  Pair* probabilities = reinterpret_cast<Pair*>(scores + heads * ld);  // ld / 2 pairs a head
-  Pair* queries = probabilities + heads * ld / 2;
-  for (int i = 0; i < heads * dim; i += 16) store_pairs(queries + i / 2, load(q + i));
+  Pair* probabilities = reinterpret_cast<Pair*>(scores + count * ld);  // ld / 2 pairs a query
+  Pair* queries = probabilities + count * ld / 2;
+  for (int i = 0; i < count; i++)
+    for (int d = 0; d < dim; d += 16) store_pairs(queries + (i * dim + d) / 2, load(pass.q[i] + d));
 
-  int h = 0;
-  const auto score = [&](auto count) {
-    constexpr int N = decltype(count)::value;
-    score_heads<N>(cache, table, layer, kv_head, queries + h * pairs, length, scores + h * ld, ld);
-    h += N;
-  };
-  while (heads - h >= 8) score(Count<8>{});
-  if (heads - h >= 6) score(Count<6>{});
-  while (heads - h >= 4) score(Count<4>{});
-  if (heads - h >= 2) score(Count<2>{});
-  if (heads - h >= 1) score(Count<1>{});
+  const bool tiles = tiles_attend(dim);
+  if (tiles) {
+    score_tiles(cache, table, layer, kv_head, pass, queries, scores);
+  } else {
+    int h = 0;
+    const auto score = [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      score_queries<N>(cache, table, layer, kv_head, queries + h * pairs, longest, scores + h * ld, ld);
+      h += N;
+    };
+    while (count - h >= 8) score(Count<8>{});
+    if (count - h >= 6) score(Count<6>{});
+    while (count - h >= 4) score(Count<4>{});
+    if (count - h >= 2) score(Count<2>{});
+    if (count - h >= 1) score(Count<1>{});
+  }
 
-  float inverse[kMaxHeads];
-  for (int i = 0; i < heads; i++) inverse[i] = softmax(scores + i * ld, probabilities + i * ld / 2, length);
+  float inverse[kTileRows];
+  const int padded = (longest + kKeysAbreast - 1) / kKeysAbreast * kKeysAbreast;
+  for (int i = 0; i < count; i++)
+    inverse[i] = softmax(scores + i * ld, probabilities + i * ld / 2, pass.length[i], padded);
+  if (tiles) return weigh_tiles(cache, table, layer, kv_head, pass, probabilities, inverse);
   for (int d = 0; d < dim;) {
     if (dim - d >= 64) {
-      weigh_heads<4>(cache, table, layer, kv_head, d, probabilities, ld / 2, heads, length, inverse, out);
+      weigh_queries<4>(cache, table, layer, kv_head, d, probabilities, ld / 2, count, longest, inverse, pass.out);
       d += 64;
     } else {
-      weigh_heads<1>(cache, table, layer, kv_head, d, probabilities, ld / 2, heads, length, inverse, out);
+      weigh_queries<1>(cache, table, layer, kv_head, d, probabilities, ld / 2, count, longest, inverse, pass.out);
       d += 16;
     }
+  }
+}
+
+static void attend(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Queries& queries,
+                   float* scratch) {
+  const int total = queries.rows * queries.heads, most = tiles_attend(cache.head_dim) ? kTileRows : kPassQueries;
+  const int passes = (total + most - 1) / most, size = (total + passes - 1) / passes;
+  for (int first = 0; first < total; first += size) {
+    Pass pass;
+    pass.count = std::min(size, total - first);
+    for (int i = 0; i < pass.count; i++) {
+      const int row = (first + i) / queries.heads, head = (first + i) % queries.heads;
+      pass.q[i] = queries.q + row * queries.q_ld + head * cache.head_dim;
+      pass.out[i] = queries.out + row * queries.out_ld + head * cache.head_dim;
+      pass.length[i] = pass.longest = queries.length + row;
+    }
+    pass.ld = attention_ld(pass.longest);
+    attend_pass(cache, table, layer, kv_head, pass, scratch);
   }
 }

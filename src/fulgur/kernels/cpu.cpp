@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 #endif
 
 namespace fulgur {
@@ -62,29 +64,45 @@ const Ops* ops_avx512bf16() {
 }
 const Ops* ops_amx_emulated() { return ops_avx512bf16() ? &isa_amx_emulated::table : nullptr; }
 
+// 8 rows x 64 columns on AMX must equal the AVX-512 kernel bit for bit, and the mean of 32 ones must be one.
+static bool amx_agrees() {
+  constexpr int kRows = 8, kCols = 64, kTiles = 2, kScales = kTiles * kTileRows * 2;
+  alignas(64) static uint8_t weights[kScales + kTiles * kTileRows * kCols], scratch[64];
+  alignas(64) static int8_t q[kRows * kCols];
+  static float scale[kRows], one[kRows * kTiles * kTileRows], two[kRows * kTiles * kTileRows];
+  static int32_t correction[kRows];
+  for (int i = 0; i < kScales; i += 2) weights[i + 1] = 0x3c;  // 1.0
+  for (size_t i = kScales; i < sizeof weights; i++) weights[i] = static_cast<uint8_t>(i * 37 + 11);
+  for (int m = 0; m < kRows; m++) {
+    scale[m] = 1.f;
+    for (int k = 0; k < kCols; k++)
+      correction[m] -= 128 * (q[m * kCols + k] = static_cast<int8_t>(m * 31 + k * 7 - 100));
+  }
+  const Matrix w{weights, 8, kCols, kTiles * kTileRows, kCols, kTiles};
+  const Acts acts{q, scale, correction, kCols, 1};
+  isa_amx::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, one, kTiles * kTileRows);
+  isa_avx512bf16::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, two, kTiles * kTileRows);
+  if (std::memcmp(one, two, sizeof one)) return false;
+
+  constexpr int kDim = 32, kLength = 32;
+  KvCache cache{nullptr, 1, 1, kDim, 1};
+  std::vector<uint32_t> kv(cache.size());
+  cache.data = kv.data();
+  for (size_t i = 0; i < cache.half(); i++) cache.values(0, 0, 0)[i] = 0x3f803f80;  // two ones in bf16
+  std::vector<float> query(kDim, 1.f), mean(kDim), attention(attention_scratch(kLength));
+  const int32_t table = 0;
+  isa_amx::table.attend(cache, &table, 0, 0, {query.data(), 0, mean.data(), 0, 1, 1, kLength}, attention.data());
+  return std::all_of(mean.begin(), mean.end(), [](float v) { return v == 1.f; });
+}
+
 static bool amx_works() {
   unsigned a, b, c, d;
-  if (!ops_avx512bf16() || !cpuid7(0, &a, &b, &c, &d) || !(d >> 24 & 1) || !(d >> 25 & 1)) return false;
+  if (!ops_avx512bf16() || !cpuid7(0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1) || !(d >> 25 & 1))
+    return false;
   if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */)) return false;
   const pid_t child = fork();
   if (child < 0) return false;
-  if (child == 0) {  // 8 rows x 64 columns on AMX must equal the AVX-512 kernel bit for bit
-    alignas(64) static uint8_t weights[64 + 1024], scratch[1024];
-    alignas(64) static int8_t q[8 * 128];
-    static float scale[8], one[8 * 16], two[8 * 16];
-    static int32_t correction[8];
-    for (int i = 0; i < 16; i++) reinterpret_cast<uint16_t*>(weights)[i] = 0x3c00;  // 1.0
-    for (int i = 0; i < 1024; i++) weights[64 + i] = static_cast<uint8_t>(i * 37 + 11);
-    for (int m = 0; m < 8; m++) {
-      scale[m] = 1.f;
-      for (int k = 0; k < 64; k++) correction[m] -= 128 * (q[m * 128 + k] = static_cast<int8_t>(m * 31 + k * 7 - 100));
-    }
-    const Matrix w{weights, 8, 64, 16, 64};
-    const Acts acts{q, scale, correction, 128, 1};
-    isa_amx::table.linear(w, 0, 1, acts, 8, scratch, nullptr, one, 16);
-    isa_avx512bf16::table.linear(w, 0, 1, acts, 8, scratch, nullptr, two, 16);
-    _exit(std::memcmp(one, two, sizeof one) == 0 ? 0 : 1);
-  }
+  if (child == 0) _exit(amx_agrees() ? 0 : 1);
   int status = 1;
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }

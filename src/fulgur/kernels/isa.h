@@ -20,15 +20,14 @@ namespace {
 
 template <int N>
 using Count = std::integral_constant<int, N>;
-constexpr int kMaxHeads = 64;  // query heads on one KV head
 
 #include SIMD_HEADER
 #include "norm.h"
 
-// Where a block of tiles side by side lies: in the matrix, or unpacked to bytes.
+// A block of tiles side by side.
 struct Block {
   const uint8_t *scales, *weights;
-  size_t scale_step, step;  // bytes from one group to the next
+  size_t step;  // bytes from one group to the next
 };
 static inline F16 scale_of(const uint8_t* p) { return load_half(reinterpret_cast<const uint16_t*>(p)); }
 
@@ -36,7 +35,8 @@ static inline F16 scale_of(const uint8_t* p) { return load_half(reinterpret_cast
 #include TILES_HEADER
 #else
 constexpr bool use_tiles(int, int) { return false; }
-static inline void tile_dot_matrix(const Block&, int, int, int, const Acts&, int, int, F16*) {}
+template <int BITS, int A, class Epilogue>
+INLINE void tiles_product(const Matrix&, const Block&, int, int, int, const Acts&, int, uint8_t*, Epilogue&&) {}
 #endif
 #include "linear.h"
 #include "attention.h"

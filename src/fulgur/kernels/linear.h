@@ -40,7 +40,7 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
       }
     }
     w += block.step;
-    scales += block.scale_step;
+    scales += block.step;
     q += group;
   }
   if constexpr (kRegisters)
@@ -62,58 +62,33 @@ static const BlockDots<8, kAbreast8, kMaxRows8> bytes;
 static const BlockDots<4, kAbreast4, kMaxRows4> nibbles;
 static const BlockDots<4, std::min(kAbreast4, 2), kMaxRows4> nibbles_2;
 
-// One group of a block of int4 tiles as bytes, kAbreast8 tiles side by side, such blocks `block_bytes` apart.
-static void unpack_group(const uint8_t* p, const Matrix& w, size_t block_bytes, uint8_t* out) {
-  for (size_t i = 0; i < w.lines(); i++, out += 2 * kAbreast8 * kLine)
-    for (int t = 0; t < w.abreast; t++, p += kLine) {
-      uint8_t* to = out + t / kAbreast8 * block_bytes + t % kAbreast8 * kLine;
-      for (size_t j = 0; j < kLine; j++) to[j] = p[j] & 15;
-      for (size_t j = 0; j < kLine; j++) to[kAbreast8 * kLine + j] = p[j] >> 4;
-    }
-}
-
-// Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows.
+// Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows. The
+// tiles of a block follow each other for the same rows, and the sums of the one before lie right before these.
 template <class Epilogue>
 INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
                       Epilogue&& epilogue) {
-  const bool matrix_unit = use_tiles(m, w.group);
-  // The matrix unit, or several blocks of rows, will read the tiles: unpack their nibbles to bytes once.
-  const bool unpack = w.bits == 4 && (matrix_unit || (kUnpackPays && m > 2 * kMaxRows4));
-  const bool as_bytes = w.bits == 8 || unpack;
-  const int most = matrix_unit ? kTileRows : as_bytes ? kMaxRows8 : kMaxRows4;
+  const int most = w.bits == 8 ? kMaxRows8 : kMaxRows4;
   const int parts = (m + most - 1) / most, part = (m + parts - 1) / parts;
-  const BlockDot* dots = as_bytes ? bytes.rows : w.abreast == 2 ? nibbles_2.rows : nibbles.rows;
-  const int abreast = as_bytes ? kAbreast8 : w.abreast;
-  constexpr int kMostSums = std::max({kMaxRows4 * kAbreast4, kMaxRows8 * kAbreast8, kTileRows});
-  F16 out[kMostSums];
-  const auto multiply = [&](const Block& block, int tile) {
-    for (int row = 0; row < m; row += part) {
-      const int rows = m - row < part ? m - row : part;
-      if (!matrix_unit) dots[rows](block, w.groups(), w.group, acts, row, out);
-      for (int t = 0; t < abreast; t++) {
-        if (tile + t < begin || tile + t >= end) continue;
-        if (matrix_unit) {
-          tile_dot_matrix(block, t, w.groups(), w.group, acts, row, rows, out);
-          epilogue(tile + t, row, rows, out);
-        } else {
-          epilogue(tile + t, row, rows, out + t * rows);
-        }
-      }
-    }
-  };
+  const BlockDot* dots = w.bits == 8 ? bytes.rows : w.abreast == 2 ? nibbles_2.rows : nibbles.rows;
   for (int tile = begin / w.abreast * w.abreast; tile < end; tile += w.abreast) {
     const uint8_t* base = w.block(tile);
-    const Block block{base, base + w.abreast * kTileRows * 2, w.group_bytes(), w.group_bytes()};
-    if (!unpack) {
-      multiply(block, tile);
+    const Block block{base, base + w.abreast * kTileRows * 2, w.group_bytes()};
+    if (use_tiles(m, w.group)) {
+      if (w.bits == 8)
+        tiles_product<8, kAbreast8>(w, block, tile, begin, end, acts, m, scratch, epilogue);
+      else if (w.abreast == 2)
+        tiles_product<4, std::min(kAbreast4, 2)>(w, block, tile, begin, end, acts, m, scratch, epilogue);
+      else
+        tiles_product<4, kAbreast4>(w, block, tile, begin, end, acts, m, scratch, epilogue);
       continue;
     }
-    const size_t group_bytes = static_cast<size_t>(w.group) * kTileRows * kAbreast8;
-    const size_t block_bytes = group_bytes * w.groups();
-    for (int g = 0; g < w.groups(); g++)
-      unpack_group(block.weights + g * block.step, w, block_bytes, scratch + g * group_bytes);
-    for (int t = 0; t < w.abreast; t += kAbreast8)
-      multiply({base + t * kTileRows * 2, scratch + t / kAbreast8 * block_bytes, block.step, group_bytes}, tile + t);
+    F16 out[std::max(kMaxRows4 * kAbreast4, kMaxRows8 * kAbreast8)];
+    for (int row = 0; row < m; row += part) {
+      const int rows = m - row < part ? m - row : part;
+      dots[rows](block, w.groups(), w.group, acts, row, out);
+      for (int t = 0; t < w.abreast; t++)
+        if (tile + t >= begin && tile + t < end) epilogue(tile + t, row, rows, out + t * rows);
+    }
   }
 }
 
@@ -140,12 +115,12 @@ static void linear_swiglu(const Matrix& w, int begin, int end, const Acts& acts,
   for_tiles(w, 2 * begin, 2 * end, acts, m, scratch, [&](int tile, int row, int rows, const F16* v) {
     for (int i = 0; i < rows; i++) {
       float* p = out + (row + i) * ld + tile / 2 * kTileRows;
-      if (tile % 2 == 0) {  // the gate waits in its place for the up tile that follows
-        store(p, v[i]);
-      } else {
-        const F16 gate = load(p);
+      if (tile % 2) {
+        const F16 gate = w.abreast > 1 ? v[i - rows] : load(p);
         const F16 e = exp2(min(gate * set(-1.44269504f), set(120.f)));
         store(p, gate * v[i] / (e + set(1.f)));
+      } else if (w.abreast == 1) {  // the gate waits in its place for the up tile, which has a block of its own
+        store(p, v[i]);
       }
     }
   });

@@ -311,9 +311,10 @@ void op_attention(const std::string& isa, const Floats& keys, const Floats& valu
   for (int i = 0; i < length; i++)
     ops->store_kv(cache, table[i / kBlockTokens], 0, 0, i % kBlockTokens, keys.data() + i * dim,
                   values.data() + i * dim);
-  std::vector<float> scaled(q.data(), q.data() + heads * dim), scratch(attention_scratch(heads, length));
+  std::vector<float> scaled(q.data(), q.data() + heads * dim), scratch(attention_scratch(length));
   for (auto& v : scaled) v *= 1.44269504f / __builtin_sqrtf(static_cast<float>(dim));
-  ops->attend(cache, table.data(), 0, 0, scaled.data(), heads, length, out.data(), scratch.data());
+  const Queries queries{scaled.data(), 0, out.data(), 0, 1, heads, length};
+  ops->attend(cache, table.data(), 0, 0, queries, scratch.data());
 }
 
 void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head,

@@ -30,6 +30,15 @@ inline int32_t argmax(const Best& best) {
   return best.index[top] + top;
 }
 
+// The query heads of one KV head, for rows of one sequence that follow each other: row i sees `length` + i tokens.
+struct Queries {
+  const float* q;
+  size_t q_ld;
+  float* out;
+  size_t out_ld;
+  int rows, heads, length;
+};
+
 struct Ops {
   const char* name;
   int abreast4, abreast8;  // tiles that lie side by side in memory (layout.h), by the bits of a weight; for int4 also 2
@@ -59,20 +68,21 @@ struct Ops {
                     float scale);
   void (*store_kv)(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
                    const float* value);
-  // out[i] = attention of query heads q[i] (i < heads, one KV head) over `length` cached tokens of `table`.
-  // Queries are already scaled by log2(e) / sqrt(head_dim). scratch: attention_scratch(heads, length) bytes.
-  void (*attend)(const KvCache& cache, const int32_t* table, int layer, int kv_head, const float* q, int heads,
-                 int length, float* out, float* scratch);
+  // Attention over the cached tokens of `table`. Queries are already scaled by log2(e) / sqrt(head_dim).
+  // scratch: attention_scratch(longest) floats.
+  void (*attend)(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Queries& queries,
+                 float* scratch);
 
   // Reads `bytes` once; for the bandwidth probe.
   uint64_t (*read)(const uint8_t* data, size_t bytes);
 };
 
-// Floats of scratch `attend` needs: scores and probabilities, one row per head.
-inline size_t attention_scratch(int heads, int length) {
-  return static_cast<size_t>(heads) * ((length + kBlockTokens) & ~(kBlockTokens - 1)) * 2 +
-         2 * static_cast<size_t>(heads) * 256;
+// Floats from one row of attention scores to the next; off the power of two, so that rows do not share cache sets.
+inline size_t attention_ld(int length) {
+  return ((static_cast<size_t>(length) + kBlockTokens) & ~static_cast<size_t>(kBlockTokens - 1)) + 32;
 }
+// Floats of scratch `attend` needs: scores, probabilities and rounded queries of sixteen queries.
+inline size_t attention_scratch(int length) { return kTileRows * (attention_ld(length) * 2 + 256); }
 
 const Ops* ops_portable();
 const Ops* ops_avx2();  // null where this build or this CPU has none

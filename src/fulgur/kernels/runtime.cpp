@@ -81,17 +81,22 @@ size_t Runtime::carve(uint8_t* base) {
   const Dims& d = model_.dims;
   const size_t rows = d.max_rows;
   Carver c{reinterpret_cast<uintptr_t>(base)};
-  x_ = c.take<float>(rows * d.d_model);
-  wanted_x_ = c.take<float>(rows * d.d_model);
-  qkv_ = c.take<float>(rows * (d.heads + 2 * d.kv_heads) * d.head_dim);
-  attn_ = c.take<float>(rows * d.heads * d.head_dim);
-  hidden_ = c.take<float>(rows * d.d_ffn);
+  const auto padded = [](size_t width) { return width + kTileRows; };  // rows do not share cache sets
+  x_ld_ = padded(d.d_model);
+  qkv_ld_ = padded(static_cast<size_t>(d.heads + 2 * d.kv_heads) * d.head_dim);
+  attn_ld_ = padded(static_cast<size_t>(d.heads) * d.head_dim);
+  hidden_ld_ = padded(d.d_ffn);
+  x_ = c.take<float>(rows * x_ld_);
+  wanted_x_ = c.take<float>(rows * x_ld_);
+  qkv_ = c.take<float>(rows * qkv_ld_);
+  attn_ = c.take<float>(rows * attn_ld_);
+  hidden_ = c.take<float>(rows * hidden_ld_);
   acts_ = take_acts(c, d, d.max_rows);
   for (Worker& w : workers_) {
     w.acts = take_acts(c, d, kNarrow);
     w.best = c.take<Best>(rows);
     w.tile = c.take<uint8_t>(scratch_bytes(*ops_, static_cast<int>(widest(d))));
-    w.attention = c.take<float>(attention_scratch(d.heads / d.kv_heads, d.context));
+    w.attention = c.take<float>(attention_scratch(d.context));
   }
   return c.used;
 }
@@ -110,8 +115,7 @@ Runtime::Range Runtime::tiles(const Matrix& w, int thread) const {
 }
 
 // Rows of x (as long as w has columns), normed where a weight is given, quantised for the product with w.
-const Acts& Runtime::quantise(const float* x, const float* weight, const Matrix& w, int rows, int thread) {
-  const size_t ld = w.cols;
+const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, const Matrix& w, int rows, int thread) {
   if (rows <= kNarrow) {
     const Acts& acts = workers_[thread].acts;
     for (int m = 0; m < rows; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, w, acts, m);
@@ -127,9 +131,8 @@ const Acts& Runtime::quantise(const float* x, const float* weight, const Matrix&
 // no barrier before it attends.
 void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread) {
   const Dims& d = model_.dims;
-  const size_t width = (d.heads + 2 * d.kv_heads) * d.head_dim;
   const auto part = [&](int begin, int end) {
-    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, qkv_, width);
+    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, qkv_, qkv_ld_);
   };
   if (!owns_heads()) {
     const Range r = tiles(layer.qkv, thread);
@@ -147,7 +150,7 @@ void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread
 void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head) {
   const Dims& d = model_.dims;
   const int position = in.positions[row], hd = d.head_dim, per = d.heads / d.kv_heads;
-  float* q = qkv_ + static_cast<size_t>(row) * (d.heads + 2 * d.kv_heads) * hd;
+  float* q = qkv_ + row * qkv_ld_;
   float* k = q + (d.heads + kv_head) * hd;
   const float* v = q + (d.heads + d.kv_heads + kv_head) * hd;
   const float* cos = model_.cos + static_cast<size_t>(position) * (hd / 2);
@@ -162,19 +165,31 @@ void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row
 
 void Runtime::attention(const StepInput& in, const Layer& layer, int index, int thread) {
   const Dims& d = model_.dims;
-  const int hd = d.head_dim, per = d.heads / d.kv_heads, threads = team_.size();
-  const auto attend = [&](int row, int kv_head, int first, int count) {
-    const float* q = qkv_ + static_cast<size_t>(row) * (d.heads + 2 * d.kv_heads) * hd;
-    float* out = attn_ + static_cast<size_t>(row) * d.heads * hd;
-    const int head = kv_head * per + first;
-    ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, index, kv_head, q + head * hd, count,
-                 in.positions[row] + 1, out + head * hd, workers_[thread].attention);
+  const int per = d.heads / d.kv_heads, threads = team_.size();
+  const size_t hd = d.head_dim;
+  // Rows of one sequence from `row` on, `most` of them at most, read its keys and values together.
+  const auto together = [&](int row, int most) {
+    int count = 1;
+    while (count < most && row + count < in.rows && in.sequences[row + count] == in.sequences[row]) count++;
+    return count;
+  };
+  const auto attend = [&](int row, int rows, int kv_head, int first, int heads) {
+    const size_t head = kv_head * per + first;
+    const Queries queries{qkv_ + row * qkv_ld_ + head * hd,
+                          qkv_ld_,
+                          attn_ + row * attn_ld_ + head * hd,
+                          attn_ld_,
+                          rows,
+                          heads,
+                          in.positions[row] + 1};
+    ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, index, kv_head, queries,
+                 workers_[thread].attention);
   };
   if (owns_heads()) {
     const Range mine = share(d.kv_heads, thread);
     for (int h = mine.begin; h < mine.end; h++) {
       for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h);
-      for (int row = 0; row < in.rows; row++) attend(row, h, 0, per);
+      for (int row = 0, rows; row < in.rows; row += rows) attend(row, rows = together(row, in.rows), h, 0, per);
     }
     return;
   }
@@ -182,10 +197,15 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads);
   team_.barrier(thread);
   // Few rows: split the query heads of a KV head too, so that every thread has something to do.
-  const int parts = std::clamp(threads / std::max(1, in.rows * d.kv_heads), 1, per);
-  for (int u = thread; u < in.rows * d.kv_heads * parts; u += threads) {
-    const int part = u % parts, first = per * part / parts;
-    attend(u / parts / d.kv_heads, u / parts % d.kv_heads, first, per * (part + 1) / parts - first);
+  constexpr int kTogether = 4;
+  const int parts = std::clamp(threads * kTogether / std::max(1, in.rows * d.kv_heads), 1, per);
+  for (int row = 0, rows, unit = 0; row < in.rows; row += rows) {
+    rows = together(row, kTogether);
+    for (int u = 0; u < d.kv_heads * parts; u++, unit++) {
+      if (unit % threads != thread) continue;
+      const int part = u % parts, first = per * part / parts;
+      attend(row, rows, u / parts, first, per * (part + 1) / parts - first);
+    }
   }
 }
 
@@ -196,7 +216,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
 
   const Range mine = share(rows, thread);
   for (int m = mine.begin; m < mine.end; m++) {
-    float* x = x_ + static_cast<size_t>(m) * d.d_model;
+    float* x = x_ + m * x_ld_;
     if (model_.embed)
       ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
     else
@@ -207,7 +227,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   float *x = x_, *attn = attn_;
   for (int l = 0; l < d.layers; l++) {
     const Layer& layer = model_.layers[l];
-    const Acts* acts = &quantise(x, layer.attn_norm, layer.qkv, rows, thread);
+    const Acts* acts = &quantise(x, x_ld_, layer.attn_norm, layer.qkv, rows, thread);
     project(layer, *acts, rows, thread);
     attention(in, layer, l, thread);
     team_.barrier(thread);
@@ -216,27 +236,27 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
       // The keys and values of every row are stored; what is left is computed only for the rows whose logits count.
       rows = in.wanted;
       if (rows == 0) return;
-      x = gather(x_, d.d_model, wanted_x_, in, thread);
-      attn = gather(attn_, static_cast<size_t>(d.heads) * d.head_dim, qkv_, in, thread);
+      x = gather(x_, x_ld_, wanted_x_, in, thread);
+      attn = gather(attn_, attn_ld_, qkv_, in, thread);
       team_.barrier(thread);
     }
-    acts = &quantise(attn, nullptr, layer.o, rows, thread);
+    acts = &quantise(attn, attn_ld_, nullptr, layer.o, rows, thread);
     Range r = tiles(layer.o, thread);
-    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x, d.d_model);
+    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x, x_ld_);
     team_.barrier(thread);
 
-    acts = &quantise(x, layer.ffn_norm, layer.gate_up, rows, thread);
+    acts = &quantise(x, x_ld_, layer.ffn_norm, layer.gate_up, rows, thread);
     r = tiles(layer.gate_up, thread);
-    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, *acts, rows, tile, hidden_, d.d_ffn);
+    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, *acts, rows, tile, hidden_, hidden_ld_);
     team_.barrier(thread);
 
-    acts = &quantise(hidden_, nullptr, layer.down, rows, thread);
+    acts = &quantise(hidden_, hidden_ld_, nullptr, layer.down, rows, thread);
     r = tiles(layer.down, thread);
-    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x, d.d_model);
+    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x, x_ld_);
     team_.barrier(thread);
   }
 
-  const Acts& acts = quantise(x, model_.final_norm, model_.head, rows, thread);
+  const Acts& acts = quantise(x, x_ld_, model_.final_norm, model_.head, rows, thread);
   Best* best = workers_[thread].best;
   for (int i = 0; i < rows; i++) clear(best[i]);
   const Range r = tiles(model_.head, thread);

@@ -95,7 +95,7 @@ class Runtime {
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;
   Range tiles(const Matrix& w, int thread) const;
-  const Acts& quantise(const float* x, const float* weight, const Matrix& w, int rows, int thread);
+  const Acts& quantise(const float* x, size_t ld, const float* weight, const Matrix& w, int rows, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
@@ -112,6 +112,7 @@ class Runtime {
   std::unique_ptr<Arena> work_;
   Acts acts_;  // shared by all threads when a step is wide
   float *x_, *qkv_, *attn_, *hidden_, *wanted_x_;
+  size_t x_ld_, qkv_ld_, attn_ld_, hidden_ld_;  // floats from row to row
   std::vector<Worker> workers_;
 };
 

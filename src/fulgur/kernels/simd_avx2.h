@@ -98,11 +98,10 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 }
 static inline void store_pairs(Pair* p, F16 x) { store(&p->a, x); }
 
-constexpr int kHeadsAtOnce = 4;
+constexpr int kQueriesAtOnce = 4, kPassQueries = 8;
 constexpr int kAbreast4 = 1, kAbreast8 = 1;
 constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
 constexpr int tiles_at_once(int, int) { return 1; }
-constexpr bool kUnpackPays = false;  // nibbles need no care for the 16-bit saturation, bytes do
 
 static inline __m256i broadcast4(const int8_t* p) {
   int v;

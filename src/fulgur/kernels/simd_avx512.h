@@ -66,8 +66,7 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 #endif
 
-constexpr int kHeadsAtOnce = 6;
-constexpr bool kUnpackPays = true;
+constexpr int kQueriesAtOnce = 6, kPassQueries = 12;
 constexpr int kAbreast4 = 4, kAbreast8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
 // A broadcast activation serves every tile, and each row of each tile is a sum that waits for no other. More at once

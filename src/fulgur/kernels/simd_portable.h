@@ -149,11 +149,10 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 }
 static inline void store_pairs(Pair* p, F16 a) { std::memcpy(p, a.v, 64); }  // 16 floats = 8 pairs
 
-constexpr int kHeadsAtOnce = 4;
+constexpr int kQueriesAtOnce = 4, kPassQueries = 8;
 constexpr int kAbreast4 = 1, kAbreast8 = 1;
 constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
 constexpr int tiles_at_once(int, int) { return 1; }
-constexpr bool kUnpackPays = false;
 
 // acc[m] += sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
 template <int BITS, int M, int T>

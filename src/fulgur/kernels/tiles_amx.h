@@ -1,7 +1,12 @@
-// Integer products of 5 to 16 activation rows with a tile of 16 weight rows, on AMX: the tile layout is the one AMX
-// multiplies, so weights go straight from memory into a tile register. Registers: 0 to 3 sums, 4 and 5 activations,
-// 6 and 7 weights. With FULGUR_AMX_EMULATED the four tile instructions are plain C++, so that the kernel is tested on
-// every machine.
+// Integer products of several activation rows with a block of weight tiles, on AMX. Sixteen weight rows by 64 columns
+// as bytes are what a tile register multiplies; int4 is unpacked group by group into a buffer that stays in L1, with
+// its sign, so that nothing is left to correct. Registers: 0 and 1 sums, 2 and 3 activations, 4 to 7 weights.
+//
+// Each of load, product and store takes fifty cycles or so, and a core looks only two or three products ahead. So none
+// of them waits for the one before: weights are unpacked eight products before they are multiplied and loaded four
+// before, sums are stored two products later and scaled and added three later.
+//
+// With FULGUR_AMX_EMULATED the tile instructions are plain C++, so that the kernels are tested on every machine.
 
 #ifdef FULGUR_AMX_EMULATED
 struct Tile {
@@ -9,8 +14,8 @@ struct Tile {
   uint8_t bytes[16][64];
 };
 static thread_local Tile tile_registers[8];
-static void tile_rows(int rows) {
-  for (int i = 0; i < 8; i++) tile_registers[i].rows = i < 6 ? rows : 16;
+static void load_tile_rows(int rows) {
+  for (int i = 0; i < 8; i++) tile_registers[i].rows = i < 4 ? rows : 16;
 }
 #define _tile_zero(t) std::memset(tile_registers[t].bytes, 0, sizeof tile_registers[t].bytes)
 #define _tile_loadd(t, base, stride)                  \
@@ -19,28 +24,49 @@ static void tile_rows(int rows) {
 #define _tile_stored(t, base, stride)                 \
   for (int r_ = 0; r_ < tile_registers[t].rows; r_++) \
   std::memcpy((char*)(base) + r_ * (stride), tile_registers[t].bytes[r_], 64)
-static void tile_dot_signed_unsigned(int c, int a, int b) {
+template <class Weight>
+static void tile_dot_bytes(int c, int a, int b) {
   for (int m = 0; m < tile_registers[c].rows; m++)
     for (int n = 0; n < 16; n++) {
       int32_t s;
       std::memcpy(&s, &tile_registers[c].bytes[m][4 * n], 4);
       for (int k = 0; k < 64; k++)
-        s += static_cast<int8_t>(tile_registers[a].bytes[m][k]) * tile_registers[b].bytes[k / 4][4 * n + k % 4];
+        s += static_cast<int8_t>(tile_registers[a].bytes[m][k]) *
+             static_cast<Weight>(tile_registers[b].bytes[k / 4][4 * n + k % 4]);
       std::memcpy(&tile_registers[c].bytes[m][4 * n], &s, 4);
     }
 }
-#define _tile_dpbsud(c, a, b) tile_dot_signed_unsigned(c, a, b)
+static float bf16_at(const uint8_t* p) {
+  const uint8_t bytes[4] = {0, 0, p[0], p[1]};
+  float value;
+  std::memcpy(&value, bytes, 4);
+  return value;
+}
+static void tile_dot_bf16(int c, int a, int b) {
+  for (int m = 0; m < tile_registers[c].rows; m++)
+    for (int n = 0; n < 16; n++) {
+      float s;
+      std::memcpy(&s, &tile_registers[c].bytes[m][4 * n], 4);
+      for (int k = 0; k < 32; k++)
+        s +=
+            bf16_at(&tile_registers[a].bytes[m][2 * k]) * bf16_at(&tile_registers[b].bytes[k / 2][4 * n + 2 * (k % 2)]);
+      std::memcpy(&tile_registers[c].bytes[m][4 * n], &s, 4);
+    }
+}
+#define _tile_dpbssd(c, a, b) tile_dot_bytes<int8_t>(c, a, b)
+#define _tile_dpbsud(c, a, b) tile_dot_bytes<uint8_t>(c, a, b)
+#define _tile_dpbf16ps(c, a, b) tile_dot_bf16(c, a, b)
 #else
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t bytes_per_row[16] = {};
   uint8_t rows[16] = {};
 };
-static void tile_rows(int rows) {
+static void load_tile_rows(int rows) {
   TileConfig config;
   for (int i = 0; i < 8; i++) {
     config.bytes_per_row[i] = 64;
-    config.rows[i] = static_cast<uint8_t>(i < 6 ? rows : 16);
+    config.rows[i] = static_cast<uint8_t>(i < 4 ? rows : 16);
   }
   // gcc 12 declares only part of the configuration as an input and may drop the stores above.
   asm volatile("" ::"r"(&config) : "memory");
@@ -48,60 +74,143 @@ static void tile_rows(int rows) {
 }
 #endif
 
-constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group % 64 == 0; }
-
-// One group into sum tile C, 64 columns at a time, alternating the operand registers. Lines of a tile are as far apart
-// as the tiles side by side make them.
-#define DOT_GROUP(C, G)                                         \
-  {                                                             \
-    const int8_t* q = acts.q + row * acts.stride + (G) * group; \
-    const uint8_t* w = weights + (G) * block.step;              \
-    _tile_zero(C);                                              \
-    for (int k = 0; k < group; k += 128) {                      \
-      _tile_loadd(4, q + k, acts.stride);                       \
-      _tile_loadd(6, w + k / 4 * kStep, kStep);                 \
-      _tile_dpbsud(C, 4, 6);                                    \
-      if (k + 64 < group) {                                     \
-        _tile_loadd(5, q + k + 64, acts.stride);                \
-        _tile_loadd(7, w + (k / 4 + 16) * kStep, kStep);        \
-        _tile_dpbsud(C, 5, 7);                                  \
-      }                                                         \
-    }                                                           \
-  }
-
-// Tile `t` of a block of bytes.
-static void tile_dot_matrix(const Block& block, int t, int groups, int group, const Acts& acts, int row, int rows,
-                            F16* out) {
-  constexpr size_t kStep = kAbreast8 * kLine;
+// Sums and left factors have `rows` rows, right factors sixteen.
+static void tile_rows(int rows) {
   static thread_local int configured = 0;
-  if (configured != rows) {
-    tile_rows(rows);
-    configured = rows;
-  }
-  alignas(64) int32_t sums[4][16][16];
-  const uint8_t* weights = block.weights + t * kLine;
-  for (int m = 0; m < rows; m++) out[m] = set(0.f);
-  for (int g = 0; g < groups;) {
-    // Four groups at once: a tile product takes fifty cycles, and four sums do not wait for each other.
-    const int count = groups - g >= 4 ? 4 : 1;
-    DOT_GROUP(0, g);
-    if (count == 4) {
-      DOT_GROUP(1, g + 1);
-      DOT_GROUP(2, g + 2);
-      DOT_GROUP(3, g + 3);
-      _tile_stored(1, sums[1], 64);
-      _tile_stored(2, sums[2], 64);
-      _tile_stored(3, sums[3], 64);
-    }
-    _tile_stored(0, sums[0], 64);
-    for (int i = 0; i < count; i++, g++) {
-      const F16 scale = scale_of(block.scales + t * kTileRows * 2 + g * block.scale_step);
-      for (int m = 0; m < rows; m++) {
-        const size_t at = (row + m) * acts.group_stride + g;
-        const I16 dot = addi(I16{_mm512_load_si512(sums[i][m])}, seti(acts.correction[at]));
-        out[m] = dequantise(dot, scale, acts.scale[at], out[m]);
-      }
-    }
+  if (configured != rows) load_tile_rows(configured = rows);
+}
+
+// gcc 12 does not say that a tile load reads memory: what was written for it must be there.
+INLINE void tiles_written() { asm volatile("" ::: "memory"); }
+
+constexpr bool use_tiles(int rows, int group) { return rows >= 4 && group == 64; }
+
+// The lines of tile `t` in one group of int4 as bytes: 16 times the weight, which is exact in every sum.
+INLINE void unpack_tile(const uint8_t* group, size_t line, int t, uint8_t* out) {
+  const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x88)), high = _mm512_set1_epi8(static_cast<char>(0xf0));
+  const uint8_t* p = group + t * kLine;
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++, p += line, out += 2 * kLine) {
+    const __m512i x = _mm512_loadu_si512(p);
+    _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), sign, high, 0x28));  // (a ^ b) & c
+    _mm512_store_si512(out + kLine, _mm512_ternarylogic_epi32(x, sign, high, 0x28));
   }
 }
-#undef DOT_GROUP
+
+// `rows` (at most 16) activation rows against a block of A tiles, groups of 64 columns; out[tile][row].
+// BITS 4: the block is unpacked into `ring` on the way. BITS 8: bytes as they lie in the matrix.
+// BITS 0: a block that unpack_block has left in `ring`.
+template <int BITS, int A>
+static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, const Acts& acts, int row, int rows,
+                                                uint8_t* ring, F16* out) {
+  constexpr int kGroup = 64, kLead = 4 / A;  // groups between the one that is multiplied and the one that is loaded
+  constexpr size_t kTile = kGroup * kTileRows;
+  constexpr size_t kLineStep = BITS == 8 ? A * kLine : kLine;  // from one line of a tile to the next
+  alignas(64) int32_t dots[8][16][16];                         // the last eight products
+  tile_rows(rows);
+  for (int i = 0; i < A * rows; i++) out[i] = set(0.f);
+
+  const auto unpack = [&](int g, int t) {
+    unpack_tile(block.weights + g * block.step, A * kLine, t, ring + (g % (kLead + 1) * A + t) * kTile);
+  };
+  const auto weights = [&](int g, int t) -> const uint8_t* {
+    if constexpr (BITS == 8) return block.weights + g * block.step + t * kLine;
+    return ring + ((BITS == 4 ? g % (kLead + 1) : g) * A + t) * kTile;
+  };
+  const auto add = [&](int product) {
+    const int g = product / A, t = product % A;
+    const F16 scale = scale_of(block.scales + t * kTileRows * 2 + g * block.step);
+    const F16 weight = BITS == 8 ? scale : scale * set(1.f / 16);
+    const float* act = acts.scale + row * acts.group_stride + g;
+    const int32_t* correction = acts.correction + row * acts.group_stride + g;
+    F16* sum = out + t * rows;
+    for (int m = 0; m < rows; m++, act += acts.group_stride, correction += acts.group_stride) {
+      I16 dot = {_mm512_load_si512(dots[product % 8][m])};
+      if constexpr (BITS == 8) dot = addi(dot, seti(*correction));
+      sum[m] = dequantise(dot, weight, *act, sum[m]);
+    }
+  };
+  const int8_t* q = acts.q + row * acts.stride;
+  if constexpr (BITS == 4)
+    for (int g = 0; g <= kLead && g < groups; g++)
+      for (int t = 0; t < A; t++) unpack(g, t);
+  tiles_written();
+  _tile_loadd(2, q, acts.stride);
+  if constexpr (A == 4) {
+    _tile_loadd(4, weights(0, 0), kLineStep);
+    _tile_loadd(5, weights(0, 1), kLineStep);
+    _tile_loadd(6, weights(0, 2), kLineStep);
+    _tile_loadd(7, weights(0, 3), kLineStep);
+  } else {
+    _tile_loadd(4, weights(0, 0), kLineStep);
+    _tile_loadd(5, weights(0, 1), kLineStep);
+    if (groups > 1) {
+      _tile_loadd(6, weights(1, 0), kLineStep);
+      _tile_loadd(7, weights(1, 1), kLineStep);
+    }
+  }
+  // Product T of group g: sum in C, activations in Q, weights in W.
+#define PRODUCT(T, C, Q, W)                                                   \
+  {                                                                           \
+    const int product = g * A + T;                                            \
+    if (product >= 2) _tile_stored(C, dots[(product - 2) % 8], 64);           \
+    _tile_zero(C);                                                            \
+    if constexpr (BITS == 8) {                                                \
+      _tile_dpbsud(C, Q, W);                                                  \
+    } else {                                                                  \
+      _tile_dpbssd(C, Q, W);                                                  \
+    }                                                                         \
+    if (g + kLead < groups) _tile_loadd(W, weights(g + kLead, T), kLineStep); \
+    if (BITS == 4 && g + kLead + 1 < groups) unpack(g + kLead + 1, T);        \
+    if (product >= 3) add(product - 3);                                       \
+  }
+#define GROUP(Q, NEXT, W0, W1)                                                \
+  {                                                                           \
+    PRODUCT(0, 0, Q, W0)                                                      \
+    if (g + 1 < groups) _tile_loadd(NEXT, q + (g + 1) * kGroup, acts.stride); \
+    PRODUCT(1, 1, Q, W1)                                                      \
+    if constexpr (A == 4) {                                                   \
+      PRODUCT(2, 0, Q, 6)                                                     \
+      PRODUCT(3, 1, Q, 7)                                                     \
+    }                                                                         \
+  }
+  for (int g = 0; g < groups; g++) {
+    GROUP(2, 3, 4, 5)
+    if (++g == groups) break;
+    if constexpr (A == 4)
+      GROUP(3, 2, 4, 5)
+    else
+      GROUP(3, 2, 6, 7)
+  }
+#undef GROUP
+#undef PRODUCT
+  const int count = groups * A;
+  _tile_stored(0, dots[(count - 2) % 8], 64);
+  _tile_stored(1, dots[(count - 1) % 8], 64);
+  for (int product = count > 3 ? count - 3 : 0; product < count; product++) add(product);
+}
+
+template <int A>
+static void unpack_block(const Block& block, int groups, uint8_t* ring) {
+  for (int g = 0; g < groups; g++)
+    for (int t = 0; t < A; t++, ring += 64 * kTileRows) unpack_tile(block.weights + g * block.step, A * kLine, t, ring);
+}
+
+// All `m` rows against the tiles of a block, at most sixteen at a time; epilogue as in for_tiles.
+template <int BITS, int A, class Epilogue>
+INLINE void tiles_product(const Matrix& w, const Block& block, int tile, int begin, int end, const Acts& acts, int m,
+                          uint8_t* ring, Epilogue&& epilogue) {
+  F16 out[A * kTileRows];
+  const int parts = (m + kTileRows - 1) / kTileRows, part = (m + parts - 1) / parts;
+  const bool once = BITS == 4 && parts > 1;  // several parts read the block: unpack it once
+  if (once) unpack_block<A>(block, w.groups(), ring);
+  for (int row = 0; row < m; row += part) {
+    const int rows = m - row < part ? m - row : part;
+    if (once)
+      tiles_dot<0, A>(block, w.groups(), acts, row, rows, ring, out);
+    else
+      tiles_dot<BITS, A>(block, w.groups(), acts, row, rows, ring, out);
+    for (int t = 0; t < A; t++)
+      if (tile + t >= begin && tile + t < end) epilogue(tile + t, row, rows, out + t * rows);
+  }
+}
