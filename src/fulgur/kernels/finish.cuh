@@ -68,7 +68,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
     Best best;
 #pragma unroll 1
     for (int i = threadIdx.x & 31; i < THREADS; i += 32)
-      if (i / TILE % padded == row) best.offer(values[i], indices[i]);
+      if (i / 32 % padded == row) best.offer(values[i], indices[i]);
     best.across_warp();
     if ((threadIdx.x & 31) == 0) {
       args.best[blockIdx.x * MAX_ROWS + row] = best.value;

@@ -1,7 +1,7 @@
 // A matrix times up to 8 rows: weights stream through the ring, a block of 16 x 128 of a warp's at a time.
 //
 // KW warps share a tile of 16 rows by cutting K into slices; a slice is summed in fp32 block by block, the slices of a
-// tile meet in shared memory and are added in ascending order. A result thus never depends on the number of rows or on
+// tile meet in shared memory and are added in a fixed order. A result thus never depends on the number of rows or on
 // timing. Several tiles are reduced at a time to keep block barriers rare.
 //
 // On Hopper narrow weights go to the tensor cores as they are (`multiply_codes`). Elsewhere they become bf16 in registers, exactly, and
@@ -218,16 +218,19 @@ __device__ __forceinline__ void multiply(Stream& stream, char* memory, const Sha
   else multiply_units<M>(stream, memory, s, share, begin, stop, columns);
 }
 
-// `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K. Gate and up rows share a tile: there `pair`
-// is row r + 8, and r runs over 0..7. The caller has a block barrier before the slices are written again.
-constexpr int TILE_BITS = 4;
+// `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on
+// hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. The caller has a block barrier before the slices
+// are written again.
 template <class Store>
 __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, Store store) {
-  const float* slices = slices_of(memory);
   const Share share(s, rows);
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
-  const int teams = WARPS >> s.kw_bits, kw = 1 << s.kw_bits, batch = SLICE_ROUNDS / columns;
+  const int teams = WARPS >> s.kw_bits, batch = SLICE_ROUNDS / columns;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
+  const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
+  // The first half of a warp adds the first half of a tile's slices, the second the second.
+  const int warp = threadIdx.x >> 5, r = threadIdx.x & 15, half = threadIdx.x >> 4 & 1;
+  const int middle = ((1 << s.kw_bits) + 1) >> 1, first = half ? middle : 0, mine = half ? (1 << s.kw_bits) - middle : middle;
 #pragma unroll 1
   for (int begin = 0; begin < rounds; begin += batch) {
     int stop = min(begin + batch, rounds);
@@ -240,20 +243,17 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     else multiply<Qkv>(stream, memory, s, share, begin, stop, columns);
     block_barrier();
     int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
-    int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a thread always has the same column
 #pragma unroll 1
-    for (int i = threadIdx.x; i < units << (column_bits + TILE_BITS); i += THREADS) {
-      int r = i % TILE, column = (i >> TILE_BITS) & ((1 << column_bits) - 1), u = i >> (TILE_BITS + column_bits);
+    for (int i = warp; i < units << column_bits; i += WARPS) {
+      int column = i & ((1 << column_bits) - 1), u = i >> column_bits;
       if (column >= columns) continue;
-      const float* from = slices + ((u << s.kw_bits) * columns + column) * TILE + r;
-      float sum = 0, pair = 0;
-#pragma unroll 4
-      for (int k = 0; k < kw; ++k) sum += from[k * columns * TILE];
-      if (s.phase == Gate_up::ID) {
-        pair = __shfl_xor_sync(0xffffu << (threadIdx.x & 16), sum, 8);
-        if (r >= 8) continue;
-      }
-      store(share.first + begin * teams + u, column, r, sum, pair);
+      const float* from = slices_of(memory) + (((u << s.kw_bits) + first) * columns + column) * TILE + r;
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < WARPS / 2; ++k)
+        if (k < mine) sum += from[k * columns * TILE];
+      sum += __shfl_xor_sync(~0u, sum, 16);
+      store(share.first + begin * teams + u, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
     }
   }
 }

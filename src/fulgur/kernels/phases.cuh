@@ -20,13 +20,15 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   const bool adds = s.phase == O::ID || s.phase == Down::ID;
   u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL / 2);
   const Share share(s, rows);
-  const bool holds = held && rows == 1 && share.last - share.first <= SLICE_ROUNDS;      // at most a value a thread
-  if (holds && s.phase == O::ID && layer == 0 && (int)threadIdx.x < (share.last - share.first) * TILE)
-    *held = residual(args, shared, true, 0, epoch, 0, min(share.first * TILE + (int)threadIdx.x, D_MODEL - 1));
+  const int warp = threadIdx.x >> 5;
+  const bool holds = held && rows == 1 && share.last - share.first <= WARPS;      // at most a value a thread
+  if (holds && s.phase == O::ID && layer == 0 && warp < share.last - share.first)
+    *held = residual(args, shared, true, 0, epoch, 0, min((share.first + warp) * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
   Best best;
   if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
   linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
-    const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;      // which: the split, the row, or the row's expert
+    const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
+    const bool twin = threadIdx.x & 16;      // the other half of the warp sends it
     int at = tile * TILE + r;
     if (adds || s.phase == Qkv::ID) {      // two neighbours go out as one word
       int row = s.row_units ? which : column;
@@ -34,12 +36,12 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
         sum += holds ? *held : residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
         if (holds) *held = passed(sum);
       }
-      float neighbour = __shfl_xor_sync(0xffu << (threadIdx.x & 24), sum, 1);
-      if (r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
+      float neighbour = __shfl_xor_sync(~0u, sum, 1);
+      if (twin || r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
       send_pair(adds ? x + (row * D_MODEL + at) / 2 : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + at) / 2, sum, neighbour, epoch);
 #if EXPERTS
     } else if (s.phase == Router::ID) {
-      if (at < EXPERTS) send(args.router + (which * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+      if (!twin && at < EXPERTS) send(args.router + (which * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
 #endif
     } else if (s.phase == Gate_up::ID) {
       // A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share. Two neighbours go out as one word.
@@ -50,9 +52,9 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       value *= shared.share[row][which % CHOSEN];
       to += which % CHOSEN * (Down::COPY_BLOCKS * BLOCK);
 #endif
-      float neighbour = __shfl_xor_sync(0xffu << (threadIdx.x & 24), value, 1);
-      if (r % 2 == 0) send(args.h + (row * (Down::BLOCKS * BLOCK) + to) / 2, pack_bf16(value, neighbour), epoch);
-    } else if (at < VOCAB) {
+      float neighbour = __shfl_xor_sync(~0u, value, 1);
+      if (!twin && r < 8 && r % 2 == 0) send(args.h + (row * (Down::BLOCKS * BLOCK) + to) / 2, pack_bf16(value, neighbour), epoch);
+    } else if (!twin && at < VOCAB) {
       if (args.logits) args.logits[(long long)column * VOCAB + at] = sum;
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
     }
