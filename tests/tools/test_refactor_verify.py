@@ -23,6 +23,8 @@ TOTAL = """def total(prices, discount):
         ("Rename the local variable `result` -> `amount`.", ("result", "amount")),
         ("s/result/amount/", ("result", "amount")),
         ("result should be called amount", ("result", "amount")),
+        ("rename all uses of the variable result to amount", ("result", "amount")),
+        ("call the variable amount instead of result", None),
         ("add a docstring to result", None),
         ("convert the name to upper case", None),
     ],
@@ -74,6 +76,10 @@ def test_calls_name_only_what_is_known() -> None:
     assert call_objection(Call("rename", ("result",)), "rename result to amount", TOTAL)
     assert call_objection(Call("add_import", ("import", "jsn")), "import json", TOTAL)
     assert call_objection(Call("add_import", ("import", "json")), "import json", TOTAL) is None
+    assert call_objection(Call("add_decorator", ("cache",)), "Remove cache from total", TOTAL)
+    assert call_objection(Call("extract_variable", ("rest", "result - discount")), "name the value `left`", TOTAL)
+    assert call_objection(Call("guard_none", ("prices", "raise", "ValueError")), "prices may be None", TOTAL) is None
+    assert call_objection(Call("add_docstring", ("Sum", "up.")), "document it", TOTAL) is None
 
 
 def test_names_from_nowhere() -> None:

@@ -19,13 +19,15 @@ from fulgur.tools.refactor.source import FUNCTIONS, Unusable, parse_region
 
 NAME = r"[`'\"]?([A-Za-z_]\w*)[`'\"]?"
 KIND = r"(?:local|function|method|class|variable|constant|parameter|param|argument|arg|symbol|field|attribute|name)"
+USES = r"(?:uses?|usages?|occurrences?|references|instances)"
 TO = r"(?:to|into|as|->|=>|→)"
 RENAMES = (
-    rf"\brenam\w+\b (?:the |this |all |every )?(?:{KIND} )*(?:of |from )?{NAME}(?: (?:of|in) \S+)? {TO} (?:be )?{NAME}",
+    rf"\brenam\w+\b (?:the |this |all |every )*(?:{USES} of )?(?:the )?(?:{KIND} )*(?:of |from )?{NAME}"
+    rf"(?: (?:of|in) \S+)? {TO} (?:be )?{NAME}",
     rf"^s/{NAME}/{NAME}/",
     rf"{NAME} (?:should|must|needs to|ought to) be (?:called|named|renamed(?: to)?) {NAME}",
     rf"\b(?:change|update|switch) (?:the )?(?:\w+ )?name (?:of |from )?{NAME} (?:to|into) {NAME}",
-    rf"^call (?:the )?(?:{KIND} )?{NAME} {NAME} instead",
+    rf"^call (?:the )?(?:{KIND} )?{NAME} {NAME} instead(?! of)",
 )
 # Names a rewrite may bring along although neither the file nor the instruction has them.
 _USUAL = """Any Optional Union Callable Iterable Iterator Sequence Mapping Dict List Set Tuple Type Generator Awaitable
@@ -33,6 +35,7 @@ Path typing collections abc dataclass dataclasses field functools contextlib log
 warning error exception critical warn Enum auto asyncio cls self suppress __name__ __init__ __class__ annotations
 __future__ wraps cached_property lru_cache cache setter"""
 USUAL = frozenset(_USUAL.split())
+REMOVING = r"(?:please |pls |can you |could you )?(?:remove|delete|drop|exclude|get rid of|take out|strip|kill)\b"
 CALL_WORDS = frozenset({"log", "double", "single"})  # words of calls that are no names
 METHODS = frozenset(name for kind in (str, bytes, list, dict, set, tuple, int, Exception) for name in dir(kind))
 
@@ -73,6 +76,8 @@ def call_objection(call: Call, instruction: str, file: str) -> str | None:
         wanted = tuple(argument.rpartition(".")[2] for argument in call.args[-2:])
         if wanted != renamed:
             return f"it would rename {' to '.join(wanted)}"
+    if call.name.startswith("add_") and re.match(REMOVING, instruction.strip(), re.IGNORECASE):
+        return "it would add what is to be taken away"
     known = set(words(instruction))
     if call.name in ("rename", "rename_parameter", "extract_constant") and call.args and call.args[-1] not in known:
         return f"{call.args[-1]} is not a name the instruction gives"
