@@ -121,8 +121,8 @@ struct Share {                  // what one CTA does of a matrix
   }
 };
 
-__device__ __forceinline__ int split_of(const Shape& s, int unit) {
-  return s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
+template <class M> __device__ __forceinline__ int split_of(const Shape& s, int unit) {
+  return M::SPLITS && s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
 }
 
 // Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
@@ -136,7 +136,7 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, con
   for (int round = begin; round < stop; ++round) {
     int unit = share.first + round * teams + team;
     if (unit >= share.last) break;
-    int slice = (split_of(s, unit) << s.kw_bits) + member;
+    int slice = (split_of<M>(s, unit) << s.kw_bits) + member;
     int row = MAX_ROWS == 1 ? 0 : s.row_units ? unit / s.row_units : g < columns ? g : 0;
     u32 x = shared_address(area_of(memory)) + BF16_AT + row * OPERAND_STRIDE + t * 16;
     float acc[4] = {0, 0, 0, 0};
@@ -170,7 +170,7 @@ __device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, con
   for (int round = begin; round < stop; ++round) {
     int unit = share.first + round * teams + team;
     if (unit >= share.last) break;
-    int slice = (split_of(s, unit) << s.kw_bits) + member;
+    int slice = (split_of<M>(s, unit) << s.kw_bits) + member;
     int first = slice * s.blocks >> s.cut_bits, length = ((slice + 1) * s.blocks >> s.cut_bits) - first;
     u32 x = shared_address(area_of(memory)) + (MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0);
     u32 terms = wgmma_operand(x + (slice >> 2) * s.steps * STEP_BYTES), scales = x + SCALES_AT + first * 4;

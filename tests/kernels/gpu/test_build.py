@@ -20,6 +20,7 @@ CASES = [
     ("llama-3.2-1b", "bf16", "graph", "sm_80"),
     ("qwen3-coder-30b-a3b", "int4", "graph", "sm_100"),
     ("qwen2.5-coder-7b", "int4-64", "persistent", "sm_120"),
+    ("qwen2.5-coder-7b", "int4-64", "graph", "sm_90a"),
 ]
 
 
@@ -43,7 +44,7 @@ def with_nvcc(texts: dict[str, str], driver: str, arch: str, folder: Path) -> No
 @pytest.mark.parametrize(("name", "weights", "driver", "arch"), CASES)
 def test_sources_compile(name: str, weights: str, driver: str, arch: str, tmp_path: Path) -> None:
     plan = make_plan(SHAPES[name], weights=weights, rows=1)
-    memory = layout(plan, driver)
+    memory = layout(plan, driver, wgmma=arch == "sm_90a")
     if has_nvrtc():
         cubin = building.build(plan, driver, memory, arch, cache=tmp_path)
         assert cubin[:4] == b"\x7fELF"

@@ -62,10 +62,12 @@ def test_logits_match_the_interpreter(family: str, weights: str, driver: str, wg
     assert tokens == expected.argmax(axis=1).tolist()
 
 
-@pytest.mark.parametrize(("family", "weights"), [("qwen2", "int4"), ("qwen3_moe", "fp8")])
-def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "weights", "wgmma"), [("qwen2", "int4", True), ("qwen3_moe", "fp8", True), ("qwen2", "fp8", False)]
+)
+def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, wgmma: bool, folder: Path) -> None:
     model = weights_of(family, weights, 8)
-    single, wide = (Emulated(model, "persistent", folder, context=CONTEXT, seed=s) for s in (1, 50))
+    single, wide = (Emulated(model, "persistent", folder, context=CONTEXT, seed=s, wgmma=wgmma) for s in (1, 50))
     alone = []
     tokens = TOKENS[: 5 if model.plan.moe else 8]
     for i, token in enumerate(tokens):

@@ -68,12 +68,13 @@ def test_bytes_of_a_token_are_those_of_the_model() -> None:
     assert tokens_bytes(make_plan(moe, weights="int4")) == pytest.approx(1.6, rel=0.02)
 
 
+@pytest.mark.parametrize("wgmma", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("weights", FORMATS)
-def test_decoding_fits_with_a_deep_ring(name: str, weights: str) -> None:
+def test_decoding_fits_with_a_deep_ring(name: str, weights: str, wgmma: bool) -> None:
     plan = make_plan(SHAPES[name], weights=weights, rows=1)
-    assert layout(plan, "persistent").slots >= 4
-    graph = layout(plan, "graph")
+    assert layout(plan, "persistent", wgmma=wgmma).slots >= 4
+    graph = layout(plan, "graph", wgmma=wgmma)
     assert graph.slots >= 2 and graph.total <= 227 << 10
 
 

@@ -170,7 +170,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
-    lines += [_struct(i, plan.matrices[name], memory.chunks) for i, name in enumerate(names)]
+    lines += [_struct(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 
 
@@ -180,7 +180,7 @@ def norm_stride(plan: Plan) -> int:
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
 
 
-def _struct(index: int, m: Matrix, chunks: int) -> str:
+def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
     units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
     values = {
         "ID": index,
@@ -190,6 +190,8 @@ def _struct(index: int, m: Matrix, chunks: int) -> str:
         "STEPS": steps(m),
         "COPY_BLOCKS": m.copy_blocks,
         "SPLIT": m.split,
+        # Matrices of one format share their code.
+        "SPLITS": int(any(other.split > 1 for other in plan.matrices.values() if other.format == m.format)),
         "KW": m.kw,
         "KW_BITS": m.kw.bit_length() - 1,
         "CUT_BITS": (m.kw * m.split).bit_length() - 1,

@@ -49,8 +49,8 @@ struct Gate {                       // a barrier of a fixed number of fibers
   std::vector<Fiber*> waiting;
 };
 struct Warp {
-  Gate gate{32}, firsts{4}, halves[2] = {{16}, {16}}, eighths[4] = {{8}, {8}, {8}, {8}};
-  u32 slot[2][32][6], part_slot[2][2][32];
+  Gate gate{32}, firsts{4};
+  u32 slot[2][32][6];
 };
 struct Warpgroup {
   Gate gate{128};
@@ -72,7 +72,7 @@ struct Fiber {
   Dim thread, block, grid;
   Cta* cta;
   Warp* warp;
-  int parity = 0, part_parity[2] = {}, group_parity = 0;
+  int parity = 0, group_parity = 0;
   struct { float* c; float sum[4]; } pending[2] = {};      // sums of wgmma on their way
   bool begun = false, finished = false;
   jmp_buf place;
@@ -125,16 +125,7 @@ inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
 template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
   int lane = f->thread.x & 31, p = f->parity;
-  if (members != ~0u) {      // eight or sixteen lanes that lie together
-    const bool eight = members == 0xffu << (lane & 24);
-    if (!eight && members != 0xffffu << (lane & 16)) { fprintf(stderr, "a shuffle of other lanes than 8 or 16 neighbours\n"); abort(); }
-    auto& slot = f->warp->part_slot[eight][f->part_parity[eight]];
-    memcpy(&slot[lane], &v, 4);
-    emu::meet(eight ? f->warp->eighths[lane >> 3] : f->warp->halves[lane >> 4]);
-    memcpy(&v, &slot[lane ^ mask], 4);
-    f->part_parity[eight] ^= 1;
-    return v;
-  }
+  if (members != ~0u) { fprintf(stderr, "a shuffle of some lanes only\n"); abort(); }
   memcpy(f->warp->slot[p][lane], &v, 4);
   emu::meet(f->warp->gate);
   memcpy(&v, f->warp->slot[p][lane ^ mask], 4);
