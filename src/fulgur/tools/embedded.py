@@ -31,7 +31,8 @@ ASSETS = Path(__file__).parents[1] / "assets"
 ABILITIES = (
     "rename names and parameters, add or remove parameters, type hints, docstrings, decorators, guards, try/except, "
     "logging, imports, f-strings, comprehensions, early returns, ternaries, with, enumerate, any/all, dict.get, "
-    "defaults, values, list and dict items, enum members, dataclass fields, await/async"
+    "defaults, values, list and dict items, enum members, dataclass fields, await/async, variables in and out of line, "
+    "quotes, comments, comparisons"
 )
 ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
