@@ -14,7 +14,8 @@ SLICES = 16 * WARPS * TILE * 4  # rings stay aligned to 128 bytes: copies to 64 
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 SHALLOW, DEEP = 32 << 10, 160 << 10
-# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring.
+# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts what can be known ahead
+# is little, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
 
 
@@ -153,7 +154,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
-        "AHEAD": AHEAD // (WARPS * 512 * memory.chunks),
+        "AHEAD": 0 if plan.moe else AHEAD // (WARPS * 512 * memory.chunks),
         "PACE": PACE,
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
