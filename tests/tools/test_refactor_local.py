@@ -154,6 +154,13 @@ DONE: list[tuple[str, str, str]] = [
     ("add_docstring Say it's done.", "def f():\n    a()\n", 'def f():\n    """Say it\'s done."""\n    a()\n'),
     ("remove_docstring", 'def f():\n    """Doc."""\n    a()\n', "def f():\n    a()\n"),
 ]
+# A name may be shortened or written without its capitals, as long as only one can be meant.
+DONE += [
+    ("add_await fetch", "    a = self.fetch(1)\n", "    a = await self.fetch(1)\n"),
+    ("set_value timeout 3", "self.timeout = 2\n", "self.timeout = 3\n"),
+    ("add_item ITEMS 2", "self.items = [1]\n", "self.items = [1, 2]\n"),
+    ("wrap_try b E pass", "    A.b()\n", "    try:\n        A.b()\n    except E:\n        pass\n"),
+]
 REFUSED: list[tuple[str, str]] = [
     ("is_none", "if a is None:\n    pass\n"),
     ("use_fstring", "a = '%d' % b\n"),
@@ -171,6 +178,8 @@ REFUSED: list[tuple[str, str]] = [
     ("wrap_try a E pass", "try:\n    a()\nexcept E:\n    pass\n"),
     ("wrap_try a E pass", "a()\na()\n"),
     ("wrap_try a E explode", "a()\n"),
+    ("add_await fetch", "    a.fetch()\n    b.fetch()\n"),
+    ("set_value a 1", "b.a = 2\nc.a = 2\n"),
     ("set_value a 1", "a = 1\n"),
     ("set_value a 1", "a = 2\na = 3\n"),
     ("set_value a 1 +", "a = 2\n"),

@@ -6,7 +6,7 @@ import ast
 import re
 
 from fulgur.tools.refactor.errors import RefactorError
-from fulgur.tools.refactor.local.piece import Edits, Piece, expression, only, rest
+from fulgur.tools.refactor.local.piece import Edits, Piece, expression, meant, only, rest
 from fulgur.tools.refactor.local.variables import named_calls
 from fulgur.tools.refactor.source import Edit, dotted
 
@@ -27,13 +27,14 @@ def appended(src: Piece, last: ast.AST | None, owner: ast.AST, text: str) -> Edi
 
 
 def literal(src: Piece, name: str, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
-    found = []
+    found: list[tuple[str, ast.expr]] = []
     statements: list[ast.Assign | ast.AnnAssign] = [*src.of(ast.Assign), *src.of(ast.AnnAssign)]
     for statement in statements:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-        if dotted(target) == name and isinstance(statement.value, kinds):
-            found.append(statement.value)
-    return only(found, f"list or dictionary {name}")
+        target = dotted(statement.targets[0] if isinstance(statement, ast.Assign) else statement.target)
+        if target is not None and isinstance(statement.value, kinds):
+            found.append((target, statement.value))
+    name = meant(name, (target for target, _ in found))
+    return only([value for target, value in found if target == name], f"list or dictionary {name}")
 
 
 def add_item(src: Piece, args: tuple[str, ...]) -> Edits:

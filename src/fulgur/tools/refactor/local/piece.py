@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from fulgur.tools.refactor.errors import RefactorError
@@ -63,6 +63,20 @@ def only(found: list[Found], what: str) -> Found:
     if len(found) > 1:
         raise RefactorError(f"there are {len(found)} of {what} here", hint="Name a smaller part.")
     return found[0]
+
+
+def meant(wanted: str, known: Iterable[str | None]) -> str:
+    """The name that stands there: this one, else the only one that ends in it, else the only one but for capitals."""
+    names = {name for name in known if name}
+    for alike in (
+        lambda name: name == wanted,
+        lambda name: name.endswith(f".{wanted}"),
+        lambda name: name.lower() == wanted.lower() or name.lower().endswith(f".{wanted.lower()}"),
+    ):
+        found = [name for name in names if alike(name)]
+        if found:
+            return only(found, wanted)
+    return wanted
 
 
 def expression(text: str) -> str:

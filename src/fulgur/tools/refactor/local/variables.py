@@ -6,7 +6,7 @@ import ast
 import re
 
 from fulgur.tools.refactor.errors import RefactorError
-from fulgur.tools.refactor.local.piece import Edits, Piece, expression, only, rest
+from fulgur.tools.refactor.local.piece import Edits, Piece, expression, meant, only, rest
 from fulgur.tools.refactor.source import Edit, Unusable, dotted
 
 SCOPES = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -64,6 +64,7 @@ def extract_variable(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def named_calls(src: Piece, name: str) -> list[ast.Call]:
+    name = meant(name, (dotted(node.func) for node in src.of(ast.Call)))
     return [node for node in src.of(ast.Call) if dotted(node.func) == name]
 
 
@@ -80,7 +81,7 @@ def add_await(src: Piece, args: tuple[str, ...]) -> Edits:
 
 def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
     """`wrap_try CALL EXCEPTION pass | continue | return VALUE | raise OTHER | log LOGGER LEVEL`"""
-    name, kind, action, more = args[0], args[1], args[2], args[3:]
+    name, kind, action, more = meant(args[0], (dotted(c.func) for c in src.of(ast.Call))), args[1], args[2], args[3:]
     found = []
     statements: list[ast.Expr | ast.Assign] = [*src.of(ast.Expr), *src.of(ast.Assign)]
     for statement in statements:
@@ -107,7 +108,9 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
-    name, value = args[0], rest(args, 1)
+    value = rest(args, 1)
+    targets: list[ast.expr] = [s.targets[0] for s in src.of(ast.Assign)] + [s.target for s in src.of(ast.AnnAssign)]
+    name = meant(args[0], map(dotted, targets))
     found: list[ast.Assign | ast.AnnAssign] = []
     found += [s for s in src.of(ast.Assign) if len(s.targets) == 1 and dotted(s.targets[0]) == name]
     found += [s for s in src.of(ast.AnnAssign) if s.value is not None and dotted(s.target) == name]
