@@ -14,8 +14,8 @@ SLICES = 16 * WARPS * TILE * 4  # rings stay aligned to 128 bytes: copies to 64 
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 SHALLOW, DEEP = 32 << 10, 160 << 10
-# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts what can be known ahead
-# is little, and drawing it cost more than it gave (3%).
+# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
+# be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
 
 
