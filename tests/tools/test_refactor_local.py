@@ -154,6 +154,10 @@ DONE: list[tuple[str, str, str]] = [
     ("add_docstring Say it's done.", "def f():\n    a()\n", 'def f():\n    """Say it\'s done."""\n    a()\n'),
     ("remove_docstring", 'def f():\n    """Doc."""\n    a()\n', "def f():\n    a()\n"),
 ]
+DONE += [
+    ("log_prints log", "print('a')\n", "log.info('a')\n"),
+    ("wrap_try a.b E pass", "c(a.b(1))\n", "try:\n    c(a.b(1))\nexcept E:\n    pass\n"),
+]
 # A name may be shortened or written without its capitals, as long as only one can be meant.
 DONE += [
     ("add_await fetch", "    a = self.fetch(1)\n", "    a = await self.fetch(1)\n"),
@@ -196,7 +200,10 @@ REFUSED: list[tuple[str, str]] = [
     ("new_parameter a=1", "def f(a): ...\n"),
     ("add_docstring Text.", 'def f():\n    """Doc."""\n'),
     ("remove_docstring", "def f():\n    a()\n"),
-    ("log_prints log", "print(1)\n"),
+    ("log_prints", "print(1)\n"),
+    ("set_value a 1", "a = {'b': 2}\n"),
+    ("set_value a 1", "a = b(2)\n"),
+    ("wrap_try a E pass", "if a():\n    pass\n"),
     ("quotes", "a = 'b'\n"),
 ]
 

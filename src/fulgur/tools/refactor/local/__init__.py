@@ -2,7 +2,7 @@
 
 In the whole region: is_none · not_in · use_isinstance · optional_union · use_truthiness · modern_super · drop_keys
 use_in · augmented_assignment · use_literal · chain_comparison · raise_from [NAME] · use_fstring · quotes double|single
-remove_comments · remove_prints · log_prints LOGGER LEVEL
+remove_comments · remove_prints · log_prints LOGGER [LEVEL]
 One place, the only one that fits: early_return · remove_else_return · merge_nested_if · swap_branches · use_ternary
 expand_ternary · use_dict_get · use_with · use_comprehension · use_enumerate · use_items · use_any_all
 return_directly [NAME]
@@ -43,7 +43,7 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "raise_from": (0, 1, expressions.raise_from),
     "return_directly": (0, 1, statements.return_directly),
     "quotes": (1, 1, expressions.quotes),
-    "log_prints": (2, 2, statements.log_prints),
+    "log_prints": (1, 2, statements.log_prints),
     "inline": (1, 1, variables.inline),
     "extract_variable": (2, MANY, variables.extract_variable),
     "add_await": (1, 1, variables.add_await),

@@ -211,8 +211,8 @@ def printing(statement: ast.stmt) -> bool:
 
 
 def log_prints(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`print(x)` -> `logger.level(x)`, for prints of one value."""
-    logger, level = args
+    """`print(x)` -> `logger.level(x)`, for prints of one value; `info` where no level is said."""
+    logger, level = args if len(args) == 2 else (args[0], "info")
     if not re.fullmatch(r"[\w.]+", logger) or not level.isidentifier():
         raise RefactorError(f"{logger}.{level} is not a logger's method")
     calls = [node.value for node in src.of(ast.Expr) if isinstance(node.value, ast.Call)]

@@ -9,6 +9,7 @@ from fulgur.tools.refactor.errors import RefactorError
 from fulgur.tools.refactor.local.piece import Edits, Piece, expression, meant, only, rest
 from fulgur.tools.refactor.source import Edit, Unusable, dotted
 
+WRITTEN_OUT = (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.JoinedStr)
 SCOPES = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
@@ -79,16 +80,25 @@ def add_await(src: Piece, args: tuple[str, ...]) -> Edits:
     return [Edit(start, start, "await ")]
 
 
-def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`wrap_try CALL EXCEPTION pass | continue | return VALUE | raise OTHER | log LOGGER LEVEL`"""
-    name, kind, action, more = meant(args[0], (dotted(c.func) for c in src.of(ast.Call))), args[1], args[2], args[3:]
-    found = []
+def calling(src: Piece, name: str) -> ast.stmt:
+    """The statement that is this call, alone or assigned; else the only simple one that holds it."""
     statements: list[ast.Expr | ast.Assign] = [*src.of(ast.Expr), *src.of(ast.Assign)]
+    found: list[ast.stmt] = []
     for statement in statements:
         value = statement.value.value if isinstance(statement.value, ast.Await) else statement.value
         if isinstance(value, ast.Call) and dotted(value.func) == name and src.alone_on_lines(statement):
             found.append(statement)
-    inside = only(found, f"statement that calls {name}")
+    if not found:
+        holding = {src.statement(call) for call in src.of(ast.Call) if dotted(call.func) == name}
+        simple = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
+        found = [s for s in holding if isinstance(s, simple) and src.alone_on_lines(s)]
+    return only(found, f"statement that calls {name}")
+
+
+def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`wrap_try CALL EXCEPTION pass | continue | return VALUE | raise OTHER | log LOGGER LEVEL`"""
+    name, kind, action, more = meant(args[0], (dotted(c.func) for c in src.of(ast.Call))), args[1], args[2], args[3:]
+    inside = calling(src, name)
     if any(isinstance(a, ast.Try) for a in src.ancestors(inside)) or not src.movable([inside]):
         raise RefactorError(f"{name} stands in a try already, or cannot be moved")
     expression(kind)
@@ -108,6 +118,7 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
+    """Another value for a name that has a plain one; what is computed or put together is left alone."""
     value = rest(args, 1)
     targets: list[ast.expr] = [s.targets[0] for s in src.of(ast.Assign)] + [s.target for s in src.of(ast.AnnAssign)]
     name = meant(args[0], map(dotted, targets))
@@ -118,6 +129,8 @@ def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
     assert statement.value is not None
     if expression(value) == ast.dump(statement.value):
         return []
+    if not isinstance(statement.value, WRITTEN_OUT):
+        raise RefactorError(f"{name} is not a plain value: {src.segment(statement.value)[:40]}")
     return [Edit(src.start(statement.value), src.end(statement), value)]
 
 
