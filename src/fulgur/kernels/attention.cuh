@@ -165,12 +165,13 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
 __device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row, int head, int split) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
-  int position = shared.position[row], first = shared.first[row], warp = threadIdx.x >> 5;
+  const int thread = (int)thread_index();
+  int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
   int bits = split_bits(position), splits = (position >> bits) + 1;
   int begin = split << bits, end = min(begin + (1 << bits), position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
-  const int lane = threadIdx.x & 31, part = threadIdx.x % LANES_PER_KEY, key0 = threadIdx.x / LANES_PER_KEY;
+  const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
   // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
@@ -211,15 +212,15 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
             });
   }
 #pragma unroll 1
-  for (int i = threadIdx.x; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
-  if (threadIdx.x < GROUP) {
-    s.peak[threadIdx.x] = -INF;
-    s.total[threadIdx.x] = 0;
+  for (int i = thread; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
+  if (thread < GROUP) {
+    s.peak[thread] = -INF;
+    s.total[thread] = 0;
   }
   block_barrier();
   mark(args, shared, PROJECT);
-  if (end == position + 1 && threadIdx.x < 2 * LANES_PER_KEY) {
-    int kind = threadIdx.x / LANES_PER_KEY, i = threadIdx.x % LANES_PER_KEY * 8, j = position - first;
+  if (end == position + 1 && thread < 2 * LANES_PER_KEY) {
+    int kind = thread / LANES_PER_KEY, i = thread % LANES_PER_KEY * 8, j = position - first;
     *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
   float acc[DIMS_PER_WARP][4];      // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
@@ -330,9 +331,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         send(out + g * (HEAD_DIM + 2) + dim + 1, __float_as_uint(acc[d][2 * i + 1]), epoch);
       }
     }
-  if (splits > 1 && threadIdx.x < GROUP) {
-    send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM, __float_as_uint(s.peak[threadIdx.x]), epoch);
-    send(out + threadIdx.x * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[threadIdx.x]), epoch);
+  if (splits > 1 && thread < GROUP) {
+    send(out + thread * (HEAD_DIM + 2) + HEAD_DIM, __float_as_uint(s.peak[thread]), epoch);
+    send(out + thread * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[thread]), epoch);
   }
   if (splits > 1) join_splits(args, area, epoch, row, head, split, splits, partial);
   block_barrier();

@@ -95,7 +95,7 @@ __device__ __forceinline__ float warp_max(float v) {
 
 // Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
-constexpr int SLICE_ROUNDS = 16, SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
+constexpr int SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
 struct Shared {
   u64 last_mark;
   float sums[2][WARPS];

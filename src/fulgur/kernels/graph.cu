@@ -41,8 +41,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
-  const int* tokens = args.layer ? nullptr : shared.token;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), tokens, args.x + MAX_ROWS * D_MODEL / 2,
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv), nullptr);
   finish(shared);
@@ -75,7 +74,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
                shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router), nullptr);
   finish(shared);
@@ -98,7 +97,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   open_experts<Gate_up>(stream, args, shared, memory);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), nullptr, args.x,
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
                shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up), nullptr);
   finish(shared);
@@ -121,7 +120,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), nullptr, args.x + MAX_ROWS * D_MODEL / 2,
+  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), false, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head), nullptr);
   finish(shared);

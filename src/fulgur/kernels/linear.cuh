@@ -130,7 +130,7 @@ template <class M>
 __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
                                                int columns) {
   float* slices = slices_of(memory);                         // [unit of the batch][warp of the unit][row][16]
-  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
 #pragma unroll 1
   for (int round = begin; round < stop; ++round) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, con
                                                int columns) {
   using B = Block<M>;
   float* slices = slices_of(memory);
-  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
   B b = {};      // left undefined it would be alive through all phases: 16 registers, spills, a sixth of the speed
 #pragma unroll 1
@@ -225,15 +225,16 @@ template <class Store>
 __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, Store store) {
   const Share share(s, rows);
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
-  const int teams = WARPS >> s.kw_bits, batch = SLICE_ROUNDS / columns;
+  const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
   // The first half of a warp adds the first half of a tile's slices, the second the second.
   const int warp = threadIdx.x >> 5, r = threadIdx.x & 15, half = threadIdx.x >> 4 & 1;
   const int middle = ((1 << s.kw_bits) + 1) >> 1, first = half ? middle : 0, mine = half ? (1 << s.kw_bits) - middle : middle;
+  int begin = 0;
 #pragma unroll 1
-  for (int begin = 0; begin < rounds; begin += batch) {
-    int stop = min(begin + batch, rounds);
+  do {
+    const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
 #if EXPERTS
     if (ROUTER_DIFFERS && s.phase == Router::ID) multiply<Router>(stream, memory, s, share, begin, stop, columns);
@@ -255,5 +256,6 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
       sum += __shfl_xor_sync(~0u, sum, 16);
       store(share.first + begin * teams + u, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
     }
-  }
+    if (!ONE_BATCH) begin = stop;
+  } while (!ONE_BATCH && begin < rounds);
 }

@@ -63,11 +63,12 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
 // the first `filled` are sent, the rest is padding that meets weights of zero.
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
+  const int thread = (int)thread_index();
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE)
 #pragma unroll 1
-    for (int begin = (threadIdx.x & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
-      const int k = begin + (threadIdx.x & 31) * 8;
+    for (int begin = (thread & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
+      const int k = begin + (thread & 31) * 8;
       u64 words[2][4];
       bool wanted[2];
 #pragma unroll
@@ -112,46 +113,51 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 }
 
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
+__device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
-// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. `tokens` not null: the rows are their embeddings, otherwise they are received.
-__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, const int* tokens,
-                                    const u64* x, u32 epoch, int rows, const Shape& s) {
+// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. The rows are the embeddings of the step's tokens, or are received.
+__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
+                                    u32 epoch, int rows, const Shape& s) {
+  const int thread = (int)thread_index();
   float4 w[PER_THREAD];
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
-    int at = (i * THREADS + threadIdx.x) * 4;
-    w[i] = at < D_MODEL ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
+    int at = (i * THREADS + thread) * 4;
+    w[i] = in_row(at) ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
   }
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
     float4 v[PER_THREAD];
-    u32 peak[PER_THREAD];
-    u64 words[PER_THREAD][2];
-    float sum = 0;
-    for (u32 spins = 0; !tokens; count_spin(spins, args.state)) {
-      bool here = true;
+    if (embedded) {
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i) {
-        int at = (i * THREADS + threadIdx.x) * 4;
-        if (at < D_MODEL) load_words(words[i], x + (row * D_MODEL + at) / 2);
+        int at = (i * THREADS + thread) * 4;
+        uint2 e = make_uint2(0, 0);
+        if (in_row(at)) e = *(const uint2*)(args.embed + (long long)shared.token[row] * D_MODEL + at);
+        v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
+      }
+    } else {
+      u64 words[PER_THREAD][2] = {};
+      for (u32 spins = 0;; count_spin(spins, args.state)) {
+        bool here = true;
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; ++i) {
+          int at = (i * THREADS + thread) * 4;
+          if (in_row(at)) load_words(words[i], x + (row * D_MODEL + at) / 2);
+        }
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; ++i)
+          here &= !in_row((i * THREADS + thread) * 4) || (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch));
+        if (here) break;
       }
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i)
-        here &= (i * THREADS + threadIdx.x) * 4 >= D_MODEL || (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch));
-      if (here) break;
+        v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
     }
+    u32 peak[PER_THREAD];
+    float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
-      int at = (i * THREADS + threadIdx.x) * 4;
-      v[i] = make_float4(0, 0, 0, 0);
-      if (at < D_MODEL) {
-        if (tokens) {
-          uint2 e = *(const uint2*)(args.embed + (long long)tokens[row] * D_MODEL + at);
-          v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
-        } else {
-          v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
-        }
-      }
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
       v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
       if constexpr (NORM_IN_FP8)      // a warp holds a block
@@ -159,7 +165,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     }
     sum = warp_sum(sum);
     float* sums = shared.sums[row & 1];
-    if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = sum;
+    if ((thread & 31) == 0) sums[thread >> 5] = sum;
     block_barrier();
     float total = 0;
 #pragma unroll
@@ -168,8 +174,8 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       // Columns beyond the model's width are zeros here; they meet weights that are zero.
-      int at = (i * THREADS + threadIdx.x) * 4;
-      if (at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
+      int at = (i * THREADS + thread) * 4;
+      if (!in_row(at) && at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
       if constexpr (NORM_IN_BF16)
         *(uint2*)(operand + BF16_AT + at * 2) =
             make_uint2(pack_bf16(v[i].x * inverse, v[i].y * inverse), pack_bf16(v[i].z * inverse, v[i].w * inverse));

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
     if (starts || s.phase == AFTER_ATTENTION || ends) {
       const bool ffn = s.phase == AFTER_ATTENTION;
-      operand_norm(area, shared, args, norm_of(args, layer, ffn ? FFN_NORM_AT : 0), starts && layer == 0 ? shared.token : nullptr,
+      operand_norm(area, shared, args, norm_of(args, layer, ffn ? FFN_NORM_AT : 0), starts && layer == 0,
                    args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows,
                    SHAPES[ffn ? (int)Gate_up::ID : s.phase]);
       mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);

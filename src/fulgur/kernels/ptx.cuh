@@ -57,6 +57,12 @@ template <int N> __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
+// threadIdx.x, read anew: what is made of it is not kept in registers over all phases of a step.
+__device__ __forceinline__ u32 thread_index() {
+  u32 r;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(r));
+  return r;
+}
 // Words that warps of a CTA leave for each other in shared memory.
 __device__ __forceinline__ void store_release(u32 at, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");

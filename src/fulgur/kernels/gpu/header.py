@@ -10,7 +10,6 @@ from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
-SLICES = 16 * WARPS * TILE * 4  # rings stay aligned to 128 bytes: copies to 64 ran at three quarters of the speed
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 SHALLOW, DEEP = 32 << 10, 160 << 10
@@ -43,15 +42,21 @@ class Layout:
     attention: int
     area: int
     runs: int  # of a warp's list, at most
+    rounds: int  # of units whose slices are kept at a time
     operand: Operand
 
     @property
+    def slices(self) -> int:
+        """What follows stays aligned to 128 bytes: copies to 64 ran at three quarters of the speed."""
+        return self.rounds * WARPS * TILE * 4
+
+    @property
     def total(self) -> int:
-        return self.record + SLICES + self.area + WARPS * (8 * self.runs + 8 + self.slots * (self.slot + 16))
+        return self.record + self.slices + self.area + WARPS * (8 * self.runs + 8 + self.slots * (self.slot + 16))
 
     @property
     def attention_only(self) -> int:
-        return self.record + SLICES + self.attention
+        return self.record + self.slices + self.attention
 
 
 LINE = 128  # bytes that memory, L2 and shared memory move together
@@ -92,18 +97,30 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
+    rounds = slice_rounds(plan)
     # Fewer than two slots hide nothing: rather smaller pieces, and rather one CTA than two with that.
     whole = min(4, plan.matrices["qkv"].format.data)
     for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = bound - record - SLICES - area - 8 * WARPS * (runs + 1)
+        left = bound - record - rounds * WARPS * TILE * 4 - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, activations)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= bound:
             return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
     )
+
+
+def slice_rounds(plan: Plan) -> int:
+    """Rounds whose slices wait in shared memory to be added: all of a phase, where that is not too many."""
+    most = _most_rounds(plan)
+    return max(most, 4) if plan.rows == 1 and most <= 24 else 16
+
+
+def _most_rounds(plan: Plan) -> int:
+    """Of any phase over one row."""
+    return max(-(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
 
 
 def in_flight(memory: Layout, limit: int) -> int:
@@ -151,6 +168,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "PROFILE": int(profile),
         "MAX_RUNS": memory.runs,
         "SLOTS": memory.slots,
+        "SLICE_ROUNDS": memory.rounds,
+        "ONE_BATCH": int(plan.rows == 1 and _most_rounds(plan) <= memory.rounds),
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,

@@ -116,6 +116,7 @@ inline void land(const Copy& c) {
 #define gridDim (emu::current->grid)
 #define SHARED_MEMORY(name) char* name = emu::current->cta->base
 
+inline u32 thread_index() { return emu::current->thread.x; }
 inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
 template <int MEMBERS> void barrier_of(int) {
   emu::current->cta->computing.members = MEMBERS;
