@@ -71,3 +71,14 @@ def test_what_is_imported_or_not_standard_brings_nothing() -> None:
     said = region.text.replace("(store, names)", "(store: Any, names: Frob)") + "<|end|>"
     outcome = apply_answer(text, region, said, "give names the type Frob and store Any", Path("shop.py"))
     assert outcome.text is not None and outcome.text.count("import") == 1 and outcome.note == ""
+
+
+def test_a_call_in_the_region_that_finds_nothing_to_do_is_no_edit() -> None:
+    region = region_of(SHOP, "def total", "names)\n")
+    outcome = apply_answer(SHOP, region, "<|call|>use_fstring<|end|>", "f-strings please", Path("shop.py"))
+    assert outcome.text is None and "nothing to do" in outcome.note
+    said = "<|call|>add_docstring Prices of names.<|end|>"
+    outcome = apply_answer(SHOP, region, said, "document it", Path("shop.py"))
+    assert outcome.text == SHOP.replace(
+        "names):\n    return sum", 'names):\n    """Prices of names."""\n    return sum'
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, NoEdit, parse_answer
-from fulgur.tools.refactor import RefactorError, apply_call
+from fulgur.tools.refactor import LOCAL, RefactorError, apply_call
 from fulgur.tools.refactor.standard import with_imports
 from fulgur.tools.refactor.unbound import newly_unbound
 from fulgur.tools.refactor.verify import USUAL, call_objection, objection, rename_asked, renamed_only, words
@@ -26,14 +26,17 @@ class Refused(FulgurError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The whole file after the edit; `text` is None when the answer is that nothing changes."""
+    """The whole file after the edit; `text` is None when the answer is that nothing changes, `note` may say why."""
 
     text: str | None
     note: str = ""
 
 
 def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
-    """Raises Refused, or RefactorError where a call cannot be applied. Whether it parses is for the caller to check."""
+    """Raises Refused, or RefactorError where a call about the whole file cannot be applied.
+
+    Whether the new text parses is for the caller to check.
+    """
     outcome = _applied(text, region, said, instruction, path)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text)
@@ -50,7 +53,13 @@ def _applied(text: str, region: Region, said: str, instruction: str, path: Path)
     if isinstance(answer, Call):
         if instruction and (problem := call_objection(answer, instruction, text)):
             raise Refused(problem)
-        after = apply_call(text, answer, (region.start, region.end))
+        try:
+            after = apply_call(text, answer, (region.start, region.end))
+        except RefactorError as error:
+            if answer.name not in LOCAL:
+                raise
+            # The model does not look whether there is anything to do: the refactoring does.
+            return Outcome(None, error.message)
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
         return _outcome(text, after, left_alone(text, after, old))
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:

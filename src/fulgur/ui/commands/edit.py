@@ -89,8 +89,9 @@ class Document:
                 f"the model's answer is not what was asked: {refused.message}; nothing was changed", hint=BIGGER
             ) from None
         if outcome.text is None:
+            why = outcome.note or "this is done already, or it is beyond the embedded model"
             raise FulgurError(
-                "no edit: this is done already, or it is beyond the embedded model; nothing was changed",
+                f"no edit: {why}; nothing was changed",
                 hint=f"It can: {ABILITIES}.\n  {BIGGER}",
             )
         problem = broken(self.path, self.text, outcome.text)
