@@ -64,6 +64,8 @@ struct Cta {
   Gate gate{0}, computing{0};                  // of all threads; of those that compute
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
+  std::vector<char> published;                 // shared memory as matrix instructions of warpgroups see it
+  int publishers = 0;
   std::vector<Copy> copies;                    // issued, not landed yet
 };
 struct Fiber {
@@ -74,6 +76,7 @@ struct Fiber {
   Warp* warp;
   int parity = 0, group_parity = 0;
   struct { float* c; float sum[4]; } pending[2] = {};      // sums of wgmma on their way
+  bool multiplying = false;                                // between its begin and its wait
   bool begun = false, finished = false;
   jmp_buf place;
 };
@@ -256,9 +259,17 @@ inline void meet_warpgroup(u32 v) {
   for (u32 other : group.slot[p])
     if (other != v) { fprintf(stderr, "the warps of a warpgroup multiply with different operands\n"); abort(); }
 }
-inline void wgmma_begin() { meet_warpgroup(0); }
+inline void in_wgmma(bool wanted) {
+  if (emu::current->multiplying != wanted) { fprintf(stderr, "wgmma without its begin, or sums without its wait\n"); abort(); }
+}
+inline void wgmma_begin() {
+  in_wgmma(false);
+  emu::current->multiplying = true;
+  meet_warpgroup(0);
+}
 inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
   emu::Fiber* f = emu::current;
+  in_wgmma(true);
   meet_warpgroup(b << 1 | add);
   int lane = f->thread.x & 31, g = lane >> 2, t = lane & 3, p = f->parity;
   u32 mine[4] = {a.x, a.y, a.z, a.w};
@@ -274,7 +285,8 @@ inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
     for (int i = 0; i < 4; ++i) sum.sum[i] = 0;
   }
   if (sum.c != c) { fprintf(stderr, "wgmma adds to sums that were not begun\n"); abort(); }
-  const unsigned char* base = (const unsigned char*)f->cta->base + b * 16;
+  if (f->cta->published.empty()) { fprintf(stderr, "wgmma reads what was never published to it\n"); abort(); }
+  const unsigned char* base = (const unsigned char*)f->cta->published.data() + b * 16;
   for (int i = 0; i < 4; ++i) {
     float total = 0;
     for (int k = 0; k < 32; ++k) {
@@ -286,8 +298,13 @@ inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
   }
   f->parity ^= 1;
 }
-inline void wgmma_wait() { meet_warpgroup(0); }
+inline void wgmma_wait() {
+  in_wgmma(true);
+  emu::current->multiplying = false;
+  meet_warpgroup(0);
+}
 inline void wgmma_sums(float (&c)[4]) {
+  in_wgmma(false);
   for (auto& sum : emu::current->pending)
     if (sum.c == c) {
       memcpy(c, sum.sum, sizeof c);
@@ -297,7 +314,12 @@ inline void wgmma_sums(float (&c)[4]) {
   fprintf(stderr, "sums of wgmma that nobody began\n");
   abort();
 }
-inline void publish_to_wgmma() {}
+// Stores show to wgmma once all threads that compute have published theirs.
+inline void publish_to_wgmma() {
+  emu::Cta& cta = *emu::current->cta;
+  if (++cta.publishers % cta.computing.members == 0)
+    cta.published.assign((const char*)cta.base, (const char*)cta.memory.data() + cta.memory.size());
+}
 // To nearest even, with so many bits behind the point and from this exponent on.
 inline double rounded(double v, int bits, int lowest) {
   int e = v == 0 || fabs(v) < ldexp(1, lowest) ? lowest : ilogb(v);
