@@ -47,7 +47,9 @@ def test_operation(name: str) -> None:
         assert check(example, written(example))
         if isinstance(example.answer, NoEdit):
             assert not check(example, example.region + "unrelated = 1\n<|end|>")
-            assert not check(example, "<|call|>rename a b<|end|>")
+            assert not check(example, "<|call|>add_import import zlib<|end|>")
+            refused = check(example, "<|call|>rename no_such_name b<|end|>")
+            assert refused == (example.file is not None), "on the file, the refactoring refuses it"
             continue
         assert not check(example, example.region), "an unchanged region must not count"
         assert not check(example, "<|noedit|><|end|>")

@@ -21,14 +21,14 @@ from fulgur.train.edits import (  # noqa: F401  (importing registers the operati
 )
 from fulgur.train.edits.calls import candidates, carried_out, pattern, readable
 from fulgur.train.edits.example import OPERATIONS, Change, EditExample, Operation
+from fulgur.train.edits.finish import finish
 from fulgur.train.edits.nextedit import next_edits
 from fulgur.train.edits.oracle import reaches, target
 from fulgur.train.edits.phrase import Instruction, instruction, phrasings
+from fulgur.train.edits.refusals import not_applicable, refusals
 from fulgur.train.edits.regions import choose_region
 from fulgur.train.edits.strange import new_name
 
-ABOVE_CHARS = (0, 120, 300, 800, 1500)
-BELOW_CHARS = (0, 100, 250, 600)
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
 ANYWHERE = 0.05  # in training, of a call without arguments asked for in any region
 NEAR = 0.1  # in training, of refusals that are near to what it can do: half of run 2's false edits were on such
@@ -269,113 +269,3 @@ def write(
 
 def satisfied(split: str) -> float:
     return SATISFIED_IN_TRAINING if split == "train" else SATISFIED
-
-
-def finish(
-    src: Source,
-    name: str,
-    region: tuple[int, int],
-    before: str,
-    answer: Answer,
-    written: Instruction,
-    split: str,
-    rng: random.Random,
-    text: str | None = None,
-) -> EditExample:
-    """Add the bounded context above and below."""
-    whole = src.text if text is None else text
-    above, below = context(whole, region, rng.choice(ABOVE_CHARS), rng.choice(BELOW_CHARS))
-    return EditExample(
-        name,
-        src.path,
-        above,
-        before,
-        below,
-        (),
-        written.text,
-        answer,
-        written.phrasing,
-        written.heldout,
-        split == "heldout_op",
-        file=None if split == "train" else (whole[: region[0]], whole[region[1] :]),
-    )
-
-
-def context(text: str, region: tuple[int, int], above_chars: int, below_chars: int) -> tuple[str, str]:
-    """Whole lines before and after a region, within these sizes."""
-    start = max(0, region[0] - above_chars)
-    if start > 0:
-        start = text.find("\n", start - 1, region[0]) + 1 or region[0]
-    end = min(len(text), region[1] + below_chars)
-    if end < len(text):
-        end = max(text.rfind("\n", region[1], end) + 1, region[1])
-    return text[start : region[0]], text[region[1] : end]
-
-
-def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
-    """Some function or statement of the file."""
-    functions = src.functions()
-    nodes = functions if functions and rng.random() < 0.85 else src.tree.body
-    if not nodes:
-        raise Unusable("empty file")
-    return choose_region(src, *src.whole_lines(rng.choice(nodes)), rng)
-
-
-def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -> EditExample | None:
-    """A region without anything of what the operation is about: nothing to do.
-
-    In training a call that needs no arguments is the answer whatever the region holds.
-    """
-    for _ in range(3):
-        try:
-            region = random_region(src, rng)
-            text = src.text[slice(*region)]
-            parse_region(text)
-        except Unusable:
-            continue
-        if op.absent and re.search(op.absent, text):
-            continue
-        variants = [key for key in phrasings() if key.split(".")[0] == op.name]
-        slots = {"logger": "logger", "level": "info"}
-        written = instruction(
-            rng.choice(variants), slots, rng, heldout=split == "heldout_phrasing", vary=split == "train"
-        )
-        if written is not None and op.name != "string_quotes":
-            example = finish(src, op.name, region, text, NoEdit(), written, split, rng)
-            call = next(candidates(op.name, "", slots, text), None) if split == "train" else None
-            if call is None:
-                return example
-            return replace(example, answer=call, result=carried_out(call, text, example.below))
-    return None
-
-
-def refusals(src: Source, rng: random.Random, split: str, key: str, share: float, others: int) -> list[EditExample]:
-    """Instructions outside the model's ability, answered with no edit: far away ones, and near the trained ones."""
-    examples = []
-    for _ in range(sum(rng.random() < share for _ in range(others + 1))):
-        try:
-            region = random_region(src, rng)
-        except Unusable:
-            continue
-        text = src.text[slice(*region)]
-        named = re.search(r"def (\w+)", text)
-        slots = {"func": named[1]} if named else {}
-        if key == "near":
-            slots |= mentioned(text, rng)
-        written = instruction(key, slots, rng, heldout=split == "heldout_phrasing", vary=split == "train")
-        if written is not None:
-            examples.append(finish(src, "unable", region, text, NoEdit(), written, split, rng))
-    return examples
-
-
-def mentioned(text: str, rng: random.Random) -> dict[str, str]:
-    """Names of a region that an instruction may speak of."""
-    patterns = {
-        "name": r"(?m)^\s*([A-Za-z_]\w*)(?:: [^=\n]+)? = ",
-        "call": r"([A-Za-z_][\w.]*)\(",
-        "param": r"(?:def \w+\(|, )([a-z_]\w*)(?=[,)=:])",
-        "value": r"(\"[^\"\\\n]{1,20}\"|'[^'\\\n]{1,20}'|\b\d+\b)",
-        "kind": r"class (\w+)",
-    }
-    found = {slot: re.findall(each, text) for slot, each in patterns.items()}
-    return {slot: rng.choice(names) for slot, names in found.items() if names}
