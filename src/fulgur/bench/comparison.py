@@ -48,6 +48,7 @@ class Comparison:
         kv = 2 * 2 * self.config.n_layers * self.config.kv_rows * CONTEXT
         self.bytes_per_token = weights.bytes_per_token + kv
         self.large = self.bytes_per_token > LARGE
+        self.products_per_token = sum(m.rows * m.cols for m in weights.matrices.values())
 
     def __enter__(self) -> Comparison:
         options = {"folder": str(self.folder), "context": _ROOM}
@@ -107,6 +108,7 @@ class Comparison:
     def round(self, repeat: int) -> None:
         """Everything once, ours and the peer's in turn; a decode is the median of `repeat` runs of 64 tokens."""
         self.samples["bandwidth"].append(float(_native.read_bandwidth(self.bytes_per_token, self.threads, 0.2)))
+        self.samples["product"].append(1e-9 / float(_native.multiply_rate(self.threads, 0.05)))
         for name, worker in (("decode", "ours"), ("llama_decode", "llama_decode"), ("single", "single")):
             if worker in self._workers:
                 decode = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat(name, DECODE, repeat)}
@@ -136,6 +138,13 @@ class Comparison:
     def ratio(self, name: str, other: str) -> float:
         """How many times `name` takes of `other`: the median of the rounds' own ratios."""
         return median(a / b for a, b in zip(self.samples[name], self.samples[other], strict=False))
+
+    def least(self, width: int) -> float:
+        """What a step of `width` tokens costs at least in times of one: as much as one, and its products with the weights
+        at the rate at which this CPU multiplies bytes in registers. Attention comes on top."""
+        products = width * self.products_per_token
+        pairs = zip(self.samples["product"], self.samples["verify1"], strict=True)
+        return max(1.0, median(products * product / one for product, one in pairs))
 
     @property
     def edit_rate(self) -> float:

@@ -71,7 +71,10 @@ class ForcedRuntime:
         logits: npt.NDArray[np.float32] | None = None,
     ) -> Int:
         self._runtime.step(tokens, positions, sequences, tables, logit_rows, logits)
-        return self.script[positions[logit_rows] + 1]
+        if not len(logit_rows):
+            return self.script[:0]
+        after = int(positions[logit_rows[0]]) + 1  # the wanted rows of one sequence follow each other
+        return self.script[after : after + len(logit_rows)]
 
     def copy_block(self, source: int, target: int) -> None:
         self._runtime.copy_block(source, target)

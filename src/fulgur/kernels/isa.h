@@ -40,13 +40,14 @@ INLINE void tiles_product(const Matrix&, const Block&, int, int, int, const Acts
 #endif
 #include "linear.h"
 #include "attention.h"
+#include "peak.h"
 
 }  // namespace
 
 extern const Ops table;
 const Ops table = {
-    ISA_NAME,      kAbreast4, kAbreast8, norm_quantise, linear,   linear_add, linear_swiglu,
-    linear_argmax, embed,     widen,     norm_rope,     store_kv, attend,     read_bytes,
+    ISA_NAME, kAbreast4, kAbreast8, norm_quantise, linear, linear_add, linear_swiglu,  linear_argmax,
+    embed,    widen,     norm_rope, store_kv,      attend, read_bytes, multiply_bytes,
 };
 
 }  // namespace fulgur::ISA

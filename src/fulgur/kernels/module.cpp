@@ -218,27 +218,41 @@ class NativeRuntime {
   std::unique_ptr<Runtime> runtime_;  // last: its threads end before the memory they read
 };
 
-// Best of several reads of `bytes` by `threads` threads, GB/s: what any decoder on this machine is bounded by.
-double read_bandwidth(size_t bytes, int threads, double seconds) {
+// The best rate of several runs of work(thread) on all threads, which returns how much it did; a nanosecond.
+template <class Work>
+double best_rate(int threads, double seconds, Work&& work) {
   nb::gil_scoped_release release;
-  const Ops* ops = available().front();
-  Arena arena(bytes);
-  std::memset(arena.data(), 1, bytes);
   Team team(threads);
   double best = 0;
-  std::atomic<uint64_t> sink{0};
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   do {
+    std::atomic<uint64_t> done{0};
     const auto start = Clock::now();
-    team.run([&](int t) {
-      const size_t part = bytes / threads & ~size_t{511};
-      sink += ops->read(arena.data() + t * part, part);
-    });
+    team.run([&](int t) { done += work(t); });
     const double took = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, static_cast<double>(bytes / threads & ~size_t{511}) * threads / took / 1e9);
+    best = std::max(best, static_cast<double>(done) / took / 1e9);
   } while (Clock::now() < end);
   return best;
+}
+
+// Reading `bytes`, GB/s: what any decoder on this machine is bounded by.
+double read_bandwidth(size_t bytes, int threads, double seconds) {
+  const Ops* ops = available().front();
+  Arena arena(bytes);
+  std::memset(arena.data(), 1, bytes);
+  const size_t part = bytes / threads & ~size_t{511};
+  std::atomic<uint64_t> sink{0};
+  return best_rate(threads, seconds, [&](int t) {
+    sink += ops->read(arena.data() + t * part, part);
+    return part;
+  });
+}
+
+// Multiplying and adding bytes, a nanosecond: what any step of many rows is bounded by.
+double multiply_rate(int threads, double seconds) {
+  const Ops* ops = available().front();
+  return best_rate(threads, seconds, [&](int) { return ops->multiply(20000); });
 }
 
 // Single operations, for the table-driven test of every instruction set against the reference.
@@ -338,6 +352,7 @@ NB_MODULE(_native, m) {
       "Instruction sets with kernels that this CPU runs, best first.");
   m.def("has_emulated_amx", [] { return ops_amx_emulated() != nullptr; });
   m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
+  m.def("multiply_rate", &multiply_rate, nb::arg("threads"), nb::arg("seconds") = 0.1);
   m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
         nb::arg(), nb::arg(), nb::arg());
   nb::class_<ArrangedMatrix>(m, "ArrangedMatrix")

@@ -91,14 +91,3 @@ static void store_kv(const KvCache& cache, int block, int layer, int head, int s
   auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
   for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
 }
-
-static uint64_t read_bytes(const uint8_t* data, size_t bytes) {
-  F16 s[8];
-  for (auto& x : s) x = set(0.f);
-  for (size_t i = 0; i + 512 <= bytes; i += 512)
-    for (int j = 0; j < 8; j++) s[j] = s[j] + load(reinterpret_cast<const float*>(data + i + 64 * j));
-  const float total = hsum(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
-  uint32_t bits;
-  __builtin_memcpy(&bits, &total, 4);
-  return bits;
-}

@@ -75,6 +75,8 @@ struct Ops {
 
   // Reads `bytes` once; for the bandwidth probe.
   uint64_t (*read)(const uint8_t* data, size_t bytes);
+  // Multiplies and adds bytes in registers as fast as the CPU can; returns how many, for what no kernel can beat.
+  uint64_t (*multiply)(int rounds);
 };
 
 // Floats from one row of attention scores to the next; off the power of two, so that rows do not share cache sets.

@@ -124,6 +124,8 @@ static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) {
 }
 #endif
 
+static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {dot4(sum.a, a.a, b.a), dot4(sum.b, a.b, b.b)}; }
+
 template <int BITS, int M, int T>
 static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,
                              I16 (&acc)[M][T]) {

@@ -73,6 +73,9 @@ constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
 // and the compiler runs out of registers.
 constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : 1; }
 
+// sum += a (unsigned bytes) * b (signed bytes), four to a lane
+static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)}; }
+
 static inline __m512i broadcast4(const int8_t* p) {
   int v;
   std::memcpy(&v, p, 4);

@@ -154,6 +154,13 @@ constexpr int kAbreast4 = 1, kAbreast8 = 1;
 constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
 constexpr int tiles_at_once(int, int) { return 1; }
 
+// sum += a (unsigned bytes) * b (signed bytes), four to a lane
+static inline I16 multiply_add(I16 sum, I16 a, I16 b) {
+  for (int r = 0; r < 16; r++)
+    for (int j = 0; j < 32; j += 8) sum.v[r] += (a.v[r] >> j & 255) * static_cast<int8_t>(b.v[r] >> j);
+  return sum;
+}
+
 // acc[m] += sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
 template <int BITS, int M, int T>
 static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,

@@ -1,7 +1,9 @@
-// A few persistent threads that meet at barriers. They spin for some tens of microseconds, because the next phase is
-// that close, and then sleep, because on a busy machine a spinning thread holds the core the others need.
+// A few persistent threads that meet at barriers. They spin for a tenth of a millisecond, because the next phase is
+// closer than that and the next step mostly too, and then sleep, because on a busy machine a spinning thread holds the
+// core the others need.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -49,7 +51,9 @@ class Team {
   struct alignas(128) Flag {
     std::atomic<uint32_t> value{0};
   };
-  static constexpr int kSpins = 2000;
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds kSpin{100};
+  static constexpr int kLook = 64;  // pauses from one look at the clock to the next
 
   static void pause() {
 #if defined(__x86_64__)
@@ -68,9 +72,14 @@ class Team {
   // Waits until the flag has reached `goal`; counters wrap, so compare by difference.
   void await(Flag& flag, uint32_t goal) {
     const auto reached = [&](uint32_t value) { return static_cast<int32_t>(value - goal) >= 0; };
-    for (int i = 0; i < kSpins; i++) {
+    Clock::time_point end{};
+    for (int i = 1;; i++) {
       if (reached(flag.value.load(std::memory_order_acquire))) return;
       pause();
+      if (i % kLook) continue;
+      const auto now = Clock::now();
+      if (end == Clock::time_point{}) end = now + kSpin;
+      if (now >= end) break;
     }
     sleepers_.fetch_add(1);
     for (uint32_t value; !reached(value = flag.value.load());) flag.value.wait(value);
