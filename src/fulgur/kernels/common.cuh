@@ -49,7 +49,7 @@ struct Args {
   u64* qkv;                 // [split][rows][QKV_ROWS / 2]
   u64* partial;             // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
   u64* attended;            // [rows][O blocks * 64]
-  u64* router;              // [split][rows][experts]
+  u64* router;              // [split of router, split of fold][rows][experts]
   u64* h;                   // [rows][DOWN blocks * 64]
   float* best;              // [cta][rows] value, then [cta][rows] index
   float* logits;            // [rows][vocab] or null
@@ -105,7 +105,8 @@ struct Shared {
   float sharpness;
   u32 seed[2];
 #if EXPERTS
-  alignas(16) float logit[2][EXPERTS];
+  alignas(16) float logit[MAX_ROWS][EXPERTS];      // not yet divided by the root mean square
+  float inverse[MAX_ROWS];                         // of that
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
 #endif
@@ -149,7 +150,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
 // Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
-enum Part { NORM_QKV, QKV, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTER, ROUTE, GATE_UP, COPY_DOWN, DOWN,
+enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, FOLD, ROUTE, NORM_FFN, GATE_UP, COPY_DOWN, DOWN,
             NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE

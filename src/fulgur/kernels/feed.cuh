@@ -8,7 +8,7 @@
 // A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
 // every PACE cycles, which the memory bears without a queue.
 //
-// Only the experts of a layer are not known before its router has run: there a ring waits for `shared.routed`. The scout passes
+// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`. The scout passes
 // over them, to the next layer's projections.
 #pragma once
 #include "stream.cuh"
@@ -85,7 +85,7 @@ struct Feeder {
       c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
       if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
 #if EXPERTS
-      if (ROUTER_DIFFERS && run.phase == Router::ID) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
+      if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
 #endif
       ++c.index;
       return;
@@ -97,7 +97,7 @@ struct Feeder {
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
     if (HEAD_DIFFERS && c.phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
 #if EXPERTS
-    if (ROUTER_DIFFERS && c.phase == Router::ID) pieces = Router::PIECES, record = Router::RECORD;
+    if (ROUTER_DIFFERS && (c.phase == Router::ID || c.phase == Fold::ID)) pieces = Router::PIECES, record = Router::RECORD;
 #endif
     bool last = c.piece + 1 == pieces;
     c.piece = last ? 0 : c.piece + 1;

@@ -74,14 +74,25 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
-               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
+  operand_norm(area_of(memory), shared, args, nullptr, args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
+               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Router));
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router), nullptr);
+  finish(shared);
+}
+
+KERNEL step_fold(const __grid_constant__ Args args) {
+  SHARED_MEMORY(memory);
+  Shared& shared = *(Shared*)memory;
+  Stream stream;
+  if (!begin<Fold>(stream, args, shared, memory)) return;
+  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
+               shared.epoch + args.layer, args.state, SHAPE_OF(O));
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Fold), nullptr);
   finish(shared);
 }
 #endif
 
-// The experts are not known before the router's kernel has ended: route, then open the stream.
+// The experts are not known before the fold's kernel has ended: route, then open the stream.
 template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
   route(args, shared, shared.epoch + args.layer, [&] {
@@ -99,6 +110,9 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   open_experts<Gate_up>(stream, args, shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
                shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
+#if EXPERTS
+  share_experts(shared);
+#endif
   phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up), nullptr);
   finish(shared);
 }

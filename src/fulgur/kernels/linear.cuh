@@ -116,8 +116,8 @@ struct Share {                  // what one CTA does of a matrix
   int first, last;
   __device__ Share(const Shape& s, int rows) {
     int units = s.row_units ? rows * s.units : s.units;
-    first = (int)blockIdx.x * units / CTAS;
-    last = ((int)blockIdx.x + 1) * units / CTAS;
+    first = first_unit(blockIdx.x, units);
+    last = first_unit(blockIdx.x + 1, units);
   }
 };
 
@@ -173,7 +173,7 @@ __device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, con
     int slice = (split_of<M>(s, unit) << s.kw_bits) + member;
     int first = slice * s.blocks >> s.cut_bits, length = ((slice + 1) * s.blocks >> s.cut_bits) - first;
     u32 x = shared_address(area_of(memory)) + (MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0);
-    u32 terms = wgmma_operand(x + (slice >> 2) * s.steps * STEP_BYTES), scales = x + SCALES_AT + first * 4;
+    u32 terms = wgmma_operand(x + TERMS_AT + (slice >> 2) * s.steps * STEP_BYTES), scales = x + first * 4;
     float acc[MAX_ROWS][2] = {};
 #pragma unroll 1
     for (int step = 0; step < s.steps; ++step, terms += STEP_BYTES / WGMMA_UNIT, scales += 4) {
@@ -237,7 +237,7 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
 #if EXPERTS
-    if (ROUTER_DIFFERS && s.phase == Router::ID) multiply<Router>(stream, memory, s, share, begin, stop, columns);
+    if (ROUTER_DIFFERS && (s.phase == Router::ID || s.phase == Fold::ID)) multiply<Router>(stream, memory, s, share, begin, stop, columns);
     else
 #endif
     if (HEAD_DIFFERS && s.phase == Head::ID) multiply<Head>(stream, memory, s, share, begin, stop, columns);

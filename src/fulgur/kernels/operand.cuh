@@ -27,13 +27,9 @@ template <class M> constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
         1.f / M::TILES, 1.f / M::BLOCKS, !BY_WGMMA<M> ? 0.f : M::FORMAT == INT4 || M::FORMAT == INT4_64 ? 512.f : 1.f}
 
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
-// Which kinds a norm's readers need, the products or the router; which the readers of copied vectors.
-#if EXPERTS
-constexpr bool ROUTER_IN_BF16 = !BY_WGMMA<Router>;
-#else
-constexpr bool ROUTER_IN_BF16 = false;
-#endif
-constexpr bool NORM_IN_BF16 = ROUTER_IN_BF16 || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
+// Which kinds the readers of the residual need, and which those of copied vectors. The router reads the residual as it is, and
+// its fold the attended heads, both in bf16.
+constexpr bool NORM_IN_BF16 = EXPERTS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
 
 // From a row's operand to the two columns of one block.
@@ -99,13 +95,12 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
           if (at >= width) break;
           const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-          char* to = operand + terms_at(s, block) + within_terms(column);
+          char* to = operand + TERMS_AT + terms_at(s, block) + within_terms(column);
           put_terms(to, low(values.x) * up, high(values.x) * up, low(values.y) * up, high(values.y) * up);
           put_terms(to + CORE_BYTES, low(values.z) * up, high(values.z) * up, low(values.w) * up, high(values.w) * up);
-          if (column == 0) *(float*)(operand + SCALES_AT + block * 4) = down * s.unit;
-        } else if (at < width) {
-          *(uint4*)(operand + BF16_AT + at * 2) = values;
+          if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
+        if ((!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) && at < width) *(uint4*)(operand + BF16_AT + at * 2) = values;
       }
     }
   if constexpr (COPY_IN_FP8) publish_to_wgmma();
@@ -115,7 +110,8 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
-// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight. The rows are the embeddings of the step's tokens, or are received.
+// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight; x as it is if there is no weight. The rows are the embeddings of the step's
+// tokens, or are received.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
                                     u32 epoch, int rows, const Shape& s) {
   const int thread = (int)thread_index();
@@ -123,7 +119,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
-    w[i] = in_row(at) ? *(const float4*)(weight + at) : make_float4(0, 0, 0, 0);
+    w[i] = !in_row(at) ? make_float4(0, 0, 0, 0) : EXPERTS && !weight ? make_float4(1, 1, 1, 1) : *(const float4*)(weight + at);
   }
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
@@ -170,13 +166,16 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     float total = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; ++i) total += sums[i];
-    float inverse = rsqrtf(total / D_MODEL + NORM_EPS);
+    float inverse = EXPERTS && !weight ? 1.f : rsqrtf(total / D_MODEL + NORM_EPS);
+#if EXPERTS
+    if (thread == 0) shared.inverse[row] = inverse;
+#endif
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       // Columns beyond the model's width are zeros here; they meet weights that are zero.
       int at = (i * THREADS + thread) * 4;
       if (!in_row(at) && at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
-      if constexpr (NORM_IN_BF16)
+      if (NORM_IN_BF16 && (!NORM_IN_FP8 || !s.unit))
         *(uint2*)(operand + BF16_AT + at * 2) =
             make_uint2(pack_bf16(v[i].x * inverse, v[i].y * inverse), pack_bf16(v[i].z * inverse, v[i].w * inverse));
       if (NORM_IN_FP8 && s.unit) {
@@ -184,8 +183,8 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         scales_of(__uint_as_float(peak[i]) * inverse, up, down);
         up *= inverse;
         const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-        put_terms(operand + terms_at(s, block) + within_terms(column), v[i].x * up, v[i].y * up, v[i].z * up, v[i].w * up);
-        if (column == 0) *(float*)(operand + SCALES_AT + block * 4) = down * s.unit;
+        put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), v[i].x * up, v[i].y * up, v[i].z * up, v[i].w * up);
+        if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
       }
     }
   }

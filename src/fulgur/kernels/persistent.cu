@@ -6,13 +6,14 @@
 #include "phases.cuh"
 
 __constant__ Shape SHAPES[] = {
-    SHAPE_OF(Qkv), SHAPE_OF(O),
+    SHAPE_OF(Qkv),
 #if EXPERTS
-    SHAPE_OF(Router),
+    SHAPE_OF(Router), SHAPE_OF(O), SHAPE_OF(Fold),
+#else
+    SHAPE_OF(O),
 #endif
     SHAPE_OF(Gate_up), SHAPE_OF(Down), SHAPE_OF(Head),
 };
-constexpr int AFTER_ATTENTION = O::ID + 1;      // the phase that begins with the feed-forward norm
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
@@ -40,35 +41,44 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   Shape s = SHAPES[Qkv::ID];
 #pragma unroll 1
   for (;;) {
-    // What the product is of: a norm of the residual, or a vector that is there already.
-    const bool starts = s.phase == Qkv::ID, ends = s.phase == Head::ID;
-    if (starts) attention_prefetch(args, shared, layer);
-    if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
-    if (starts || s.phase == AFTER_ATTENTION || ends) {
-      const bool ffn = s.phase == AFTER_ATTENTION;
-      operand_norm(area, shared, args, norm_of(args, layer, ffn ? FFN_NORM_AT : 0), starts && layer == 0,
-                   args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows,
-                   SHAPES[ffn ? (int)Gate_up::ID : s.phase]);
-      mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
+    const bool starts = s.phase == Qkv::ID, ffn = s.phase == Gate_up::ID, ends = s.phase == Head::ID;
+    bool beside = false;      // the router and its fold, which few CTAs have a share in
 #if EXPERTS
-    } else if (s.phase == Gate_up::ID) {
-      route(args, shared, epoch, [&] {
-        if (threadIdx.x == 0) store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
-      });
-      mark(args, shared, ROUTE);
+    beside = s.phase == Router::ID || s.phase == Fold::ID;
 #endif
-    } else {
-      const bool heads = s.phase == O::ID;
-      operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                   (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch, args.state,
-                   s);
-      mark(args, shared, heads ? COPY_O : COPY_DOWN);
+    const Share share(s, rows);
+    if (!beside || share.first < share.last) {
+      // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
+      if (starts) attention_prefetch(args, shared, layer);
+      if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
+#if EXPERTS
+      if (ffn) {
+        route(args, shared, epoch, [&] {
+          if (threadIdx.x == 0) store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
+        });
+        mark(args, shared, ROUTE);
+      }
+#endif
+      if (starts || ffn || ends || (beside && s.phase < O::ID)) {
+        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
+                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s);
+#if EXPERTS
+        if (ffn) share_experts(shared);
+#endif
+        if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
+      } else if (!beside) {
+        const bool heads = s.phase == O::ID;
+        operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
+                     (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
+                     args.state, s);
+        mark(args, shared, heads ? COPY_O : COPY_DOWN);
+      }
+      phase(stream, args, shared, memory, rows, layer, epoch, s, &held);
+      block_barrier();
+      mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN
+                         : s.phase < O::ID ? ROUTER : FOLD);
     }
-    phase(stream, args, shared, memory, rows, layer, epoch, s, &held);
-    block_barrier();
-    mark(args, shared, starts ? QKV : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN : ends ? HEAD
-                       : s.phase == Gate_up::ID ? GATE_UP : ROUTER);
-    if (starts) {
+    if (s.phase + 1 == O::ID) {
       attention(args, shared, area, layer, epoch);
       mark(args, shared, JOIN);
     }

@@ -40,8 +40,9 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       if (twin || r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
       send_pair(adds ? x + (row * D_MODEL + at) / 2 : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + at) / 2, sum, neighbour, epoch);
 #if EXPERTS
-    } else if (s.phase == Router::ID) {
-      if (!twin && at < EXPERTS) send(args.router + (which * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+    } else if (s.phase == Router::ID || s.phase == Fold::ID) {
+      const int part = which + (s.phase == Fold::ID ? Router::SPLIT : 0);
+      if (!twin && at < EXPERTS) send(args.router + (part * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
 #endif
     } else if (s.phase == Gate_up::ID) {
       // A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share. Two neighbours go out as one word.

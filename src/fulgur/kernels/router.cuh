@@ -8,19 +8,30 @@
 #if EXPERTS
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
-// `known(row)` is called by all threads when the experts of the last row are in shared memory; the shares follow, and are
-// there after the next block barrier.
+// `known()` is called by all threads when the experts of all rows are in shared memory.
 template <class Known> __device__ inline void route(const Args& args, Shared& shared, u32 epoch, Known known) {
+#pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
+    float* logit = shared.logit[row];
     if (threadIdx.x < EXPERTS) {
+      constexpr int PARTS = Router::SPLIT + Fold::SPLIT;
+      const u64* from = args.router + row * EXPERTS + threadIdx.x;
+      u64 words[PARTS];
+      for (u32 spins = 0;; count_spin(spins, args.state)) {
+        bool here = true;
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) words[i] = load_word(from + i * (MAX_ROWS * EXPERTS));
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) here &= is_of(words[i], epoch);
+        if (here) break;
+      }
       float sum = 0;
 #pragma unroll
-      for (int s = 0; s < Router::SPLIT; ++s) sum += __uint_as_float(receive(args.router + (s * MAX_ROWS + row) * EXPERTS + threadIdx.x, epoch, args.state));
-      shared.logit[row & 1][threadIdx.x] = sum;
+      for (int i = 0; i < PARTS; ++i) sum += __uint_as_float((u32)words[i]);
+      logit[threadIdx.x] = sum;
     }
     if (threadIdx.x < CHOSEN) shared.expert[row][threadIdx.x] = 0;    // stays only where logits are not numbers
     block_barrier();
-    const float* logit = shared.logit[row & 1];
     int mine = threadIdx.x / RANKERS, rank = 0;
     if (mine < EXPERTS) {
       float value = logit[mine];
@@ -34,15 +45,22 @@ template <class Known> __device__ inline void route(const Args& args, Shared& sh
     for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
     if (mine < EXPERTS && threadIdx.x % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
     block_barrier();
-    if (row + 1 == rows_of(shared)) known();
-    if (threadIdx.x < CHOSEN) {
-      float peak = logit[shared.expert[row][0]], total = 0;
-      if (NORM_TOPK)
-        for (int i = 0; i < CHOSEN; ++i) total += exponential(logit[shared.expert[row][i]] - peak);
-      else
-        for (int e = 0; e < EXPERTS; ++e) total += exponential(logit[e] - peak);
-      shared.share[row][threadIdx.x] = quotient(exponential(logit[shared.expert[row][threadIdx.x]] - peak), total);
-    }
   }
+  known();
+}
+
+// After `route` and the norm of the same residual, which leaves the inverse root mean square: the shares, to be read after the next
+// block barrier.
+__device__ inline void share_experts(Shared& shared) {
+  const int row = threadIdx.x / CHOSEN, mine = threadIdx.x % CHOSEN;
+  if (row >= rows_of(shared)) return;
+  const float* logit = shared.logit[row];
+  const int* expert = shared.expert[row];
+  float peak = logit[expert[0]], inverse = shared.inverse[row], total = 0;
+  if (NORM_TOPK)
+    for (int i = 0; i < CHOSEN; ++i) total += exponential((logit[expert[i]] - peak) * inverse);
+  else
+    for (int e = 0; e < EXPERTS; ++e) total += exponential((logit[e] - peak) * inverse);
+  shared.share[row][mine] = quotient(exponential((logit[expert[mine]] - peak) * inverse), total);
 }
 #endif

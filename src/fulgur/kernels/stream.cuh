@@ -78,9 +78,12 @@ struct Stream {
     prepare(memory);
     Run* to = runs_of(memory, warp());
     int n = list<Qkv>(to, 0, rows);
-    n = list<O>(to, n, rows);
 #if EXPERTS
     n = list<Router>(to, n, rows);
+#endif
+    n = list<O>(to, n, rows);
+#if EXPERTS
+    n = list<Fold>(to, n, rows);
 #endif
     n = list<Gate_up>(to, n, rows);
     n = list<Down>(to, n, rows);

@@ -23,10 +23,11 @@ CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a row's activations lie: as fp8 terms for `wgmma`, the scales of their blocks, as bf16 (operand.cuh)."""
+    """Where a row's activations lie (operand.cuh): scales of blocks at 0, fp8 terms for `wgmma`, bf16. The last two share
+    their place, but for the attended heads, which are needed as both."""
 
     wgmma: bool
-    scales_at: int
+    terms_at: int
     bf16_at: int
     stride: int
 
@@ -67,12 +68,14 @@ def _up(value: int, to: int = LINE) -> int:
 
 
 def operand(plan: Plan, wgmma: bool) -> Operand:
-    narrow = [m for m in plan.matrices.values() if wgmma and m.format.data < 8]
-    wide = [m for m in plan.matrices.values() if m not in narrow]
-    scales_at = max((m.kw * m.split // 4 * steps(m) * 8 * CORE for m in narrow), default=0)
-    bf16_at = scales_at + _up(4 * max((m.blocks for m in narrow), default=0), 64)
+    narrow = {name: m for name, m in plan.matrices.items() if wgmma and m.format.data < 8}
+    wide = [m for name, m in plan.matrices.items() if name not in narrow]
+    terms = {name: m.kw * m.split // 4 * steps(m) * 8 * CORE for name, m in narrow.items()}
+    terms_at = _up(4 * max((m.blocks for m in narrow.values()), default=0), 64)
+    bf16_at = terms_at + (terms.get("o", 0) if plan.moe else 0)
     # 64 bytes spread rows of bf16 over banks.
-    return Operand(wgmma, scales_at, bf16_at, bf16_at + (256 * max(m.blocks for m in wide) + 64 if wide else 0))
+    ends = [terms_at + max(terms.values(), default=0), bf16_at + max((256 * m.blocks + 64 for m in wide), default=0)]
+    return Operand(wgmma, terms_at, bf16_at, max(ends))
 
 
 def steps(m: Matrix) -> int:
@@ -84,7 +87,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 11) + 16 + 8 * c.n_experts + 8 * rows * c.experts_per_token)
+    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 11) + 16 + 4 * rows * (c.n_experts + 1 + 2 * c.experts_per_token))
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
@@ -135,7 +138,7 @@ def _slack(plan: Plan) -> int:
 
 def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> str:
     c = plan.config
-    names = [name for name in ("qkv", "o", "router", "gate_up", "down", "head") if name in plan.matrices]
+    names = [name for name in ("qkv", "router", "o", "fold", "gate_up", "down", "head") if name in plan.matrices]
     usual, q_norm = plan.matrices["qkv"].format, 2 * c.d_model
     bias = q_norm + 2 * c.head_dim
     values: dict[str, object] = {
@@ -178,7 +181,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
-        "SCALES_AT": memory.operand.scales_at,
+        "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,
         "OPERAND_STRIDE": memory.operand.stride,
         "SHARED_BYTES": memory.record,
@@ -190,6 +193,10 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
+    lines.append(
+        "static __device__ __forceinline__ int first_unit(int cta, int units) "
+        "{ return units < CTAS ? max(cta - (CTAS - units), 0) : (int)((long long)cta * units / CTAS); }"
+    )
     lines += [_struct(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 
@@ -228,8 +235,8 @@ def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
     return (
         f"struct {m.name.capitalize()} {{\n  static constexpr int {constants};\n"
         f"  static constexpr long long OFFSET = {m.offset}ll, COPY_BYTES = {m.copy_bytes}ll;\n"
-        "  static __device__ __forceinline__ int first(int cta, int rows) "
-        f"{{ return (int)((long long)cta * ({units}) / CTAS); }}\n"
+        f"  static __device__ __forceinline__ int units(int rows) {{ return {units}; }}\n"
+        "  static __device__ __forceinline__ int first(int cta, int rows) { return first_unit(cta, units(rows)); }\n"
         "  static __device__ __forceinline__ int slice(int split, int warp) "
         "{ return (split * KW + warp) * BLOCKS / (SPLIT * KW); }\n};"
     )

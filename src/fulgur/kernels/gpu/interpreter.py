@@ -147,14 +147,18 @@ class Interpreter:
         return joined.reshape(c.n_heads, c.head_dim)
 
     def _o(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"x": self._passed(self._residual(phase, b) + self._product(phase, b["attended"])[0])}
+        return {"y": self._passed(self._residual(phase, b) + self._product(phase, b["attended"])[0])}
 
     def _router(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"router": self._product(phase, self._norm(b["x"], phase.layer, self.config.d_model))}
+        return {"router": self._product(phase, self._residual(phase, b))}
+
+    def _fold(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
+        return {"folded": self._product(phase, b["attended"])}
 
     def _routes(self, b: dict[str, Any]) -> tuple[npt.NDArray[np.int64], Float]:
         c = self.config
-        logits = b["router"].sum(axis=0, dtype=np.float32)
+        logits = b["router"].sum(axis=0, dtype=np.float32) + b["folded"].sum(axis=0, dtype=np.float32)
+        logits = logits / np.sqrt(np.mean(b["y"] ** 2, axis=1, keepdims=True) + np.float32(c.norm_eps))
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : c.experts_per_token]
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
         share = np.take_along_axis(weight, chosen, axis=1)
@@ -162,7 +166,7 @@ class Interpreter:
 
     def _gate_up(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c = self.config
-        x = self._norm(b["x"], phase.layer, c.d_model)
+        x = self._norm(b["y"], phase.layer, c.d_model)
         if not self.plan.moe:
             return {"h": self._round(_swiglu(self._product(phase, x)[0])[:, : c.d_ffn])}
         chosen, share = self._routes(b)
@@ -178,10 +182,10 @@ class Interpreter:
 
     def _down(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         if not self.plan.moe:
-            return {"x": self._passed(b["x"] + self._product(phase, b["h"])[0])}
+            return {"x": self._passed(b["y"] + self._product(phase, b["h"])[0])}
         chosen, _ = self._routes(b)
         rows = [self._product(phase, b["h"][r : r + 1], [int(e) for e in chosen[r]])[0, 0] for r in range(len(chosen))]
-        return {"x": self._passed(b["x"] + np.stack(rows))}
+        return {"x": self._passed(b["y"] + np.stack(rows))}
 
     def _head(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         logits = self._product(phase, self._norm(b["x"], self.config.n_layers, 0))[0]

@@ -1,7 +1,8 @@
 """One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
 
 Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
-A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C), KW
+A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C) (with fewer
+units than CTAs the last ones take one each: the first attend), KW
 warps share a unit by cutting its blocks of 128 columns into slices, and 8 // KW units are worked on at a time. Slices
 are added in ascending order, so a result never depends on how many rows run together.
 """
@@ -72,6 +73,8 @@ class Matrix:
 
     def range(self, cta: int, ctas: int, n: int) -> tuple[int, int]:
         total = self.units(n)
+        if total < ctas:
+            return max(cta - (ctas - total), 0), max(cta + 1 - (ctas - total), 0)
         return cta * total // ctas, (cta + 1) * total // ctas
 
     def runs(self, ctas: int, n: int) -> int:
@@ -131,7 +134,8 @@ class Plan:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        layers = [m.bytes_per_row for name, m in self.matrices.items() if name != "head"]
+        """Of the model's own: what is read beside them (`fold`) counts as time, not as work."""
+        layers = [m.bytes_per_row for name, m in self.matrices.items() if name not in ("fold", "head")]
         return self.config.n_layers * sum(layers) + self.matrices["head"].bytes_per_row
 
     def address(self, matrix: Matrix, layer: int, copy: int, tile: int, block: int) -> int:
@@ -139,20 +143,22 @@ class Plan:
         return base + copy * matrix.copy_bytes + (tile * matrix.copy_blocks + block) * matrix.format.block_bytes
 
     def phases(self) -> Iterator[Phase]:
-        """The step in order. `x` is the residual; in front of layer 0 it is the token's embedding."""
+        """The step in order. `x` is the residual between layers (in front of layer 0 the token's embedding), `y` that
+        between attention and feed-forward."""
         m = self.matrices
         for i in range(self.config.n_layers):
             x, kv = "x" if i else "token", f"kv.{i}"
             yield _phase("qkv", i, m["qkv"], {x}, {"qkv"})
-            yield _phase("attention", i, None, {"qkv", kv}, {kv, "attended"})
-            yield _phase("o", i, m["o"], {"attended", x}, {"x"})
             if self.moe:
-                yield _phase("router", i, m["router"], {"x"}, {"router"})
-                yield _phase("gate_up", i, m["gate_up"], {"x", "router"}, {"h"})
-                yield _phase("down", i, m["down"], {"h", "x", "router"}, {"x"})
-            else:
-                yield _phase("gate_up", i, m["gate_up"], {"x"}, {"h"})
-                yield _phase("down", i, m["down"], {"h", "x"}, {"x"})
+                yield _phase("router", i, m["router"], {x}, {"router"})
+            yield _phase("attention", i, None, {"qkv", kv}, {kv, "attended"})
+            yield _phase("o", i, m["o"], {"attended", x}, {"y"})
+            routed = set()
+            if self.moe:
+                yield _phase("fold", i, m["fold"], {"attended"}, {"folded"})
+                routed = {"router", "folded"}
+            yield _phase("gate_up", i, m["gate_up"], {"y", *routed}, {"h"})
+            yield _phase("down", i, m["down"], {"h", "y", *routed}, {"x"})
         yield _phase("head", 0, m["head"], {"x"}, {"candidates", "logits"})
         yield _phase("finish", 0, None, {"candidates"}, {"token"})
 
@@ -164,7 +170,13 @@ def _phase(name: str, layer: int, matrix: Matrix | None, reads: set[str], writes
 def make_plan(
     config: ModelConfig, *, weights: str = "bf16", head: str | None = None, ctas: int = 132, rows: int = MAX_ROWS
 ) -> Plan:
-    """Cut a model for a GPU of `ctas` multiprocessors. The router stays in bf16: it decides where the rest goes."""
+    """Cut a model for a GPU of `ctas` multiprocessors.
+
+    The router R multiplies the normed x + O a (the residual before attention, the output projection of the heads): R W x + (R W O) a, W
+    the norm's weight, times the inverse of the root mean square, which changes no order. So `router` = R W is multiplied
+    while attention runs, `fold` = R W O beside O, and the experts are known as soon as the residual is. Both stay in
+    bf16: they decide where the rest goes.
+    """
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
     if config.n_heads // config.n_kv_heads > 16:
@@ -198,11 +210,13 @@ def make_plan(
         )
         offset += -(-best.nbytes // ALIGN) * ALIGN
 
+    e, k = config.n_experts, config.experts_per_token
     add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1, 2))
+    if moe:
+        add("router", e, d, format_named("bf16"), (1, 2, 4))
     add("o", d, config.q_rows, usual, (1,))
     if moe:
-        e, k = config.n_experts, config.experts_per_token
-        add("router", e, d, format_named("bf16"), (1, 2, 4))
+        add("fold", e, config.q_rows, format_named("bf16"), (1, 2, 4))
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
         add("down", d, config.d_expert, usual, (1,), e, k, True)
     else:

@@ -40,7 +40,7 @@ class Prefill:
         for i in range(c.n_layers):
             x = x + self._attention(i, self._norm(x, i, 0), position, cos, sin, table)
             normed = self._norm(x, i, c.d_model)
-            x = x + (self._experts(i, normed) if self.plan.moe else self._dense(i, normed))
+            x = x + (self._experts(i, x, normed) if self.plan.moe else self._dense(i, normed))
         return x
 
     def _vector(self, layer: int, at: int, size: int) -> torch.Tensor:
@@ -106,11 +106,12 @@ class Prefill:
         both = (x @ self._matrix("gate_up", i)[0].T).float()
         return (_swiglu(both, self.config.d_ffn) @ self._matrix("down", i)[0].T).float()[:, : self.config.d_model]
 
-    def _experts(self, i: int, x: torch.Tensor) -> torch.Tensor:
+    def _experts(self, i: int, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         import torch
 
         c = self.config
-        logits = (x @ self._matrix("router", i)[0].T).float()[:, : c.n_experts]
+        plain = _rms(residual, torch.ones((), device=x.device), c.norm_eps).bfloat16()  # the router holds the weight
+        logits = (plain @ self._matrix("router", i)[0].T).float()[:, : c.n_experts]
         share, chosen = logits.softmax(dim=1).topk(c.experts_per_token, dim=1)
         if c.norm_topk:
             share = share / share.sum(dim=1, keepdim=True)

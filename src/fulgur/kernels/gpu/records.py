@@ -72,7 +72,7 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
         "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows) // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
-        "router": WORD * m["router"].split * rows * c.n_experts if plan.moe else 16,
+        "router": WORD * (m["router"].split + m["fold"].split) * rows * c.n_experts if plan.moe else 16,
         "h": WORD * rows * m["down"].blocks * BLOCK // 2,
         "best": 8 * plan.ctas * rows,
         "counters": 256,

@@ -17,7 +17,7 @@ import numpy as np
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import Format
 from fulgur.kernels.gpu.header import norm_stride
-from fulgur.kernels.gpu.pack import interleave, pack, quantise
+from fulgur.kernels.gpu.pack import interleave, pack, quantise, unpack
 from fulgur.kernels.gpu.plan import Matrix, Plan
 from fulgur.model.tensors import EMBED, FINAL_NORM, HEAD
 
@@ -80,7 +80,9 @@ def _assemble(plan: Plan, get: Get, out: GpuWeights) -> GpuWeights:
         _put(out, "qkv", i, 0, [get(f"{attention}{s}_proj.weight") for s in "qkv"])
         _put(out, "o", i, 0, [get(attention + "o_proj.weight")])
         if plan.moe:
-            _put(out, "router", i, 0, [get(layer + "mlp.gate.weight")])
+            norm = get(layer + "post_attention_layernorm.weight")[0]
+            _put(out, "router", i, 0, [(get(layer + "mlp.gate.weight")[0].float() * norm.float(), None)])
+            _put_fold(out, i)
         for e in range(c.n_experts or 1):
             mlp = f"{layer}mlp.experts.{e}." if plan.moe else layer + "mlp."
             _put(out, "gate_up", i, e, [get(mlp + "gate_proj.weight"), get(mlp + "up_proj.weight")], paired=True)
@@ -127,6 +129,17 @@ def _put(
     packed = pack(values, matrix.format, scale)
     start = out.plan.address(matrix, layer, copy, 0, 0)
     out.arena[start : start + matrix.copy_bytes] = packed
+
+
+def _put_fold(out: GpuWeights, layer: int) -> None:
+    """The router times the output projection, both as they are used."""
+
+    def used(name: str) -> torch.Tensor:
+        matrix = out.plan.matrices[name]
+        start = out.plan.address(matrix, layer, 0, 0, 0)
+        return unpack(out.arena[start : start + matrix.copy_bytes], matrix.format, matrix.rows, matrix.cols)
+
+    _put(out, "fold", layer, 0, [(used("router") @ used("o"), None)])
 
 
 def _stack(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -226,6 +239,8 @@ def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
                 )
                 scale = np.full(fmt.record // 2, spread / 4.2, np.float16)  # a sign and 0..7 have deviation 4.2
             piece[:, shape[1] :] = torch.from_numpy(scale.view(np.uint8).copy()).to(device)
+    for layer in range(plan.config.n_layers if plan.moe else 0):
+        _put_fold(out, layer)
     out.norms.fill_(1)
     for i in range(plan.config.n_layers if plan.config.qkv_bias else 0):
         at = i * norm_stride(plan) + 2 * plan.config.d_model + 2 * plan.config.head_dim
