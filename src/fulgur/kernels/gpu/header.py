@@ -23,8 +23,8 @@ CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a row's activations lie (operand.cuh): scales of blocks at 0, fp8 terms for `wgmma`, bf16. The last two share
-    their place, but for the attended heads, which are needed as both."""
+    """Where a row's activations lie (operand.cuh): scales of blocks at 0, fp8 terms for `wgmma`, bf16. The last two
+    share their place, but for the attended heads, which are needed as both."""
 
     wgmma: bool
     terms_at: int

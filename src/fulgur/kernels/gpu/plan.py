@@ -1,10 +1,10 @@
 """One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
 
 Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
-A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C) (with fewer
-units than CTAs the last ones take one each: the first attend), KW
-warps share a unit by cutting its blocks of 128 columns into slices, and 8 // KW units are worked on at a time. Slices
-are added in ascending order, so a result never depends on how many rows run together.
+A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C), or
+with fewer units than CTAs the last CTAs take one each, since the first attend. KW warps share a unit by cutting its
+blocks of 128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a
+result never depends on how many rows run together.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ def make_plan(
 ) -> Plan:
     """Cut a model for a GPU of `ctas` multiprocessors.
 
-    The router R multiplies the normed x + O a (the residual before attention, the output projection of the heads): R W x + (R W O) a, W
-    the norm's weight, times the inverse of the root mean square, which changes no order. So `router` = R W is multiplied
-    while attention runs, `fold` = R W O beside O, and the experts are known as soon as the residual is. Both stay in
-    bf16: they decide where the rest goes.
+    The router R multiplies the norm of x + O a, the residual before attention and the projected heads. That is
+    R W x + (R W O) a, W the norm's weight, divided by a root mean square, which changes no order of experts. So
+    `router` = R W is multiplied while attention runs, `fold` = R W O beside O, and the experts are known as soon as the
+    residual is. Both stay in bf16: they decide where the rest goes.
     """
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
