@@ -105,11 +105,10 @@ def check_parity(family: str, weights: str, driver: str, device: Any, length: in
         error, divergence = difference(got[rows], expected[rows])
     finally:
         runtime.close()
-    close = f", {int((~rows).sum())} of {length} tokens too close to call" if runtime.config.n_experts else ""
+    close = f", {int((clear <= CLOSE).sum())} of {length} tokens too close to call" if runtime.config.n_experts else ""
+    close += f", {int(apart.sum())} with another expert" if apart.any() else ""
     if not (error < ERROR and divergence < KL and rows.mean() > 0.75 and apart.mean() <= 0.03):
-        raise FulgurError(
-            f"relative error {error:.2e} (< {ERROR}), KL {divergence:.2e} (< {KL}), {int(apart.sum())} apart{close}"
-        )
+        raise FulgurError(f"relative error {error:.2e} (< {ERROR}), KL {divergence:.2e} (< {KL}){close}")
     return f"error {error:.1e}, KL {divergence:.1e}{close}"
 
 
