@@ -48,7 +48,9 @@ class Comparison:
         kv = 2 * 2 * self.config.n_layers * self.config.kv_rows * CONTEXT
         self.bytes_per_token = weights.bytes_per_token + kv
         self.large = self.bytes_per_token > LARGE
-        self.products_per_token = sum(m.rows * m.cols for m in weights.matrices.values())
+        # With the weights, of bytes; with keys and values, of bf16, which no CPU multiplies more than half as fast.
+        attention = 2 * self.config.n_layers * self.config.n_heads * self.config.head_dim * CONTEXT
+        self.products_per_token = sum(m.rows * m.cols for m in weights.matrices.values()) + 2 * attention
 
     def __enter__(self) -> Comparison:
         options = {"folder": str(self.folder), "context": _ROOM}
@@ -140,8 +142,8 @@ class Comparison:
         return median(a / b for a, b in zip(self.samples[name], self.samples[other], strict=False))
 
     def least(self, width: int) -> float:
-        """What a step of `width` tokens costs at least in times of one: as much as one, and its products with the weights
-        at the rate at which this CPU multiplies bytes in registers. Attention comes on top."""
+        """What a step of `width` tokens costs at least in times of one: as much as one, and its products at the rate at
+        which this CPU multiplies bytes in registers."""
         products = width * self.products_per_token
         pairs = zip(self.samples["product"], self.samples["verify1"], strict=True)
         return max(1.0, median(products * product / one for product, one in pairs))

@@ -5,7 +5,7 @@ rounds, ratios are medians of the ratios within a round. What a decode step read
 of its context; the share of the bandwidth is that, times tokens a second, over the read bandwidth measured at the same
 footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An
 edit's speed is held against single steps right before it. Beside the cost of verifying several tokens stands the least
-it can be on this CPU: their products with the weights at the rate at which it multiplies bytes in registers.
+it can be on this CPU: their products at the rate at which it multiplies bytes in registers.
 """
 
 from __future__ import annotations
