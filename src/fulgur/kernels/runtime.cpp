@@ -198,7 +198,8 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   team_.barrier(thread);
   // Few rows: split the query heads of a KV head too, so that every thread has something to do.
   constexpr int kTogether = 4;
-  const int parts = std::clamp(threads * kTogether / std::max(1, in.rows * d.kv_heads), 1, per);
+  const int units = (in.rows + kTogether - 1) / kTogether * d.kv_heads;
+  const int parts = std::clamp(threads / units, 1, per);
   for (int row = 0, rows, unit = 0; row < in.rows; row += rows) {
     rows = together(row, kTogether);
     for (int u = 0; u < d.kv_heads * parts; u++, unit++) {
