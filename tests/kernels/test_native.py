@@ -59,8 +59,9 @@ def test_agrees_with_the_reference_and_with_itself(family: str, isa: str) -> Non
         whole = wide if whole is None else whole
         assert np.array_equal(whole, wide), "the bits depend on the number of threads"
         runtime.close()
-    # Rounding queries and probabilities to bf16 moves some int8 activations by one step.
-    bound = 0.04 if "bf16" in isa or "amx" in isa else 2e-3
+    # A norm's factor that comes after the rounding to int8 moves a few activations by one step; rounding queries and
+    # probabilities to bf16 moves more.
+    bound = 0.04 if "bf16" in isa or "amx" in isa else 0.01
     assert whole is not None
     assert np.linalg.norm(whole - expected) <= bound * np.linalg.norm(expected)
 

@@ -79,7 +79,7 @@ static bool amx_agrees() {
       correction[m] -= 128 * (q[m * kCols + k] = static_cast<int8_t>(m * 31 + k * 7 - 100));
   }
   const Matrix w{weights, 8, kCols, kTiles * kTileRows, kCols, kTiles};
-  const Acts acts{q, scale, correction, kCols, 1};
+  const Acts acts{q, scale, correction, nullptr, kCols, kRows};
   isa_amx::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, one, kTiles * kTileRows);
   isa_avx512bf16::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, two, kTiles * kTileRows);
   if (std::memcmp(one, two, sizeof one)) return false;

@@ -47,8 +47,10 @@ struct Matrix {
 // Activations of a step, quantised to int8 per group of the matrix they will meet.
 struct Acts {
   int8_t* q = nullptr;            // [row][stride]
-  float* scale = nullptr;         // [row][group_stride]
-  int32_t* correction = nullptr;  // [row][group_stride]: -(weight offset) * sum of q over the group
+  float* scale = nullptr;         // [group][group_stride]: the rows of a group, so that cores that write different
+                                  // groups write different lines
+  int32_t* correction = nullptr;  // the same: -(weight offset) * sum of q over the group
+  float* square = nullptr;        // the same: sum of squares before a norm's weight
   size_t stride = 0;
   size_t group_stride = 0;
 };

@@ -12,8 +12,8 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
                                                 F16* out) {
   constexpr int most = tiles_at_once(BITS, M), T = most < A ? most : A;
   const int8_t* q = acts.q + row * acts.stride;
-  const float* act_scale = acts.scale + row * acts.group_stride;
-  const int32_t* correction = acts.correction + row * acts.group_stride;
+  const float* act_scale = acts.scale + row;
+  const int32_t* correction = acts.correction + row;
   const uint8_t *w = block.weights, *scales = block.scales;
   constexpr bool kRegisters = T == A && M * A <= 12;  // few sums stay in registers, many in memory
   F16 local[kRegisters ? A * M : 1];
@@ -27,7 +27,7 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-        for (int t = 0; t < T; t++) dot[m][t] = seti(correction[m * acts.group_stride + g]);
+        for (int t = 0; t < T; t++) dot[m][t] = seti(correction[m]);
       dot_group<BITS, M, T>(w + first * kLine, A * kLine, block.step, group, q, acts.stride, dot);
 #pragma GCC unroll 4
       for (int t = 0; t < T; t++) {
@@ -35,13 +35,15 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
 #pragma GCC unroll 16
         for (int m = 0; m < M; m++) {
           F16& s = sum[(first + t) * M + m];
-          s = dequantise(dot[m][t], scale, act_scale[m * acts.group_stride + g], s);
+          s = dequantise(dot[m][t], scale, act_scale[m], s);
         }
       }
     }
     w += block.step;
     scales += block.step;
     q += group;
+    act_scale += acts.group_stride;
+    correction += acts.group_stride;
   }
   if constexpr (kRegisters)
     for (int i = 0; i < A * M; i++) out[i] = sum[i];

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -261,9 +262,12 @@ void op_norm_quantise(const std::string& isa, const Floats& x, const std::option
                       const nb::ndarray<float, nb::c_contig>& scale,
                       const nb::ndarray<int32_t, nb::c_contig>& correction) {
   const int n = static_cast<int>(x.size());
-  const Acts acts{q.data(), scale.data(), correction.data(), static_cast<size_t>(n), static_cast<size_t>(n / group)};
-  find_ops(isa)->norm_quantise(x.data(), weight ? weight->data() : nullptr, eps, Matrix{nullptr, bits, group, 16, n},
-                               acts, 0);
+  std::vector<float> squares(n / group);
+  const Acts acts{q.data(), scale.data(), correction.data(), squares.data(), static_cast<size_t>(n), 1};
+  const Matrix w{nullptr, bits, group, 16, n};
+  find_ops(isa)->quantise(x.data(), weight ? weight->data() : nullptr, w, acts, 0, 0, n);
+  if (weight)
+    for (float factor = norm_factor(acts, 0, w, eps); float& s : std::span(scale.data(), squares.size())) s *= factor;
 }
 
 // Packed weights laid out as the kernels of one instruction set read them.
@@ -291,7 +295,14 @@ void op_linear(const ArrangedMatrix& weights, const std::string& kind,
   const Ops* ops = weights.ops;
   const Matrix& w = weights.matrix;
   const int m = static_cast<int>(q.shape(0));
-  const Acts acts{q.data(), scale.data(), correction.data(), q.shape(1), scale.shape(1)};
+  // The kernels want the rows of a group side by side.
+  std::vector<float> scales(scale.size());
+  std::vector<int32_t> corrections(scale.size());
+  for (size_t i = 0, groups = scale.shape(1); i < scale.size(); i++) {
+    const size_t at = i % groups * m + i / groups;
+    scales[at] = scale.data()[i], corrections[at] = correction.data()[i];
+  }
+  const Acts acts{q.data(), scales.data(), corrections.data(), nullptr, q.shape(1), static_cast<size_t>(m)};
   std::vector<uint8_t> scratch(scratch_bytes(*ops, w.cols) + 64);
   uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
   const size_t ld = out.shape(1);

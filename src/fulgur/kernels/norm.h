@@ -17,7 +17,7 @@ static inline F16 exp2(F16 x) {  // 2^x, relative error about 2e-7; below 2^-126
   return p * pow2(n);
 }
 
-static inline F16 norm_factor(const float* x, float eps, int n) {
+static inline F16 head_norm(const float* x, float eps, int n) {
   F16 squares = set(0.f);
   for (int i = 0; i < n; i += 16) {
     const F16 v = load(x + i);
@@ -26,27 +26,29 @@ static inline F16 norm_factor(const float* x, float eps, int n) {
   return set(1.f / __builtin_sqrtf(hsum(squares) / static_cast<float>(n) + eps));
 }
 
-static void norm_quantise(const float* x, const float* weight, float eps, const Matrix& w, const Acts& acts, int row) {
-  const int n = w.cols, group = w.group;
-  const F16 factor = weight ? norm_factor(x, eps, n) : set(1.f);
+static void quantise(const float* x, const float* weight, const Matrix& w, const Acts& acts, int row, int begin,
+                     int end) {
   int8_t* q = acts.q + row * acts.stride;
-  float* scale = acts.scale + row * acts.group_stride;
-  int32_t* correction = acts.correction + row * acts.group_stride;
-  const auto value = [&](int i) { return weight ? load(x + i) * factor * load(weight + i) : load(x + i); };
-  for (int g = 0; g * group < n; g++) {
-    const int begin = g * group, end = begin + group;
-    F16 top = set(0.f);
-    for (int i = begin; i < end; i += 16) top = max(top, abs(value(i)));
+  const auto value = [&](int i) { return weight ? load(x + i) * load(weight + i) : load(x + i); };
+  for (int first = begin; first < end; first += w.group) {
+    const size_t at = first / w.group * acts.group_stride + row;
+    const int last = first + w.group;
+    F16 top = set(0.f), squares = set(0.f);
+    for (int i = first; i < last; i += 16) {
+      top = max(top, abs(value(i)));
+      if (weight) squares = fma(load(x + i), load(x + i), squares);
+    }
     const float largest = hmax(top);
     const F16 inverse = set(largest > 0.f ? 127.f / largest : 0.f);
     I16 total = seti(0);
-    for (int i = begin; i < end; i += 16) {
+    for (int i = first; i < last; i += 16) {
       const I16 v = to_int(value(i) * inverse);
       total = addi(total, v);
       store_i8(q + i, v);
     }
-    scale[g] = largest / 127.f;
-    correction[g] = -w.offset() * hsumi(total);
+    acts.scale[at] = largest / 127.f;
+    acts.correction[at] = -w.offset() * hsumi(total);
+    if (weight) acts.square[at] = hsum(squares);
   }
 }
 
@@ -58,7 +60,7 @@ static void norm_rope(float* head, const float* weight, float eps, const float* 
                       float scale) {
   const int half = head_dim / 2;
   const F16 s = set(scale);
-  const F16 factor = weight ? norm_factor(head, eps, head_dim) : set(1.f);
+  const F16 factor = weight ? head_norm(head, eps, head_dim) : set(1.f);
   if (half % 16) {  // very small heads
     float f[16];
     store(f, factor);

@@ -43,8 +43,9 @@ struct Ops {
   const char* name;
   int abreast4, abreast8;  // tiles that lie side by side in memory (layout.h), by the bits of a weight; for int4 also 2
 
-  // rmsnorm(x) * weight, quantised into row `row` of `acts` for a product with `w`. weight null: no norm.
-  void (*norm_quantise)(const float* x, const float* weight, float eps, const Matrix& w, const Acts& acts, int row);
+  // Columns [begin, end) of x, which are whole groups, quantised into row `row` of `acts` for a product with `w`. With
+  // the weight of a norm: x * weight, and the squares of x, from which norm_factor follows when all columns are there.
+  void (*quantise)(const float* x, const float* weight, const Matrix& w, const Acts& acts, int row, int begin, int end);
 
   // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds a block of tiles as bytes.
   void (*linear)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, const float* bias,
@@ -78,6 +79,13 @@ struct Ops {
   // Multiplies and adds bytes in registers as fast as the CPU can; returns how many, for what no kernel can beat.
   uint64_t (*multiply)(int rounds);
 };
+
+// What rmsnorm multiplies the quantised row's scales with.
+inline float norm_factor(const Acts& acts, int row, const Matrix& w, float eps) {
+  float total = 0;
+  for (int g = 0; g < w.groups(); g++) total += acts.square[g * acts.group_stride + row];
+  return 1.f / __builtin_sqrtf(total / static_cast<float>(w.cols) + eps);
+}
 
 // Floats from one row of attention scores to the next; off the power of two, so that rows do not share cache sets.
 inline size_t attention_ld(int length) {

@@ -1,11 +1,13 @@
 // A step, phase by phase. Every phase splits its output rows among the threads, so no partial sums are exchanged and
 // the weights of a thread are one contiguous stream:
 //
-//   norm + quantise -> qkv, rotate, store KV, attend | quantise -> o, residual |
-//   norm + quantise -> gate/up, silu | quantise -> down, residual |          ("|" is a barrier)
-//   norm + quantise -> head, argmax
+//   qkv, rotate, store KV, attend | o, residual | gate/up, silu | down, residual | ... head, argmax   ("|" is a
+//   barrier)
 //
-// Narrow steps quantise redundantly in every thread, which costs less than one more barrier; wide ones share it out.
+// Before each product its input is normed and quantised. In narrow steps every thread does that for itself after the
+// barrier, which costs least there. In wide ones a thread quantises the columns it has written, before the barrier:
+// between cores travel bytes instead of floats. And it keeps those columns in memory of its own, not side by side with
+// another's in one row: CPUs fetch a few lines beyond what is read, and would fetch what the other core is writing.
 #include "runtime.h"
 
 #include <sys/mman.h>
@@ -52,11 +54,13 @@ size_t widest(const Dims& d) { return std::max({d.d_model, d.heads * d.head_dim,
 
 Acts take_acts(Carver& c, const Dims& d, int rows) {
   Acts a;
+  const size_t groups = widest(d) / 32;
   a.stride = widest(d) + 64;  // off the power of two, so that rows do not share cache sets
-  a.group_stride = widest(d) / 32 + 16;
+  a.group_stride = rows;
   a.q = c.take<int8_t>(a.stride * rows);
-  a.scale = c.take<float>(a.group_stride * rows);
-  a.correction = c.take<int32_t>(a.group_stride * rows);
+  a.scale = c.take<float>(groups * rows);
+  a.correction = c.take<int32_t>(groups * rows);
+  a.square = c.take<float>(groups * rows);
   return a;
 }
 
@@ -74,6 +78,7 @@ Runtime::Runtime(Model model, int kv_blocks, int threads, const Ops* ops)
   cache_.data = reinterpret_cast<uint32_t*>(kv_.data());
   work_ = std::make_unique<Arena>(carve(nullptr));
   carve(work_->data());
+  whole_ = whole_groups();
 }
 
 // Hands out the buffers of a step from `base`; returns the bytes they take, so that a first pass can measure.
@@ -81,19 +86,27 @@ size_t Runtime::carve(uint8_t* base) {
   const Dims& d = model_.dims;
   const size_t rows = d.max_rows;
   Carver c{reinterpret_cast<uintptr_t>(base)};
-  const auto padded = [](size_t width) { return width + kTileRows; };  // rows do not share cache sets
-  x_ld_ = padded(d.d_model);
-  qkv_ld_ = padded(static_cast<size_t>(d.heads + 2 * d.kv_heads) * d.head_dim);
-  attn_ld_ = padded(static_cast<size_t>(d.heads) * d.head_dim);
-  hidden_ld_ = padded(d.d_ffn);
-  x_ = c.take<float>(rows * x_ld_);
-  wanted_x_ = c.take<float>(rows * x_ld_);
-  qkv_ = c.take<float>(rows * qkv_ld_);
-  attn_ = c.take<float>(rows * attn_ld_);
-  hidden_ = c.take<float>(rows * hidden_ld_);
+  const auto take = [&](size_t width, auto&& mine) {
+    int most = 0;
+    for (int t = 0; t < team_.threads(); t++) most = std::max(most, mine(t).end - mine(t).begin);
+    const size_t part = most + kTileRows, ld = width + kTileRows;  // padded: rows do not share cache sets
+    return Buffer{c.take<float>(rows * std::max(ld, part * team_.threads())), ld, part};
+  };
+  const Layer& layer = model_.layers[0];
+  const auto x_columns = [&](int t) { return columns(layer.down, t); };
+  x_ = take(d.d_model, x_columns);
+  wanted_x_ = take(d.d_model, x_columns);
+  qkv_ = take((d.heads + 2 * d.kv_heads) * d.head_dim, [&](int t) {
+    const Range r = share(d.kv_heads, t);
+    return Range{0, (r.end - r.begin) * (d.heads / d.kv_heads + 2) * d.head_dim};
+  });
+  attn_ = take(d.heads * d.head_dim, [&](int t) { return head_columns(t); });
+  hidden_ = take(d.d_ffn, [&](int t) { return hidden_columns(layer, t); });
   acts_ = take_acts(c, d, d.max_rows);
+  other_acts_ = take_acts(c, d, d.max_rows);
   for (Worker& w : workers_) {
     w.acts = take_acts(c, d, kNarrow);
+    w.scales = c.take<float>(widest(d) / 32 * rows);
     w.best = c.take<Best>(rows);
     w.tile = c.take<uint8_t>(scratch_bytes(*ops_, static_cast<int>(widest(d))));
     w.attention = c.take<float>(attention_scratch(d.context));
@@ -114,45 +127,116 @@ Runtime::Range Runtime::tiles(const Matrix& w, int thread) const {
   return {std::min(r.begin * unit, count), std::min(r.end * unit, count)};
 }
 
-// Rows of x (as long as w has columns), normed where a weight is given, quantised for the product with w.
-const Acts& Runtime::quantise(const float* x, size_t ld, const float* weight, const Matrix& w, int rows, int thread) {
-  if (rows <= kNarrow) {
-    const Acts& acts = workers_[thread].acts;
-    for (int m = 0; m < rows; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, w, acts, m);
-    return acts;
+// The columns this thread writes of the result of a product, of SwiGLU, of the attention.
+Runtime::Range Runtime::columns(const Matrix& w, int thread) const {
+  const Range r = tiles(w, thread);
+  return {r.begin * kTileRows, std::min(r.end * kTileRows, w.rows)};
+}
+Runtime::Range Runtime::hidden_columns(const Layer& layer, int thread) const {
+  const Range r = columns(layer.gate_up, thread);
+  return {r.begin / 2, r.end / 2};
+}
+Runtime::Range Runtime::head_columns(int thread) const {
+  const Range r = share(model_.dims.kv_heads, thread);
+  const int width = model_.dims.heads / model_.dims.kv_heads * model_.dims.head_dim;
+  return {r.begin * width, r.end * width};
+}
+
+bool Runtime::whole_groups() const {
+  const auto divides = [](int group, Range r) { return r.begin % group == 0 && r.end % group == 0; };
+  bool whole = owns_heads();
+  for (int t = 0; t < team_.threads(); t++) {
+    const Range x = columns(model_.layers[0].down, t), hidden = hidden_columns(model_.layers[0], t);
+    whole = whole && divides(model_.head.group, x);
+    for (const Layer& l : model_.layers)
+      whole = whole && columns(l.o, t) == x && columns(l.down, t) == x && hidden_columns(l, t) == hidden &&
+              divides(l.qkv.group, x) && divides(l.gate_up.group, x) && divides(l.down.group, hidden) &&
+              divides(l.o.group, head_columns(t));
   }
-  const Range mine = share(rows, thread);
-  for (int m = mine.begin; m < mine.end; m++) ops_->norm_quantise(x + m * ld, weight, model_.dims.eps, w, acts_, m);
+  return whole;
+}
+
+// Where this thread finds its columns, the first of which is `first`.
+Runtime::Rows Runtime::view(const Buffer& buffer, int first, int thread) const {
+  if (!apart_) return {buffer.data, buffer.ld};
+  return {buffer.data + static_cast<size_t>(thread) * model_.dims.max_rows * buffer.part_ld - first, buffer.part_ld};
+}
+
+// The same activations with the scales of normed rows.
+Acts Runtime::normed(const Acts& acts, float* scales, const Matrix& w, int rows) const {
+  Acts result = acts;
+  result.scale = scales;
+  for (int m = 0; m < rows; m++) {
+    const float factor = norm_factor(acts, m, w, model_.dims.eps);
+    for (size_t g = 0, at = m; g < static_cast<size_t>(w.groups()); g++, at += acts.group_stride)
+      scales[at] = acts.scale[at] * factor;
+  }
+  return result;
+}
+
+// Rows of x, of which this thread has written the columns `mine`, become the input of the product with w.
+Acts Runtime::hand_over(Rows x, const float* weight, const Matrix& w, const Acts& acts, int rows, Range mine,
+                        int thread) {
+  Worker& me = workers_[thread];
+  if (!apart_) team_.barrier(thread);
+  if (!apart_ && rows <= kNarrow) {
+    for (int m = 0; m < rows; m++) ops_->quantise(x.data + m * x.ld, weight, w, me.acts, m, 0, w.cols);
+    return weight ? normed(me.acts, me.acts.scale, w, rows) : me.acts;
+  }
+  if (apart_) {
+    for (int m = 0; m < rows; m++) ops_->quantise(x.data + m * x.ld, weight, w, acts, m, mine.begin, mine.end);
+  } else {
+    const Range r = share(rows, thread);
+    for (int m = r.begin; m < r.end; m++) ops_->quantise(x.data + m * x.ld, weight, w, acts, m, 0, w.cols);
+  }
   team_.barrier(thread);
-  return acts_;
+  return weight ? normed(acts, me.scales, w, rows) : acts;
 }
 
 // Where the threads divide the KV heads evenly, each computes the query, key and value rows of its own heads and needs
 // no barrier before it attends.
 void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread) {
   const Dims& d = model_.dims;
-  const auto part = [&](int begin, int end) {
-    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, qkv_, qkv_ld_);
+  const auto part = [&](int begin, int end, int first) {
+    const Rows out = view(qkv_, first, thread);
+    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, out.data, out.ld);
   };
   if (!owns_heads()) {
     const Range r = tiles(layer.qkv, thread);
-    part(r.begin, r.end);
+    part(r.begin, r.end, 0);
     team_.barrier(thread);
     return;
   }
   const int per_head = d.head_dim / kTileRows, group = d.heads / d.kv_heads;
   const Range mine = share(d.kv_heads, thread);
-  part(mine.begin * group * per_head, mine.end * group * per_head);
-  for (int offset : {d.heads, d.heads + d.kv_heads})
-    part((offset + mine.begin) * per_head, (offset + mine.end) * per_head);
+  part(mine.begin * group * per_head, mine.end * group * per_head, query_first(thread));
+  part((d.heads + mine.begin) * per_head, (d.heads + mine.end) * per_head, key_first(thread));
+  part((d.heads + d.kv_heads + mine.begin) * per_head, (d.heads + d.kv_heads + mine.end) * per_head,
+       value_first(thread));
 }
 
-void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head) {
+// The column of a whole row that would lie at the start of this thread's memory: its queries lie there, then its keys,
+// then its values.
+int Runtime::query_first(int thread) const { return head_columns(thread).begin; }
+int Runtime::key_first(int thread) const {
+  const Range heads = head_columns(thread), mine = share(model_.dims.kv_heads, thread);
+  return (model_.dims.heads + mine.begin) * model_.dims.head_dim - (heads.end - heads.begin);
+}
+int Runtime::value_first(int thread) const {
+  const Range mine = share(model_.dims.kv_heads, thread);
+  return key_first(thread) + (model_.dims.kv_heads - (mine.end - mine.begin)) * model_.dims.head_dim;
+}
+
+void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head, int thread) {
   const Dims& d = model_.dims;
   const int position = in.positions[row], hd = d.head_dim, per = d.heads / d.kv_heads;
-  float* q = qkv_ + row * qkv_ld_;
-  float* k = q + (d.heads + kv_head) * hd;
-  const float* v = q + (d.heads + d.kv_heads + kv_head) * hd;
+  const auto at = [&](int first) {
+    const Rows rows = view(qkv_, first, thread);
+    return rows.data + row * rows.ld;
+  };
+  float* q = at(query_first(thread));
+  float* k = at(key_first(thread)) + (d.heads + kv_head) * hd;
+  const float* v = at(value_first(thread)) + (d.heads + d.kv_heads + kv_head) * hd;
   const float* cos = model_.cos + static_cast<size_t>(position) * (hd / 2);
   const float* sin = model_.sin + static_cast<size_t>(position) * (hd / 2);
   const float scale = 1.44269504f / std::sqrt(static_cast<float>(hd));  // softmax in base 2
@@ -163,10 +247,11 @@ void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row
   ops_->store_kv(cache_, table[position / kBlockTokens], index, kv_head, position % kBlockTokens, k, v);
 }
 
-void Runtime::attention(const StepInput& in, const Layer& layer, int index, int thread) {
+void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread) {
   const Dims& d = model_.dims;
   const int per = d.heads / d.kv_heads, threads = team_.size();
   const size_t hd = d.head_dim;
+  const Rows q = view(qkv_, query_first(thread), thread);
   // Rows of one sequence from `row` on, `most` of them at most, read its keys and values together.
   const auto together = [&](int row, int most) {
     int count = 1;
@@ -175,10 +260,10 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   };
   const auto attend = [&](int row, int rows, int kv_head, int first, int heads) {
     const size_t head = kv_head * per + first;
-    const Queries queries{qkv_ + row * qkv_ld_ + head * hd,
-                          qkv_ld_,
-                          attn_ + row * attn_ld_ + head * hd,
-                          attn_ld_,
+    const Queries queries{q.data + row * q.ld + head * hd,
+                          q.ld,
+                          out.data + row * out.ld + head * hd,
+                          out.ld,
                           rows,
                           heads,
                           in.positions[row] + 1};
@@ -188,13 +273,13 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   if (owns_heads()) {
     const Range mine = share(d.kv_heads, thread);
     for (int h = mine.begin; h < mine.end; h++) {
-      for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h);
+      for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h, thread);
       for (int row = 0, rows; row < in.rows; row += rows) attend(row, rows = together(row, in.rows), h, 0, per);
     }
     return;
   }
   const Range mine = share(in.rows * d.kv_heads, thread);
-  for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads);
+  for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads, thread);
   team_.barrier(thread);
   // Few rows: split the query heads of a KV head too, so that every thread has something to do.
   constexpr int kTogether = 4;
@@ -210,69 +295,85 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, int 
   }
 }
 
+void Runtime::embed(const StepInput& in, Rows x, Range mine, int thread) {
+  const Dims& d = model_.dims;
+  const Buffer& whole = apart_ ? wanted_x_ : x_;
+  const Range r = share(in.rows, thread);
+  for (int m = r.begin; m < r.end; m++) {
+    float* row = whole.data + m * whole.ld;
+    if (model_.embed)
+      ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, row);
+    else
+      ops_->embed(model_.head, in.tokens[m], row);
+  }
+  if (!apart_) return;
+  team_.barrier(thread);
+  for (int m = 0; m < in.rows; m++)
+    std::copy(whole.data + m * whole.ld + mine.begin, whole.data + m * whole.ld + mine.end,
+              x.data + m * x.ld + mine.begin);
+}
+
 void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   const Dims& d = model_.dims;
   int rows = in.rows;
   uint8_t* tile = workers_[thread].tile;
+  const Layer& first = model_.layers[0];
+  const Range heads = head_columns(thread), mine = columns(first.down, thread);
+  Rows x = view(x_, mine.begin, thread), attn = view(attn_, heads.begin, thread);
+  embed(in, x, mine, thread);
+  Acts acts = hand_over(x, first.attn_norm, first.qkv, acts_, rows, mine, thread);
 
-  const Range mine = share(rows, thread);
-  for (int m = mine.begin; m < mine.end; m++) {
-    float* x = x_ + m * x_ld_;
-    if (model_.embed)
-      ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, x);
-    else
-      ops_->embed(model_.head, in.tokens[m], x);
-  }
-  team_.barrier(thread);
-
-  float *x = x_, *attn = attn_;
   for (int l = 0; l < d.layers; l++) {
     const Layer& layer = model_.layers[l];
-    const Acts* acts = &quantise(x, x_ld_, layer.attn_norm, layer.qkv, rows, thread);
-    project(layer, *acts, rows, thread);
-    attention(in, layer, l, thread);
-    team_.barrier(thread);
-
+    project(layer, acts, rows, thread);
+    attention(in, layer, l, attn, thread);
     if (l == d.layers - 1 && in.wanted != rows) {
       // The keys and values of every row are stored; what is left is computed only for the rows whose logits count.
       rows = in.wanted;
       if (rows == 0) return;
-      x = gather(x_, x_ld_, wanted_x_, in, thread);
-      attn = gather(attn_, attn_ld_, qkv_, in, thread);
-      team_.barrier(thread);
+      if (!apart_) team_.barrier(thread);
+      x = gather(x, mine, view(wanted_x_, mine.begin, thread), in, thread);
+      attn = gather(attn, heads, view(qkv_, heads.begin, thread), in, thread);
     }
-    acts = &quantise(attn, attn_ld_, nullptr, layer.o, rows, thread);
+    acts = hand_over(attn, nullptr, layer.o, other_acts_, rows, heads, thread);
     Range r = tiles(layer.o, thread);
-    ops_->linear_add(layer.o, r.begin, r.end, *acts, rows, tile, x, x_ld_);
-    team_.barrier(thread);
+    ops_->linear_add(layer.o, r.begin, r.end, acts, rows, tile, x.data, x.ld);
 
-    acts = &quantise(x, x_ld_, layer.ffn_norm, layer.gate_up, rows, thread);
+    acts = hand_over(x, layer.ffn_norm, layer.gate_up, acts_, rows, mine, thread);
     r = tiles(layer.gate_up, thread);
-    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, *acts, rows, tile, hidden_, hidden_ld_);
-    team_.barrier(thread);
+    const Range hidden = hidden_columns(layer, thread);
+    const Rows out = view(hidden_, hidden.begin, thread);
+    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, acts, rows, tile, out.data, out.ld);
 
-    acts = &quantise(hidden_, hidden_ld_, nullptr, layer.down, rows, thread);
+    acts = hand_over(out, nullptr, layer.down, other_acts_, rows, hidden, thread);
     r = tiles(layer.down, thread);
-    ops_->linear_add(layer.down, r.begin, r.end, *acts, rows, tile, x, x_ld_);
-    team_.barrier(thread);
+    ops_->linear_add(layer.down, r.begin, r.end, acts, rows, tile, x.data, x.ld);
+
+    const bool last = l + 1 == d.layers;
+    const float* weight = last ? model_.final_norm : model_.layers[l + 1].attn_norm;
+    acts = hand_over(x, weight, last ? model_.head : model_.layers[l + 1].qkv, acts_, rows, mine, thread);
   }
 
-  const Acts& acts = quantise(x, x_ld_, model_.final_norm, model_.head, rows, thread);
   Best* best = workers_[thread].best;
   for (int i = 0; i < rows; i++) clear(best[i]);
   const Range r = tiles(model_.head, thread);
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
 }
 
-// Copies the wanted rows of `from` to the front of `to`, this thread's share of them.
-float* Runtime::gather(const float* from, size_t width, float* to, const StepInput& in, int thread) const {
-  const Range mine = share(in.wanted, thread);
-  for (int i = mine.begin; i < mine.end; i++) std::memcpy(to + i * width, from + in.wanted_rows[i] * width, width * 4);
+// Copies the wanted rows of `from` to the front of `to`: this thread's share of them, or its columns of all.
+Runtime::Rows Runtime::gather(Rows from, Range mine, Rows to, const StepInput& in, int thread) const {
+  const Range rows = apart_ ? Range{0, in.wanted} : share(in.wanted, thread);
+  const Range columns = apart_ ? mine : Range{0, static_cast<int>(std::min(from.ld, to.ld))};
+  for (int i = rows.begin; i < rows.end; i++) {
+    const float* source = from.data + in.wanted_rows[i] * from.ld;
+    std::copy(source + columns.begin, source + columns.end, to.data + i * to.ld + columns.begin);
+  }
   return to;
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {
   team_.set_alone(pace_.alone(team_.threads()));
+  apart_ = whole_ && team_.size() > 1 && in.rows > kNarrow;
   const auto start = Pace::Clock::now();
   team_.run([&](int thread) { body(in, logits, ld, thread); });
   if (in.rows == 1) pace_.observe(team_.size() == 1, Pace::Clock::now() - start);

@@ -82,26 +82,46 @@ class Runtime {
   size_t work_bytes() const { return work_->bytes(); }
 
  private:
-  struct Worker {  // what one thread writes alone
-    Acts acts;
+  struct Worker {   // what one thread writes alone
+    Acts acts;      // of narrow steps
+    float* scales;  // of normed activations of wide ones
     float* attention;
     uint8_t* tile;
     Best* best;
   };
   struct Range {
     int begin, end;
+    bool operator==(const Range&) const = default;
+  };
+  struct Rows {  // some columns of a buffer; they are counted as in a whole row
+    float* data;
+    size_t ld;
+  };
+  struct Buffer {
+    float* data;
+    size_t ld, part_ld;  // floats from row to row: whole rows, or the columns of one thread
   };
 
   size_t carve(uint8_t* base);
   Range share(int count, int thread) const;
   Range tiles(const Matrix& w, int thread) const;
-  const Acts& quantise(const float* x, size_t ld, const float* weight, const Matrix& w, int rows, int thread);
+  Range columns(const Matrix& w, int thread) const;
+  Range hidden_columns(const Layer& layer, int thread) const;
+  Range head_columns(int thread) const;
+  bool whole_groups() const;
+  int query_first(int thread) const;
+  int key_first(int thread) const;
+  int value_first(int thread) const;
+  Rows view(const Buffer& buffer, int first, int thread) const;
+  Acts hand_over(Rows x, const float* weight, const Matrix& w, const Acts& acts, int rows, Range mine, int thread);
+  Acts normed(const Acts& acts, float* scales, const Matrix& w, int rows) const;
+  void embed(const StepInput& in, Rows x, Range mine, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
-  void attention(const StepInput& in, const Layer& layer, int index, int thread);
-  float* gather(const float* from, size_t width, float* to, const StepInput& in, int thread) const;
-  void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head);
+  void attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread);
+  Rows gather(Rows from, Range mine, Rows to, const StepInput& in, int thread) const;
+  void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head, int thread);
 
   Model model_;
   const Ops* ops_;
@@ -110,9 +130,12 @@ class Runtime {
   KvCache cache_;
   Arena kv_;
   std::unique_ptr<Arena> work_;
-  Acts acts_;  // shared by all threads when a step is wide
-  float *x_, *qkv_, *attn_, *hidden_, *wanted_x_;
-  size_t x_ld_, qkv_ld_, attn_ld_, hidden_ld_;  // floats from row to row
+  // By turns: the input of qkv and gate/up, and that of o and down. While some threads still read one, others write the
+  // other.
+  Acts acts_, other_acts_;
+  Buffer x_, wanted_x_, qkv_, attn_, hidden_;
+  bool whole_ = false;  // each thread writes whole groups of columns, the same in every layer
+  bool apart_ = false;  // in this step every thread keeps the columns it writes to itself
   std::vector<Worker> workers_;
 };
 

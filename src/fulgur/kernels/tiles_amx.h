@@ -121,13 +121,13 @@ static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, 
     const int g = product / A, t = product % A;
     const F16 scale = scale_of(block.scales + t * kTileRows * 2 + g * block.step);
     const F16 weight = BITS == 8 ? scale : scale * set(1.f / 16);
-    const float* act = acts.scale + row * acts.group_stride + g;
-    const int32_t* correction = acts.correction + row * acts.group_stride + g;
+    const float* act = acts.scale + g * acts.group_stride + row;
+    const int32_t* correction = acts.correction + g * acts.group_stride + row;
     F16* sum = out + t * rows;
-    for (int m = 0; m < rows; m++, act += acts.group_stride, correction += acts.group_stride) {
+    for (int m = 0; m < rows; m++) {
       I16 dot = {_mm512_load_si512(dots[product % 8][m])};
-      if constexpr (BITS == 8) dot = addi(dot, seti(*correction));
-      sum[m] = dequantise(dot, weight, *act, sum[m]);
+      if constexpr (BITS == 8) dot = addi(dot, seti(correction[m]));
+      sum[m] = dequantise(dot, weight, act[m], sum[m]);
     }
   };
   const int8_t* q = acts.q + row * acts.stride;
