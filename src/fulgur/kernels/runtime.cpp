@@ -95,13 +95,12 @@ size_t Runtime::carve(uint8_t* base) {
   const Layer& layer = model_.layers[0];
   const auto x_columns = [&](int t) { return columns(layer.down, t); };
   x_ = take(d.d_model, x_columns);
-  wanted_x_ = take(d.d_model, x_columns);
   qkv_ = take((d.heads + 2 * d.kv_heads) * d.head_dim, [&](int t) {
     const Range r = share(d.kv_heads, t);
     return Range{0, (r.end - r.begin) * (d.heads / d.kv_heads + 2) * d.head_dim};
   });
   attn_ = take(d.heads * d.head_dim, [&](int t) { return head_columns(t); });
-  hidden_ = take(d.d_ffn, [&](int t) { return hidden_columns(layer, t); });
+  hidden_ = take(std::max(d.d_ffn, d.d_model), [&](int t) { return hidden_columns(layer, t); });
   acts_ = take_acts(c, d, d.max_rows);
   other_acts_ = take_acts(c, d, d.max_rows);
   for (Worker& w : workers_) {
@@ -297,7 +296,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows
 
 void Runtime::embed(const StepInput& in, Rows x, Range mine, int thread) {
   const Dims& d = model_.dims;
-  const Buffer& whole = apart_ ? wanted_x_ : x_;
+  const Buffer& whole = apart_ ? hidden_ : x_;
   const Range r = share(in.rows, thread);
   for (int m = r.begin; m < r.end; m++) {
     float* row = whole.data + m * whole.ld;
@@ -332,8 +331,8 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
       rows = in.wanted;
       if (rows == 0) return;
       if (!apart_) team_.barrier(thread);
-      x = gather(x, mine, view(wanted_x_, mine.begin, thread), in, thread);
-      attn = gather(attn, heads, view(qkv_, heads.begin, thread), in, thread);
+      gather(x, apart_ ? mine : share_columns(d.d_model, thread), in);
+      gather(attn, apart_ ? heads : share_columns(d.heads * d.head_dim, thread), in);
     }
     acts = hand_over(attn, nullptr, layer.o, other_acts_, rows, heads, thread);
     Range r = tiles(layer.o, thread);
@@ -360,15 +359,18 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
 }
 
-// Copies the wanted rows of `from` to the front of `to`: this thread's share of them, or its columns of all.
-Runtime::Rows Runtime::gather(Rows from, Range mine, Rows to, const StepInput& in, int thread) const {
-  const Range rows = apart_ ? Range{0, in.wanted} : share(in.wanted, thread);
-  const Range columns = apart_ ? mine : Range{0, static_cast<int>(std::min(from.ld, to.ld))};
-  for (int i = rows.begin; i < rows.end; i++) {
-    const float* source = from.data + in.wanted_rows[i] * from.ld;
-    std::copy(source + columns.begin, source + columns.end, to.data + i * to.ld + columns.begin);
+Runtime::Range Runtime::share_columns(int width, int thread) const {
+  const Range r = share(width / kTileRows, thread);
+  return {r.begin * kTileRows, r.end * kTileRows};
+}
+
+// Moves some columns of the wanted rows to the front. They ascend, so none is overwritten before its turn.
+void Runtime::gather(Rows x, Range columns, const StepInput& in) const {
+  for (int i = 0; i < in.wanted; i++) {
+    const float* from = x.data + in.wanted_rows[i] * x.ld;
+    float* to = x.data + i * x.ld;
+    if (from != to) std::copy(from + columns.begin, from + columns.end, to + columns.begin);
   }
-  return to;
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {

@@ -120,7 +120,8 @@ class Runtime {
   bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
   void attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread);
-  Rows gather(Rows from, Range mine, Rows to, const StepInput& in, int thread) const;
+  Range share_columns(int width, int thread) const;
+  void gather(Rows x, Range columns, const StepInput& in) const;
   void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head, int thread);
 
   Model model_;
@@ -133,7 +134,7 @@ class Runtime {
   // By turns: the input of qkv and gate/up, and that of o and down. While some threads still read one, others write the
   // other.
   Acts acts_, other_acts_;
-  Buffer x_, wanted_x_, qkv_, attn_, hidden_;
+  Buffer x_, qkv_, attn_, hidden_;
   bool whole_ = false;  // each thread writes whole groups of columns, the same in every layer
   bool apart_ = false;  // in this step every thread keeps the columns it writes to itself
   std::vector<Worker> workers_;
