@@ -196,4 +196,5 @@ def test_the_host_holds_no_second_copy(tmp_path: Path) -> None:
     grown, held = map(int, done.stdout.split())
     largest = 2 * max(tensor.numel() for tensor in tensors.values())
     assert held > 18 * largest  # so that a second copy would show
-    assert grown < held + 10 * largest, (grown, held, largest)
+    # A tensor passes through several forms, and the allocator keeps some of what was freed: 9 to 11 were seen.
+    assert grown < held + 14 * largest, (grown, held, largest)
