@@ -5,8 +5,7 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-constexpr int FEEDERS = 4;                // warps that bring the weights, behind those that compute
-constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;
+constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;      // that compute; with those behind them that bring the weights
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
@@ -66,7 +65,6 @@ struct Args {
 __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float exponential(float v) { return power2(v * 1.4426950408889634f); }
-__device__ __forceinline__ bf16 to_bf16(float v) { return (bf16)(pack_bf16(v, 0.f) & 0xffffu); }
 
 // Barriers are monotonic counters: an arrival is a release-add by one thread, a wait polls with acquire until the goal.
 // Nothing is reset inside a launch. A wait that never ends (a grid that is not resident at once) traps after seconds.
@@ -79,7 +77,7 @@ __device__ __forceinline__ void await(const u32* counter, u32 goal, State* state
     }
 }
 
-// The barrier of the threads that compute. With all threads of a CTA, the feeder too: __syncthreads.
+// The barrier of the threads that compute. With all threads of a CTA, the feeders too: __syncthreads.
 __device__ __forceinline__ void block_barrier() { barrier_of<THREADS>(1); }
 
 __device__ __forceinline__ float warp_sum(float v) {

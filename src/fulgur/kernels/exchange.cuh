@@ -39,11 +39,6 @@ __device__ __forceinline__ u64 receive_pair(const u64* from, u32 epoch, State* s
   for (u32 spins = 0; !is_pair_of(word, epoch); word = load_word(from)) count_spin(spins, state);
   return word;
 }
-__device__ __forceinline__ u32 receive(const u64* from, u32 epoch, State* state) {
-  u64 word = load_word(from);
-  for (u32 spins = 0; !is_of(word, epoch); word = load_word(from)) count_spin(spins, state);
-  return (u32)word;
-}
 // Two words here and two there.
 __device__ __forceinline__ uint4 receive2x2(const u64* here, const u64* there, u32 epoch, State* state) {
   u64 a[2], b[2];

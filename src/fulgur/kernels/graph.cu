@@ -10,7 +10,7 @@ __device__ __forceinline__ void finish(Shared& shared) {
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
 }
 
-// The feeder's warp, then the others: weights known in advance are on their way before the state is read. False when there
+// The feeders' warps, then the others: weights known in advance are on their way before the state is read. False when there
 // is nothing (more) to do for a thread.
 template <class M> __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
   char* rings = area_of(memory) + AREA_BYTES;

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   __syncthreads();
   if (shared.done) return;
   if (threadIdx.x >= THREADS) {
-    give_registers<56>();
+    give_registers<56>();      // of the 96 a thread is launched with: 128 threads give 40, 512 take 8
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, steps > 1);
     return;
   }

@@ -72,7 +72,6 @@ __device__ __forceinline__ u32 load_acquire_shared(u32 at) {
   asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
   return v;
 }
-__device__ __forceinline__ u32 shuffle(u32 v, int lane) { return __shfl_sync(~0u, v, lane); }
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever waits for
 // that phase's parity then sees the bytes.

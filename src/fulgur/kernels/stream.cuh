@@ -1,8 +1,8 @@
 // The stream of weights: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
 //
 // Which pieces a warp needs, in which order, is known before any activation is, and is the same in every layer: its slices of
-// the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; a warp of its own, the feeder
-// (feed.cuh), copies along these lists, up to SLOTS pieces ahead of the arithmetic, across units, phases, layers and steps.
+// the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; warps of their own, the feeders
+// (feed.cuh), copy along these lists, up to SLOTS pieces ahead of the arithmetic, across units, phases, layers and steps.
 // The memory system stays busy while values are waited for or normed.
 //
 // A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has a
@@ -33,7 +33,7 @@ __device__ __forceinline__ u32 bytes_at(char* memory, int warp) {
   return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + RINGS_BYTES + warp * SLOTS * SLOT_BYTES;
 }
 
-// A warp's end of its ring. The feeder may begin after the block barrier that follows `open_all` or `open_one`.
+// A warp's end of its ring. The feeders may begin after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
   u32 bytes, slots, ring;    // shared addresses
   int slot;                  // the next to be read

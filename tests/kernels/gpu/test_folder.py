@@ -189,12 +189,12 @@ def test_the_host_holds_no_second_copy(tmp_path: Path) -> None:
     }
     save_file(tensors, str(tmp_path / "model.safetensors"))
     (tmp_path / "config.json").write_text(json.dumps({**config.to_json(), "model_type": "llama"}))
+    returning = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back at once and is not counted
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, env={**os.environ}, check=False
+        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, env=returning, check=False
     )
     assert done.returncode == 0, done.stderr
     grown, held = map(int, done.stdout.split())
     largest = 2 * max(tensor.numel() for tensor in tensors.values())
     assert held > 18 * largest  # so that a second copy would show
-    # A tensor passes through several forms, and the allocator keeps some of what was freed: 9 to 11 were seen.
-    assert grown < held + 14 * largest, (grown, held, largest)
+    assert grown < held + 4 * largest, (grown, held, largest)

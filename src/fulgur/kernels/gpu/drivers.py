@@ -7,13 +7,13 @@ from typing import Any
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import architecture, build
 from fulgur.kernels.gpu.device import Gpu, Module
-from fulgur.kernels.gpu.formats import WARPS
+from fulgur.kernels.gpu.formats import FEEDERS, WARPS
 from fulgur.kernels.gpu.header import DRIVERS, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
 THREADS = 32 * WARPS
-FEEDER = 128  # threads of the warps that bring the weights
+FEEDER = 32 * FEEDERS
 
 
 class Driver:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fulgur.errors import FulgurError
 
 TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 16
+FEEDERS = 4  # warps that bring the weights to the 16 that compute
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.gpu.formats import FORMATS, TILE, WARPS
+from fulgur.kernels.gpu.formats import FEEDERS, FORMATS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
@@ -16,8 +16,6 @@ SHALLOW, DEEP = 32 << 10, 160 << 10
 # Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
 # be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
-
-
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 
@@ -84,7 +82,7 @@ def steps(m: Matrix) -> int:
 
 
 def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = False) -> Layout:
-    """The deepest ring that fits. Two CTAs of the graph driver share a multiprocessor, a persistent one is alone."""
+    """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
     record = _up(8 + 8 * WARPS + 4 * (5 * rows + 11) + 16 + 4 * rows * (c.n_experts + 1 + 2 * c.experts_per_token))
@@ -97,18 +95,16 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     area = _up(rows * activations.stride)
     if driver == "persistent":
         area = max(area, attention)
-    share = limit if driver == "persistent" else (limit + 1024) // 2 - 1024
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     rounds = slice_rounds(plan)
-    # Fewer than two slots hide nothing: rather smaller pieces, and rather one CTA than two with that.
-    whole = min(4, plan.matrices["qkv"].format.data)
-    for chunks, bound in ((whole, share), (2, share), (whole, limit), (2, limit)):
+    # Fewer than two slots hide nothing: rather smaller pieces.
+    for chunks in (min(4, plan.matrices["qkv"].format.data), 2):
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = bound - record - rounds * WARPS * TILE * 4 - area - 8 * WARPS * (runs + 1)
+        left = limit - record - rounds * WARPS * TILE * 4 - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
         found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, activations)
-        if slots >= 2 and max(found.total, found.attention_only) <= bound:
+        if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
         f"{rows} rows of {plan.operand_blocks * 128} activations do not fit the GPU's {limit >> 10} KB of shared memory"
@@ -164,6 +160,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "LAYER_STRIDE": f"{plan.layer_stride}ll",
         "CTAS": plan.ctas,
         "WARPS": WARPS,
+        "FEEDERS": FEEDERS,
         "WARP_BITS": WARPS.bit_length() - 1,
         "MAX_ROWS": plan.rows,
         "MAX_SPLITS": plan.max_splits,

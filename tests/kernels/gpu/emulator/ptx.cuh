@@ -136,14 +136,6 @@ template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   f->parity ^= 1;
   return v;
 }
-inline u32 shuffle(u32 v, int lane) {
-  emu::Fiber* f = emu::current;
-  int p = f->parity;
-  f->warp->slot[p][f->thread.x & 31][0] = v;
-  emu::meet(f->warp->gate);
-  f->parity ^= 1;
-  return f->warp->slot[p][lane][0];
-}
 inline bool any_lane(bool v) {
   emu::Fiber* f = emu::current;
   int p = f->parity;
