@@ -3,7 +3,7 @@
 // How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that are on
 // their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's speed, with
 // 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values, and more (DEEP)
-// of the very phase that it multiplies.
+// of the very phase that it multiplies. Beyond 128 KB the memory itself becomes slower, and CTAs no longer get equal shares of it.
 //
 // A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
 // every PACE cycles, which the memory bears without a queue.
@@ -42,6 +42,7 @@ struct Feeder {
   int to, from;             // the slots that the next piece goes to, that the next is expected in
   u32 arrived;              // pieces
   u32 parity;               // of the phase that completes `from`
+  u64 policy;               // of copies
   bool wrap;                // after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
@@ -108,7 +109,7 @@ struct Feeder {
     // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
     u32 within = SHIFTED ? (u32)(u64)c.at & 127 : 0;
     if (SHIFTED) slots[to].within = within;
-    copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate));
+    copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate), policy);
     c.at += length;
     --c.left;
     ++c.passed;
@@ -146,6 +147,7 @@ struct Feeder {
     all_runs = ring_at(memory, of)->all_runs;
     to = from = 0;
     arrived = parity = 0;
+    policy = read_once();
     wrap = wrap_ && all_runs;
     Cursor copies, ahead;
     copies.begin(first, whole);
