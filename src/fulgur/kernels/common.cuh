@@ -91,12 +91,18 @@ __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
+// What one CTA does of a matrix: units.
+struct Share {
+  int first, last;
+};
+
 // Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
 constexpr int SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
 struct Shared {
   u64 last_mark;
-  float sums[2][WARPS];
+  Share shares[MATRICES];
+  alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
   u32 routed, multiplying, finished;      // for the feeders: layers whose experts are known, the phase at work, the end
@@ -104,11 +110,19 @@ struct Shared {
   u32 seed[2];
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS];      // not yet divided by the root mean square
-  float inverse[MAX_ROWS];                         // of that
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
 #endif
 };
+// The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
+// not wait for it.
+__device__ __forceinline__ float inverse_of(const Shared& shared, int row) {
+  const float4* sums = (const float4*)shared.sums[row];
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < WARPS / 4; ++i) total += (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
+  return rsqrtf(total / D_MODEL + NORM_EPS);
+}
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }

@@ -35,6 +35,10 @@ template <class M> __device__ inline bool begin(Stream& stream, const Args& args
   return !shared.done;
 }
 
+__device__ __forceinline__ void run(Stream& stream, const Args& args, Shared& shared, char* memory, const Shape& s) {
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s, share_of(s, rows_of(shared)), nullptr);
+}
+
 KERNEL step_qkv(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
@@ -43,7 +47,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   attention_prefetch(args, shared, args.layer);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Qkv), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Qkv));
   finish(shared);
 }
 
@@ -64,7 +68,7 @@ KERNEL step_o(const __grid_constant__ Args args) {
   if (!begin<O>(stream, args, shared, memory)) return;
   operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
                shared.epoch + args.layer, args.state, SHAPE_OF(O));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(O), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(O));
   finish(shared);
 }
 
@@ -76,7 +80,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
   if (!begin<Router>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, nullptr, args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Router));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Router), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Router));
   finish(shared);
 }
 
@@ -87,7 +91,7 @@ KERNEL step_fold(const __grid_constant__ Args args) {
   if (!begin<Fold>(stream, args, shared, memory)) return;
   operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
                shared.epoch + args.layer, args.state, SHAPE_OF(O));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Fold), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Fold));
   finish(shared);
 }
 #endif
@@ -113,7 +117,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
 #if EXPERTS
   share_experts(shared);
 #endif
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Gate_up), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Gate_up));
   finish(shared);
 }
 
@@ -125,7 +129,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
   open_experts<Down>(stream, args, shared, memory);
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
                shared.epoch + args.layer, args.state, SHAPE_OF(Down));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Down), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Down));
   finish(shared);
 }
 
@@ -136,7 +140,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   if (!begin<Head>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), false, args.x + MAX_ROWS * D_MODEL / 2,
                shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head));
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, SHAPE_OF(Head), nullptr);
+  run(stream, args, shared, memory, SHAPE_OF(Head));
   finish(shared);
 }
 

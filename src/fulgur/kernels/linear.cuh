@@ -112,15 +112,6 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
   if constexpr (M::FORMAT == BF16) scaled(acc, even, odd, 1.f, 1.f);
 }
 
-struct Share {                  // what one CTA does of a matrix
-  int first, last;
-  __device__ Share(const Shape& s, int rows) {
-    int units = s.row_units ? rows * s.units : s.units;
-    first = first_unit(blockIdx.x, units);
-    last = first_unit(blockIdx.x + 1, units);
-  }
-};
-
 template <class M> __device__ __forceinline__ int split_of(const Shape& s, int unit) {
   return M::SPLITS && s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
 }
@@ -218,12 +209,11 @@ __device__ __forceinline__ void multiply(Stream& stream, char* memory, const Sha
   else multiply_units<M>(stream, memory, s, share, begin, stop, columns);
 }
 
-// `store(unit, row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on
-// hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. The caller has a block barrier before the slices
-// are written again.
-template <class Store>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, Store store) {
-  const Share share(s, rows);
+// `store(place(unit, row, r), row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
+// lanes 16 on hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. Where a sum goes is found while others
+// still multiply. The caller has a block barrier before the slices are written again.
+template <class Place, class Store>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Place place, Store store) {
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
@@ -242,19 +232,21 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
 #endif
     if (HEAD_DIFFERS && s.phase == Head::ID) multiply<Head>(stream, memory, s, share, begin, stop, columns);
     else multiply<Qkv>(stream, memory, s, share, begin, stop, columns);
+    const int units = min((stop - begin) * teams, share.last - share.first - begin * teams), column = warp & ((1 << column_bits) - 1);
+    const bool adds = column < columns && warp < units << column_bits;
+    auto to = place(share.first + begin * teams + (adds ? warp >> column_bits : 0), adds ? column : 0, r);
     block_barrier();
-    int units = min((stop - begin) * teams, share.last - share.first - begin * teams);
 #pragma unroll 1
-    for (int i = warp; i < units << column_bits; i += WARPS) {
-      int column = i & ((1 << column_bits) - 1), u = i >> column_bits;
-      if (column >= columns) continue;
+    for (int i = warp; adds && i < units << column_bits; i += WARPS) {
+      int u = i >> column_bits;
+      if (i != warp) to = place(share.first + begin * teams + u, column, r);
       const float* from = slices_of(memory) + (((u << s.kw_bits) + first) * columns + column) * TILE + r;
       float sum = 0;
 #pragma unroll
       for (int k = 0; k < WARPS / 2; ++k)
         if (k < mine) sum += from[k * columns * TILE];
       sum += __shfl_xor_sync(~0u, sum, 16);
-      store(share.first + begin * teams + u, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
+      store(to, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
     }
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < rounds);

@@ -110,8 +110,8 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
-// RMSNorm: x * rsqrt(mean(x^2) + eps) * weight; x as it is if there is no weight. The rows are the embeddings of the step's
-// tokens, or are received.
+// What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product (`inverse_of`); x as it
+// is if there is no weight. The rows are the embeddings of the step's tokens, or are received.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
                                     u32 epoch, int rows, const Shape& s) {
   const int thread = (int)thread_index();
@@ -159,34 +159,23 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       if constexpr (NORM_IN_FP8)      // a warp holds a block
         peak[i] = warp_max_bits(__float_as_uint(fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w)))));
     }
-    sum = warp_sum(sum);
-    float* sums = shared.sums[row & 1];
-    if ((thread & 31) == 0) sums[thread >> 5] = sum;
-    block_barrier();
-    float total = 0;
-#pragma unroll
-    for (int i = 0; i < WARPS; ++i) total += sums[i];
-    float inverse = EXPERTS && !weight ? 1.f : rsqrtf(total / D_MODEL + NORM_EPS);
-#if EXPERTS
-    if (thread == 0) shared.inverse[row] = inverse;
-#endif
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       // Columns beyond the model's width are zeros here; they meet weights that are zero.
       int at = (i * THREADS + thread) * 4;
       if (!in_row(at) && at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
       if (NORM_IN_BF16 && (!NORM_IN_FP8 || !s.unit))
-        *(uint2*)(operand + BF16_AT + at * 2) =
-            make_uint2(pack_bf16(v[i].x * inverse, v[i].y * inverse), pack_bf16(v[i].z * inverse, v[i].w * inverse));
+        *(uint2*)(operand + BF16_AT + at * 2) = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       if (NORM_IN_FP8 && s.unit) {
         float up, down;
-        scales_of(__uint_as_float(peak[i]) * inverse, up, down);
-        up *= inverse;
+        scales_of(__uint_as_float(peak[i]), up, down);
         const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
         put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), v[i].x * up, v[i].y * up, v[i].z * up, v[i].w * up);
         if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
       }
     }
+    sum = warp_sum(sum);
+    if ((thread & 31) == 0) shared.sums[row][thread >> 5] = sum;
   }
   if constexpr (NORM_IN_FP8) publish_to_wgmma();
   block_barrier();

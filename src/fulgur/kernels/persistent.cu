@@ -8,12 +8,12 @@
 __constant__ Shape SHAPES[] = {
     SHAPE_OF(Qkv),
 #if EXPERTS
-    SHAPE_OF(Router), SHAPE_OF(O), SHAPE_OF(Fold),
-#else
-    SHAPE_OF(O),
+    SHAPE_OF(Router), SHAPE_OF(Fold),
 #endif
-    SHAPE_OF(Gate_up), SHAPE_OF(Down), SHAPE_OF(Head),
+    SHAPE_OF(O), SHAPE_OF(Gate_up), SHAPE_OF(Down), SHAPE_OF(Head),
 };
+
+constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;      // the router, or qkv
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
@@ -25,6 +25,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     load_state(shared, args.state);
     stream.open_all(area + AREA_BYTES, rows_of(shared));
     if (threadIdx.x == 0) ready_feeder(shared, 0);
+    if (threadIdx.x < MATRICES) shared.shares[threadIdx.x] = share_of(SHAPES[threadIdx.x], rows_of(shared));
   }
   __syncthreads();
   if (shared.done) return;
@@ -38,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   int layer = 0, step = 0;
   u32 epoch = shared.epoch, arrivals = 0;
   float held = 0;
+  bool folded = false;
   Shape s = SHAPES[Qkv::ID];
 #pragma unroll 1
   for (;;) {
@@ -46,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #if EXPERTS
     beside = s.phase == Router::ID || s.phase == Fold::ID;
 #endif
-    const Share share(s, rows);
+    const Share share = shared.shares[s.phase];
     if (!beside || share.first < share.last) {
       // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
       if (starts) attention_prefetch(args, shared, layer);
@@ -54,31 +56,35 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #if EXPERTS
       if (ffn) {
         route(args, shared, epoch, [&] {
-          if (threadIdx.x == 0) store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
+          if (threadIdx.x == 0) {      // their weights may come at full speed: little else is waited for from here on
+            store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);
+            store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
+          }
         });
         mark(args, shared, ROUTE);
       }
 #endif
-      if (starts || ffn || ends || (beside && s.phase < O::ID)) {
+      if (starts || ffn || ends || s.phase == BEFORE_ATTENTION) {
         operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
                      args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s);
 #if EXPERTS
         if (ffn) share_experts(shared);
 #endif
         if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
-      } else if (!beside) {
-        const bool heads = s.phase == O::ID;
+      } else if (!(folded && s.phase == O::ID)) {
+        const bool heads = s.phase != Down::ID;
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
                      (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
-                     args.state, s);
+                     args.state, SHAPES[heads ? O::ID : Down::ID]);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
-      phase(stream, args, shared, memory, rows, layer, epoch, s, &held);
-      block_barrier();
+      folded = beside && s.phase != BEFORE_ATTENTION;      // o is a product of the same heads
+      phase(stream, args, shared, memory, rows, layer, epoch, s, share, &held);
+      if (beside) block_barrier();      // the next product may follow without one
       mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN
-                         : s.phase < O::ID ? ROUTER : FOLD);
+                         : s.phase == BEFORE_ATTENTION ? ROUTER : FOLD);
     }
-    if (s.phase + 1 == O::ID) {
+    if (s.phase == BEFORE_ATTENTION) {
       attention(args, shared, area, layer, epoch);
       mark(args, shared, JOIN);
     }

@@ -13,58 +13,88 @@ __device__ __forceinline__ float residual(const Args& args, const Shared& shared
   return at & 1 ? second_of(word) : first_of(word);
 }
 
+// Where a thread's sum of a tile goes.
+struct Place {
+  u64* to;                 // a word; null: another thread sends it, or nobody
+  int row, at;             // of the step; of the matrix
+  float factor;            // of the sum
+  int expert;              // which of the row's
+};
+
 // One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
 // row from o to down to the next o, whose rows lie in the same CTAs and threads; null if nothing is kept from phase to phase.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
-                                      const Shape& s, float* held) {
-  const bool adds = s.phase == O::ID || s.phase == Down::ID;
-  u64* x = args.x + (s.phase == O::ID ? 0 : MAX_ROWS * D_MODEL / 2);
-  const Share share(s, rows);
+                                      const Shape& s, const Share& share, float* held) {
+  const bool adds = s.phase == O::ID || s.phase == Down::ID, pairs = adds || s.phase == Qkv::ID;
   const int warp = threadIdx.x >> 5;
   const bool holds = held && rows == 1 && share.last - share.first <= WARPS;      // at most a value a thread
   if (holds && s.phase == O::ID && layer == 0 && warp < share.last - share.first)
     *held = residual(args, shared, true, 0, epoch, 0, min((share.first + warp) * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
   Best best;
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), s.phase);
-  linear(stream, memory, rows, s, [&](int unit, int column, int r, float sum, float pair) {
+  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), s.phase);
+  auto place = [&](int unit, int column, int r) {
     const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
     const bool twin = threadIdx.x & 16;      // the other half of the warp sends it
-    int at = tile * TILE + r;
-    if (adds || s.phase == Qkv::ID) {      // two neighbours go out as one word
-      int row = s.row_units ? which : column;
-      if (adds && at < D_MODEL) {
-        sum += holds ? *held : residual(args, shared, s.phase == O::ID, layer, epoch, row, at);
-        if (holds) *held = passed(sum);
-      }
-      float neighbour = __shfl_xor_sync(~0u, sum, 1);
-      if (twin || r % 2 || at >= (adds ? D_MODEL : QKV_ROWS)) return;
-      send_pair(adds ? x + (row * D_MODEL + at) / 2 : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + at) / 2, sum, neighbour, epoch);
+    Place p{nullptr, column, tile * TILE + r, 1.f, 0};
+    if (pairs) {                             // two neighbours go out as one word
+      if (MAX_ROWS > 1 && adds && s.row_units) p.row = which;
+      if (!twin && r % 2 == 0 && p.at < (adds ? D_MODEL : QKV_ROWS))
+        p.to = adds ? args.x + (((s.phase == O::ID ? 0 : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
+                    : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + p.at) / 2;
 #if EXPERTS
     } else if (s.phase == Router::ID || s.phase == Fold::ID) {
       const int part = which + (s.phase == Fold::ID ? Router::SPLIT : 0);
-      if (!twin && at < EXPERTS) send(args.router + (part * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+      if (!twin && p.at < EXPERTS) p.to = args.router + (part * MAX_ROWS + column) * EXPERTS + p.at;
 #endif
-    } else if (s.phase == Gate_up::ID) {
-      // A tile holds 8 gate rows and their 8 up rows: SwiGLU, times the expert's share. Two neighbours go out as one word.
-      float value = quotient(sum, 1.f + exponential(-sum)) * pair;
-      int row = column, to = tile * 8 + r;
+    } else if (s.phase == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows; two neighbours go out as one word
+      int to = tile * 8 + r;
 #if EXPERTS
-      row = which / CHOSEN;
-      value *= shared.share[row][which % CHOSEN];
-      to += which % CHOSEN * (Down::COPY_BLOCKS * BLOCK);
+      p.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
+      p.expert = which - p.row * CHOSEN;
+      to += p.expert * (Down::COPY_BLOCKS * BLOCK);
+#endif
+      if (!twin && r < 8 && r % 2 == 0) p.to = args.h + (p.row * (Down::BLOCKS * BLOCK) + to) / 2;
+    }
+    if (s.phase == Qkv::ID || s.phase == Gate_up::ID || s.phase == Head::ID) p.factor = inverse_of(shared, p.row);
+    return p;
+  };
+  linear(stream, memory, rows, s, share, place, [&](const Place& p, int column, int r, float sum, float pair) {
+    if (pairs) {
+      sum *= p.factor;
+      if (adds && p.at < D_MODEL) {
+        sum += holds ? *held : residual(args, shared, s.phase == O::ID, layer, epoch, p.row, p.at);
+        if (holds) *held = passed(sum);
+      }
+      float neighbour = __shfl_xor_sync(~0u, sum, 1);
+      if (p.to) send_pair(p.to, sum, neighbour, epoch);
+#if EXPERTS
+    } else if (s.phase == Router::ID || s.phase == Fold::ID) {
+      if (p.to) send(p.to, __float_as_uint(sum), epoch);
+#endif
+    } else if (s.phase == Gate_up::ID) {      // SwiGLU, times the expert's share
+      sum *= p.factor;
+      float value = quotient(sum, 1.f + exponential(-sum)) * (pair * p.factor);
+#if EXPERTS
+      value *= shared.share[p.row][p.expert];
 #endif
       float neighbour = __shfl_xor_sync(~0u, value, 1);
-      if (!twin && r < 8 && r % 2 == 0) send(args.h + (row * (Down::BLOCKS * BLOCK) + to) / 2, pack_bf16(value, neighbour), epoch);
-    } else if (!twin && at < VOCAB) {
-      if (args.logits) args.logits[(long long)column * VOCAB + at] = sum;
-      best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, at) : sum, at);
+      if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
+    } else if (!(threadIdx.x & 16) && p.at < VOCAB) {
+      sum *= p.factor;
+      if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
+      best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
     }
   });
-  if (threadIdx.x == 0) store_release(shared_address(&shared.multiplying), NO_PHASE);
+  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
   if (s.phase == Head::ID) {
     block_barrier();
     store_candidates(args, memory, rows, best);
   }
+}
+
+__device__ __forceinline__ Share share_of(const Shape& s, int rows) {
+  int units = s.row_units ? rows * s.units : s.units;
+  return Share{first_unit(blockIdx.x, units), first_unit(blockIdx.x + 1, units)};
 }
 
 constexpr int SENT_FFN = (FFN + 7) / 8 * 8;      // values of h that one expert (or all of it) sends

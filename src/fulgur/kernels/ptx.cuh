@@ -67,6 +67,10 @@ __device__ __forceinline__ u32 thread_index() {
 __device__ __forceinline__ void store_release(u32 at, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
+// Without order: a release waits for all that the thread has under way.
+__device__ __forceinline__ void store_relaxed(u32 at, u32 v) {
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
 __device__ __forceinline__ u32 load_acquire_shared(u32 at) {
   u32 v;
   asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");

@@ -49,14 +49,13 @@ template <class Known> __device__ inline void route(const Args& args, Shared& sh
   known();
 }
 
-// After `route` and the norm of the same residual, which leaves the inverse root mean square: the shares, to be read after the next
-// block barrier.
+// After `route` and the norm of the same residual: the shares, to be read after the next block barrier.
 __device__ inline void share_experts(Shared& shared) {
   const int row = threadIdx.x / CHOSEN, mine = threadIdx.x % CHOSEN;
   if (row >= rows_of(shared)) return;
   const float* logit = shared.logit[row];
   const int* expert = shared.expert[row];
-  float peak = logit[expert[0]], inverse = shared.inverse[row], total = 0;
+  float peak = logit[expert[0]], inverse = inverse_of(shared, row), total = 0;
   if (NORM_TOPK)
     for (int i = 0; i < CHOSEN; ++i) total += exponential((logit[expert[i]] - peak) * inverse);
   else

@@ -81,10 +81,10 @@ struct Stream {
 #if EXPERTS
     n = list<Router>(to, n, rows);
 #endif
-    n = list<O>(to, n, rows);
 #if EXPERTS
     n = list<Fold>(to, n, rows);
 #endif
+    n = list<O>(to, n, rows);
     n = list<Gate_up>(to, n, rows);
     n = list<Down>(to, n, rows);
     written(memory, n, list<Head>(to, n, rows));
@@ -102,10 +102,11 @@ struct Stream {
     u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
     return bytes + slot * SLOT_BYTES + within;
   }
+  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the piece has been read.
   __device__ __forceinline__ void release() {
     __syncwarp();
     ++taken;
-    if ((threadIdx.x & 31) == 0) store_release(ring, taken);
+    if ((threadIdx.x & 31) == 0) store_relaxed(ring, taken);
     if (++slot == SLOTS) {
       slot = 0;
       parity ^= 1;

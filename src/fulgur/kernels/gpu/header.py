@@ -86,7 +86,8 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = _up(8 + 8 * WARPS + 4 * (5 * rows + 11) + 16 + 4 * rows * (c.n_experts + 1 + 2 * c.experts_per_token))
+    record = 8 + 8 * len(plan.matrices) + 16 + 4 * rows * WARPS + 4 * (4 * rows + 9)
+    record = _up(record + 16 + 4 * rows * (c.n_experts + 2 * c.experts_per_token))
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
@@ -135,7 +136,7 @@ def _slack(plan: Plan) -> int:
 
 def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> str:
     c = plan.config
-    names = [name for name in ("qkv", "router", "o", "fold", "gate_up", "down", "head") if name in plan.matrices]
+    names = [name for name in ("qkv", "router", "fold", "o", "gate_up", "down", "head") if name in plan.matrices]
     usual, q_norm = plan.matrices["qkv"].format, 2 * c.d_model
     bias = q_norm + 2 * c.head_dim
     values: dict[str, object] = {
@@ -162,6 +163,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "CTAS": plan.ctas,
         "WARPS": WARPS,
         "FEEDERS": FEEDERS,
+        "MATRICES": len(names),
         "WARP_BITS": WARPS.bit_length() - 1,
         "MAX_ROWS": plan.rows,
         "MAX_SPLITS": plan.max_splits,

@@ -92,8 +92,11 @@ class Interpreter:
                 out[split] += part
         return out
 
-    def _norm(self, x: Float, layer: int, at: int) -> Float:
-        return rms_norm(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps)
+    def _normed(self, phase: Phase, x: Float, layer: int, at: int, copies: list[int] | None = None) -> Float:
+        """The product of a matrix and x's RMSNorm, whose factor multiplies the sums."""
+        product = self._product(phase, x * self._vector(layer, at, self.config.d_model), copies)
+        factor: Float = 1 / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + np.float32(self.config.norm_eps))
+        return product * factor
 
     def _residual(self, phase: Phase, b: dict[str, Any]) -> Float:
         """In front of attention and o."""
@@ -101,7 +104,7 @@ class Interpreter:
         return x
 
     def _qkv(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"qkv": self._passed(self._product(phase, self._norm(self._residual(phase, b), phase.layer, 0)))}
+        return {"qkv": self._passed(self._normed(phase, self._residual(phase, b), phase.layer, 0))}
 
     def _attention(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c, i, n = self.config, phase.layer, len(b["token"])
@@ -166,16 +169,16 @@ class Interpreter:
 
     def _gate_up(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c = self.config
-        x = self._norm(b["y"], phase.layer, c.d_model)
+        y, at = b["y"], c.d_model
         if not self.plan.moe:
-            return {"h": self._round(_swiglu(self._product(phase, x)[0])[:, : c.d_ffn])}
+            return {"h": self._round(_swiglu(self._normed(phase, y, phase.layer, at)[0])[:, : c.d_ffn])}
         chosen, share = self._routes(b)
         assert phase.matrix is not None
         width = -(-c.d_expert // 128) * 128  # the experts lie one after another, each padded to whole blocks
-        h = np.zeros((len(x), c.experts_per_token * width), np.float32)
-        for row in range(len(x)):
+        h = np.zeros((len(y), c.experts_per_token * width), np.float32)
+        for row in range(len(y)):
             for rank, expert in enumerate(chosen[row]):
-                both = self._product(phase, x[row : row + 1], [int(expert)])[0]
+                both = self._normed(phase, y[row : row + 1], phase.layer, at, [int(expert)])[0]
                 part = _swiglu(both)[0, : c.d_expert] * share[row, rank]
                 h[row, rank * width : rank * width + c.d_expert] = part
         return {"h": self._round(h)}
@@ -188,7 +191,7 @@ class Interpreter:
         return {"x": self._passed(b["y"] + np.stack(rows))}
 
     def _head(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        logits = self._product(phase, self._norm(b["x"], self.config.n_layers, 0))[0]
+        logits = self._normed(phase, b["x"], self.config.n_layers, 0)[0]
         return {"logits": logits, "candidates": logits.argmax(axis=1)}
 
     def _finish(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:

@@ -152,11 +152,11 @@ class Plan:
             if self.moe:
                 yield _phase("router", i, m["router"], {x}, {"router"})
             yield _phase("attention", i, None, {"qkv", kv}, {kv, "attended"})
-            yield _phase("o", i, m["o"], {"attended", x}, {"y"})
             routed = set()
-            if self.moe:
+            if self.moe:  # before o: the experts are what the memory waits for
                 yield _phase("fold", i, m["fold"], {"attended"}, {"folded"})
                 routed = {"router", "folded"}
+            yield _phase("o", i, m["o"], {"attended", x}, {"y"})
             yield _phase("gate_up", i, m["gate_up"], {"y", *routed}, {"h"})
             yield _phase("down", i, m["down"], {"h", "y", *routed}, {"x"})
         yield _phase("head", 0, m["head"], {"x"}, {"candidates", "logits"})
@@ -213,10 +213,10 @@ def make_plan(
     e, k = config.n_experts, config.experts_per_token
     add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1, 2))
     if moe:
-        add("router", e, d, format_named("bf16"), (1, 2, 4))
+        add("router", e, d, format_named("bf16"), (2,))
     add("o", d, config.q_rows, usual, (1,))
     if moe:
-        add("fold", e, config.q_rows, format_named("bf16"), (1, 2, 4))
+        add("fold", e, config.q_rows, format_named("bf16"), (4,))
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
         add("down", d, config.d_expert, usual, (1,), e, k, True)
     else:

@@ -207,6 +207,7 @@ inline bool gate_done(u32 gate, u32 parity) {
   return (emu::gate_at(gate) & 1) != parity;
 }
 inline void store_release(u32 at, u32 v) { *(volatile u32*)(emu::current->cta->base + at) = v; }
+inline void store_relaxed(u32 at, u32 v) { store_release(at, v); }
 inline u32 load_acquire_shared(u32 at) { return *(const volatile u32*)(emu::current->cta->base + at); }
 inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
 inline u32 shared4(u32 at) { return *(const u32*)(emu::current->cta->base + at); }
