@@ -209,6 +209,7 @@ __device__ __forceinline__ void multiply(Stream& stream, char* memory, const Sha
   else multiply_units<M>(stream, memory, s, share, begin, stop, columns);
 }
 
+#if !FLAT
 // `store(place(unit, row, r), row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
 // lanes 16 on hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. Where a sum goes is found while others
 // still multiply. The caller has a block barrier before the slices are written again.
@@ -251,3 +252,4 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < rounds);
 }
+#endif

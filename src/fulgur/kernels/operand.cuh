@@ -133,22 +133,31 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         v[i] = make_float4(low(e.x), high(e.x), low(e.y), high(e.y));
       }
     } else {
-      u64 words[PER_THREAD][2] = {};
+      u64 words[PER_THREAD][2] = {}, second[PER_THREAD][2] = {};
+      const bool parts = DOWN_PARTS > 1 && x != args.x;      // the residual after down is two sums
       for (u32 spins = 0;; count_spin(spins, args.state)) {
         bool here = true;
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
           int at = (i * THREADS + thread) * 4;
           if (in_row(at)) load_words(words[i], x + (row * D_MODEL + at) / 2);
+          if (parts && in_row(at)) load_words(second[i], x + ((MAX_ROWS + row) * D_MODEL + at) / 2);
         }
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
-          here &= !in_row((i * THREADS + thread) * 4) || (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch));
+          here &= !in_row((i * THREADS + thread) * 4) ||
+                  (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch) &&
+                   (!parts || (is_pair_of(second[i][0], epoch) && is_pair_of(second[i][1], epoch))));
         if (here) break;
       }
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i)
         v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
+      if (parts)
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; ++i)
+          v[i] = make_float4(v[i].x + first_of(second[i][0]), v[i].y + second_of(second[i][0]), v[i].z + first_of(second[i][1]),
+                             v[i].w + second_of(second[i][1]));
     }
     u32 peak[PER_THREAD];
     float sum = 0;

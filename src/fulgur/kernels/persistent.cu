@@ -73,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
         if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
       } else if (!(folded && s.phase == O::ID)) {
         const bool heads = s.phase != Down::ID;
+        if (!SAME_ROWS && rows == 1) hold(args, shared, layer, epoch, s, share, held);
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
                      (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
                      args.state, SHAPES[heads ? O::ID : Down::ID]);

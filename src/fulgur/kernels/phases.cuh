@@ -2,6 +2,7 @@
 #pragma once
 #include "attention.cuh"
 #include "feed.cuh"
+#include "flat.cuh"
 #include "finish.cuh"
 #include "linear.cuh"
 #include "router.cuh"
@@ -9,8 +10,35 @@
 // The residual in front of o (layer 0: the embedding) and of down.
 __device__ __forceinline__ float residual(const Args& args, const Shared& shared, bool before_o, int layer, u32 epoch, int row, int at) {
   if (before_o && layer == 0) return low(args.embed[(long long)shared.token[row] * D_MODEL + at]);
-  u64 word = receive_pair(args.x + (((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at) / 2, before_o ? epoch - 1 : epoch, args.state);
-  return at & 1 ? second_of(word) : first_of(word);
+  const u64* from = args.x + (((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at) / 2;
+  u64 word = receive_pair(from, before_o ? epoch - 1 : epoch, args.state);
+  float value = at & 1 ? second_of(word) : first_of(word);
+  if (DOWN_PARTS > 1 && before_o) {
+    word = receive_pair(from + MAX_ROWS * D_MODEL / 2, epoch - 1, args.state);
+    value += at & 1 ? second_of(word) : first_of(word);
+  }
+  return value;
+}
+
+#if FLAT
+// Are the rows of o and of down, and the residuals that are added to them, those of the same threads?
+constexpr bool SAME_ROWS = O::OVER == Down::OVER && Down::PARTS == 1;
+#else
+constexpr bool SAME_ROWS = true;
+__device__ __forceinline__ Share tiles_of(const Shape&, const Share& share) { return share; }
+#endif
+// The part of a tile's sum that this CTA makes: the residual is added to the first.
+__device__ __forceinline__ bool second_part(const Shape& s, const Share& share, int tile) {
+  return DOWN_PARTS > 1 && s.phase == Down::ID && tile * s.blocks < share.first;
+}
+// Otherwise they are fetched before the values are waited for that the product is of. One row.
+__device__ __forceinline__ void hold(const Args& args, const Shared& shared, int layer, u32 epoch, const Shape& s, const Share& share,
+                                     float& held) {
+  const Share tiles = tiles_of(s, share);
+  const int tile = tiles.first + (threadIdx.x >> 5);
+  held = 0;
+  if (tile < tiles.last && !second_part(s, share, tile))
+    held = residual(args, shared, s.phase == O::ID, layer, epoch, 0, min(tile * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
 }
 
 // Where a thread's sum of a tile goes.
@@ -22,14 +50,14 @@ struct Place {
 };
 
 // One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
-// row from o to down to the next o, whose rows lie in the same CTAs and threads; null if nothing is kept from phase to phase.
+// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
                                       const Shape& s, const Share& share, float* held) {
   const bool adds = s.phase == O::ID || s.phase == Down::ID, pairs = adds || s.phase == Qkv::ID;
   const int warp = threadIdx.x >> 5;
-  const bool holds = held && rows == 1 && share.last - share.first <= WARPS;      // at most a value a thread
-  if (holds && s.phase == O::ID && layer == 0 && warp < share.last - share.first)
-    *held = residual(args, shared, true, 0, epoch, 0, min((share.first + warp) * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
+  const Share tiles = tiles_of(s, share);
+  const bool holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
+  if (holds && SAME_ROWS && s.phase == O::ID && layer == 0) hold(args, shared, 0, epoch, s, share, *held);
   Best best;
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), s.phase);
   auto place = [&](int unit, int column, int r) {
@@ -39,7 +67,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (pairs) {                             // two neighbours go out as one word
       if (MAX_ROWS > 1 && adds && s.row_units) p.row = which;
       if (!twin && r % 2 == 0 && p.at < (adds ? D_MODEL : QKV_ROWS))
-        p.to = adds ? args.x + (((s.phase == O::ID ? 0 : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
+        p.to = adds ? args.x + (((s.phase == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
                     : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + p.at) / 2;
 #if EXPERTS
     } else if (s.phase == Router::ID || s.phase == Fold::ID) {
@@ -62,8 +90,9 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (pairs) {
       sum *= p.factor;
       if (adds && p.at < D_MODEL) {
-        sum += holds ? *held : residual(args, shared, s.phase == O::ID, layer, epoch, p.row, p.at);
-        if (holds) *held = passed(sum);
+        if (holds) sum += *held;
+        else if (!second_part(s, share, p.at / TILE)) sum += residual(args, shared, s.phase == O::ID, layer, epoch, p.row, p.at);
+        if (SAME_ROWS && holds) *held = passed(sum);
       }
       float neighbour = __shfl_xor_sync(~0u, sum, 1);
       if (p.to) send_pair(p.to, sum, neighbour, epoch);
@@ -92,10 +121,12 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   }
 }
 
+#if !FLAT
 __device__ __forceinline__ Share share_of(const Shape& s, int rows) {
   int units = s.row_units ? rows * s.units : s.units;
   return Share{first_unit(blockIdx.x, units), first_unit(blockIdx.x + 1, units)};
 }
+#endif
 
 constexpr int SENT_FFN = (FFN + 7) / 8 * 8;      // values of h that one expert (or all of it) sends
 

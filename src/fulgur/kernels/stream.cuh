@@ -41,6 +41,19 @@ struct Stream {
 
   __device__ static int warp() { return threadIdx.x >> 5; }
 
+#if FLAT
+  template <class M> __device__ static int list(Run* to, int n, int) {
+    const int end = M::first_block(blockIdx.x + 1);
+#pragma unroll 1
+    for (int chunk = M::first_block(blockIdx.x); chunk < end; chunk += WARPS * M::BLOCKS) {
+      const int blocks = min(end - chunk, WARPS * M::BLOCKS);
+      const int block = chunk + (warp() * blocks >> WARP_BITS), stop = chunk + ((warp() + 1) * blocks >> WARP_BITS);
+      long long offset = (M::ID == Head::ID ? 0 : M::OFFSET) + (long long)block * M::BLOCK_BYTES;
+      if (block < stop) to[n++] = Run{(u32)(offset / 16), (unsigned short)((stop - block) * M::PIECES), M::ID, 0};
+    }
+    return n;
+  }
+#else
   template <class M> __device__ static int list(Run* to, int n, int rows) {
     int end = M::first(blockIdx.x + 1, rows);
 #pragma unroll 1
@@ -59,6 +72,7 @@ struct Stream {
     }
     return n;
   }
+#endif
 
   __device__ void prepare(char* memory) {
     bytes = bytes_at(memory, warp());

@@ -31,6 +31,32 @@ def test_every_block_is_read_once(name: str, rows: int) -> None:
         assert WARPS % matrix.kw == 0
 
 
+@pytest.mark.parametrize(("name", "ctas"), [(name, ctas) for name in ALL for ctas in (132, 108, 4)])
+def test_every_block_of_a_flat_cut_is_read_once(name: str, ctas: int) -> None:
+    plan = make_plan(ALL[name], ctas=ctas)
+    for matrix in plan.matrices.values() if not plan.moe else ():
+        read = []  # blocks, counted through all tiles
+        for cta in range(ctas):
+            share = list(matrix.segments(cta, ctas))
+            read += [tile * matrix.blocks + block for _, tile, first, last in share for block in range(first, last)]
+            chunks = [sum(length) for length in _by_warp(share)]
+            assert max(chunks, default=0) - min(chunks, default=0) <= matrix.chunks, "no warp has much more than another"
+        assert read == list(range(matrix.tiles * matrix.blocks))
+
+
+def _by_warp(share: list[tuple[int, int, int, int]]) -> list[list[int]]:
+    return [[last - first for warp, _, first, last in share if warp == w] for w in range(WARPS)]
+
+
+def test_the_down_projection_of_a_narrow_model_is_made_of_two_parts() -> None:
+    down = make_plan(SHAPES["qwen2.5-coder-1.5b"]).matrices["down"]
+    shares = [down.span(cta, 132) for cta in range(132)]
+    makers = [sum(a < (t + 1) * down.blocks and b > t * down.blocks for a, b in shares) for t in range(down.tiles)]
+    assert down.parts == 2 and set(makers) == {2}
+    assert max(b - a for a, b in shares) == 53 and down.blocks == 70  # not 70 for 96 CTAs and none for 36
+    assert make_plan(SHAPES["llama-3.2-1b"]).matrices["down"].parts == 1
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_matrices_do_not_overlap(name: str) -> None:
     plan = make_plan(ALL[name], weights="int4", head="fp8")

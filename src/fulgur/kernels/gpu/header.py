@@ -121,7 +121,7 @@ def slice_rounds(plan: Plan) -> int:
 
 def _most_rounds(plan: Plan) -> int:
     """Of any phase over one row."""
-    return max(-(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
+    return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
 
 
 def in_flight(memory: Layout, limit: int) -> int:
@@ -172,6 +172,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "MAX_RUNS": memory.runs,
         "SLOTS": memory.slots,
         "SLICE_ROUNDS": memory.rounds,
+        "FLAT": int(plan.matrices["head"].flat),
+        "DOWN_PARTS": plan.matrices["down"].parts,
         "ONE_BATCH": int(plan.rows == 1 and _most_rounds(plan) <= memory.rounds),
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
@@ -207,6 +209,12 @@ def norm_stride(plan: Plan) -> int:
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
 
 
+_FIRST_BLOCK = (
+    "  static __device__ __forceinline__ int first_block(int cta) "
+    "{ return max(cta - (CTAS - OVER), 0) * GRAINS / OVER * GRAIN; }\n"
+)
+
+
 def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
     units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
     values = {
@@ -231,6 +239,9 @@ def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
         "CHOSEN_COPIES": m.chosen,
         "JOINED": int(m.joined),
     }
+    if m.flat:
+        grain = 1 if m.parts > 1 else m.blocks
+        values |= {"OVER": m.over, "PARTS": m.parts, "GRAIN": grain, "GRAINS": m.tiles * m.blocks // grain}
     constants = ", ".join(f"{key} = {value}" for key, value in values.items())
     return (
         f"struct {m.name.capitalize()} {{\n  static constexpr int {constants};\n"
@@ -238,5 +249,5 @@ def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
         f"  static __device__ __forceinline__ int units(int rows) {{ return {units}; }}\n"
         "  static __device__ __forceinline__ int first(int cta, int rows) { return first_unit(cta, units(rows)); }\n"
         "  static __device__ __forceinline__ int slice(int split, int warp) "
-        "{ return (split * KW + warp) * BLOCKS / (SPLIT * KW); }\n};"
+        "{ return (split * KW + warp) * BLOCKS / (SPLIT * KW); }\n" + (_FIRST_BLOCK if m.flat else "") + "};"
     )

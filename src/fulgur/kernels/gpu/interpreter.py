@@ -81,6 +81,8 @@ class Interpreter:
         weight = np.concatenate(parts, axis=1)
         x = np.pad(x, ((0, 0), (0, weight.shape[1] - x.shape[1])))
         x = two_terms(x) if self.narrow and self.wgmma and matrix.format.data < 8 else self._round(x)
+        if matrix.flat:
+            return self._flat_product(matrix, x, weight)
         out = np.zeros((matrix.split, len(x), matrix.rows), np.float32)
         for split in range(matrix.split):
             for warp in range(matrix.kw):
@@ -90,6 +92,20 @@ class Interpreter:
                     k = slice(block * 128, (block + 1) * 128)
                     part += x[:, k] @ weight[:, k].T
                 out[split] += part
+        return out
+
+    def _flat_product(self, matrix: Matrix, x: Float, weight: Float) -> Float:
+        """[part, rows, out]"""
+        out = np.zeros((matrix.parts, len(x), matrix.rows), np.float32)
+        for cta in range(self.plan.ctas):
+            begin, _ = matrix.span(cta, self.plan.ctas)
+            for _, tile, first, last in matrix.segments(cta, self.plan.ctas):
+                rows = slice(tile * 16, tile * 16 + 16)
+                total = np.zeros_like(out[0, :, rows])
+                for block in range(first, last):
+                    k = slice(block * 128, (block + 1) * 128)
+                    total += x[:, k] @ weight[rows, k].T
+                out[int(tile * matrix.blocks < begin), :, rows] += total
         return out
 
     def _normed(self, phase: Phase, x: Float, layer: int, at: int, copies: list[int] | None = None) -> Float:
@@ -185,7 +201,8 @@ class Interpreter:
 
     def _down(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         if not self.plan.moe:
-            return {"x": self._passed(b["y"] + self._product(phase, b["h"])[0])}
+            first, *others = self._product(phase, b["h"])
+            return {"x": sum((self._passed(part) for part in others), self._passed(b["y"] + first))}
         chosen, _ = self._routes(b)
         rows = [self._product(phase, b["h"][r : r + 1], [int(e) for e in chosen[r]])[0, 0] for r in range(len(chosen))]
         return {"x": self._passed(b["y"] + np.stack(rows))}

@@ -5,12 +5,17 @@ A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C 
 with fewer units than CTAs the last CTAs take one each, since the first attend. KW warps share a unit by cutting its
 blocks of 128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a
 result never depends on how many rows run together.
+
+Dense models in bf16 are cut flat instead: blocks are counted through all tiles, a CTA takes a stretch of them (whole tiles,
+or parts of tiles whose sums are sent apart), and its warps take equal shares of up to 16 tiles at a time, wherever in a
+tile these begin. No warp has much more to do than another, and what a warp reads lies together. (`wgmma` needs warps
+that go through K in step.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import BLOCK, TILE, WARPS, Format, format_named
@@ -37,6 +42,12 @@ class Matrix:
     copies: int = 1
     chosen: int = 1
     joined: bool = False
+    over: int = 0  # cut flat: over so many CTAs, the last ones
+    parts: int = 1  # cut flat: sums of every tile, by neighbouring CTAs, that who receives them adds
+
+    @property
+    def flat(self) -> bool:
+        return self.over > 0
 
     @property
     def tiles(self) -> int:
@@ -77,8 +88,35 @@ class Matrix:
             return max(cta - (ctas - total), 0), max(cta + 1 - (ctas - total), 0)
         return cta * total // ctas, (cta + 1) * total // ctas
 
+    def span(self, cta: int, ctas: int) -> tuple[int, int]:
+        """Cut flat: the blocks of a CTA, counted through all tiles."""
+        grain = 1 if self.parts > 1 else self.blocks
+        total = self.tiles * self.blocks // grain
+        first, last = (max(c - (ctas - self.over), 0) * total // self.over * grain for c in (cta, cta + 1))
+        return first, last
+
+    def segments(self, cta: int, ctas: int) -> Iterator[tuple[int, int, int, int]]:
+        """Cut flat: (warp, tile, first block, last block) of every sum that the CTA's warps make, in order."""
+        begin, end = self.span(cta, ctas)
+        for chunk in range(begin, end, WARPS * self.blocks):
+            n = min(end - chunk, WARPS * self.blocks)
+            for warp in range(WARPS):
+                at, stop = chunk + warp * n // WARPS, chunk + (warp + 1) * n // WARPS
+                while at < stop:
+                    tile = at // self.blocks
+                    upto = min(stop, (tile + 1) * self.blocks)
+                    yield warp, tile, at - tile * self.blocks, upto - tile * self.blocks
+                    at = upto
+
+    @property
+    def chunks(self) -> int:
+        """Cut flat: of at most 16 tiles, that a CTA goes through."""
+        return 1 if self.parts > 1 else -(-self.tiles // (self.over * WARPS))
+
     def runs(self, ctas: int, n: int) -> int:
         """Contiguous runs of weights that a warp reads of it in a step over n rows, at most."""
+        if self.flat:
+            return self.chunks
         units = -(-self.units(n) // ctas)
         longest = max(b - a for a, b in (self.slice(s, w) for s in range(self.split) for w in range(self.kw)))
         within = -(-longest // self.copy_blocks) + 1 if self.joined else 1
@@ -185,6 +223,7 @@ def make_plan(
         raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 256 on the GPU")
     usual, last = format_named(weights), format_named(head or weights)
     d, moe = config.d_model, config.n_experts > 0
+    flat = not moe and usual.name == last.name == "bf16"
     matrices: dict[str, Matrix] = {}
     offset = 0
 
@@ -199,15 +238,17 @@ def make_plan(
         joined: bool = False,
     ) -> None:
         nonlocal offset
-        matrices[name] = best = min(
-            (
+        candidates = (
+            (_flat(Matrix(name, rows_, cols, fmt, 1, WARPS, offset), ctas),)
+            if flat
+            else (
                 Matrix(name, rows_, cols, fmt, split, kw, offset, copies, chosen, joined)
                 for split in splits
                 for kw in (1, 2, 4, 8, 16)
                 if kw <= WARPS and (kw >= 4 or fmt.data == 8)  # the four warps of a `wgmma` share a unit
-            ),
-            key=lambda m: _cost(m, ctas),
+            )
         )
+        matrices[name] = best = min(candidates, key=lambda m: _cost(m, ctas))
         offset += -(-best.nbytes // ALIGN) * ALIGN
 
     e, k = config.n_experts, config.experts_per_token
@@ -225,6 +266,19 @@ def make_plan(
     stride, offset = offset, offset * config.n_layers
     add("head", config.vocab_size, d, last, (1,))
     return Plan(config, ctas, rows, matrices, stride, offset)
+
+
+def _flat(matrix: Matrix, ctas: int) -> Matrix:
+    """Whole tiles to CTAs. The down projection of a narrow model would leave many CTAs idle: there every tile is made of
+    two parts, if that takes a seventh off the longest share."""
+    whole = replace(matrix, over=min(ctas, matrix.tiles))
+    tiles, blocks = matrix.tiles, matrix.blocks
+    for over in range(min(ctas, 2 * tiles), tiles, -1) if matrix.name == "down" else ():
+        cuts = [j * tiles * blocks // over for j in range(1, over)]
+        once = all(sum(t * blocks < cut < (t + 1) * blocks for cut in cuts) == 1 for t in range(tiles))
+        if once and 7 * tiles <= 6 * over:
+            return replace(matrix, over=over, parts=2)
+    return whole
 
 
 def _cost(matrix: Matrix, ctas: int) -> tuple[float, int, int]:

@@ -68,7 +68,7 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
     c, m, rows = plan.config, plan.matrices, plan.rows
     group = c.n_heads // c.n_kv_heads
     return {
-        "x": WORD * rows * c.d_model,  # two vectors of pairs
+        "x": WORD * rows * (1 + m["down"].parts) * c.d_model // 2,  # vectors of pairs
         "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows) // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
