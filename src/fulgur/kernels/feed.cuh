@@ -155,8 +155,10 @@ struct Feeder {
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
       if (!any_lane(!over || arrived != copies.passed)) break;
+      bool idle = true;
       if (arrived != copies.passed && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
+        idle = false;
         if (++from == SLOTS) {
           from = 0;
           parity ^= 1;
@@ -167,8 +169,9 @@ struct Feeder {
       if (!full && copies.left == 0) next(copies, false);
       full |= copies.left == 0;
       const u32 flying = copies.passed - arrived;
-      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies);
+      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies), idle = false;
       else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
+      if (REST && idle) rest(REST);      // the others need the instructions
     }
   }
 };
