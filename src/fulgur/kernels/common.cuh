@@ -7,6 +7,7 @@
 
 constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;      // that compute; with those behind them that bring the weights
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
+constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
@@ -98,7 +99,7 @@ struct Share {
 
 // Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
-constexpr int SLICE_BYTES = SLICE_ROUNDS * WARPS * TILE * 4;
+constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
   u64 last_mark;
   Share shares[MATRICES];
@@ -109,7 +110,7 @@ struct Shared {
   float sharpness;
   u32 seed[2];
 #if EXPERTS
-  alignas(16) float logit[MAX_ROWS][EXPERTS];      // not yet divided by the root mean square
+  alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
 #endif
@@ -143,6 +144,11 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.first[threadIdx.x] = __ldcg(&state->first[threadIdx.x]);
     shared.table[threadIdx.x] = __ldcg(&state->table[threadIdx.x]);
   }
+#if EXPERTS
+  for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS) shared.expert[0][i] = 0;      // stays where logits are not numbers
+  if (EXPERTS < EXPERTS_OF_4)
+    for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
+#endif
   if (threadIdx.x == 0) {
 #if PROFILE
     shared.last_mark = cycles();
@@ -162,7 +168,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
 // Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
-enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, FOLD, ROUTE, NORM_FFN, GATE_UP, COPY_DOWN, DOWN,
+enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTE, GATE_UP, COPY_DOWN, DOWN,
             NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE

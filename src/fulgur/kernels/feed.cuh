@@ -42,7 +42,6 @@ struct Feeder {
   int to, from;             // the slots that the next piece goes to, that the next is expected in
   u32 arrived;              // pieces
   u32 parity;               // of the phase that completes `from`
-  u64 policy;               // of copies
   bool wrap;                // after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
@@ -109,7 +108,7 @@ struct Feeder {
     // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
     u32 within = SHIFTED ? (u32)(u64)c.at & 127 : 0;
     if (SHIFTED) slots[to].within = within;
-    copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate), policy);
+    copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate));
     c.at += length;
     --c.left;
     ++c.passed;
@@ -147,7 +146,6 @@ struct Feeder {
     all_runs = ring_at(memory, of)->all_runs;
     to = from = 0;
     arrived = parity = 0;
-    policy = read_once();
     wrap = wrap_ && all_runs;
     Cursor copies, ahead;
     copies.begin(first, whole);
@@ -157,8 +155,10 @@ struct Feeder {
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
       if (!any_lane(!over || arrived != copies.passed)) break;
+      bool idle = true;
       if (arrived != copies.passed && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
+        idle = false;
         if (++from == SLOTS) {
           from = 0;
           parity ^= 1;
@@ -169,8 +169,9 @@ struct Feeder {
       if (!full && copies.left == 0) next(copies, false);
       full |= copies.left == 0;
       const u32 flying = copies.passed - arrived;
-      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies);
+      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies), idle = false;
       else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
+      if (REST && idle) rest(REST);      // the others need the instructions
     }
   }
 };

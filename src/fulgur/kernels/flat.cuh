@@ -86,8 +86,8 @@ struct Segments {
 };
 
 // As the one of linear.cuh; a unit is a tile.
-template <class Place, class Store>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Place place, Store store) {
+template <class Place, class Find, class Store, class Also>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Find place, Store store, Also) {
   const int columns = MAX_ROWS == 1 ? 1 : rows;
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
   const Share tiles = tiles_of(s, share);
@@ -102,10 +102,13 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     const float* slices = slices_of(memory) + column * TILE + r;
     const int units = min(tiles.last - tiles.first, stop << WARP_BITS) - (begin << WARP_BITS);
     const bool adds = column < columns && warp < units << column_bits;
-    int unit = (begin << WARP_BITS) + (adds ? warp >> column_bits : 0);
-    auto to = place(tiles.first + unit, adds ? column : 0, r);
-    Segments segments{nullptr, nullptr, 0};
-    if (adds) segments.find(slices, s, share, begin, unit, tiles.first + unit, columns);
+    int unit = (begin << WARP_BITS) + (warp >> column_bits);
+    Place to;
+    Segments segments;
+    if (adds) {
+      to = place(tiles.first + unit, column, r);
+      segments.find(slices, s, share, begin, unit, tiles.first + unit, columns);
+    }
     block_barrier();
 #pragma unroll 1
     for (int i = warp; adds && i < units << column_bits; i += WARPS) {

@@ -46,7 +46,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv));
+               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv), false);
   run(stream, args, shared, memory, SHAPE_OF(Qkv));
   finish(shared);
 }
@@ -79,7 +79,7 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, nullptr, args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Router));
+               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Router), false);
   run(stream, args, shared, memory, SHAPE_OF(Router));
   finish(shared);
 }
@@ -96,13 +96,13 @@ KERNEL step_fold(const __grid_constant__ Args args) {
 }
 #endif
 
-// The experts are not known before the fold's kernel has ended: route, then open the stream.
-template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
+// The experts are not known before the kernels in front have ended: find them, then open the stream.
+template <class M> __device__ inline void open_experts(Stream& stream, Shared& shared, char* memory) {
 #if EXPERTS
-  route(args, shared, shared.epoch + args.layer, [&] {
-    stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);
-    __syncthreads();
-  });
+  rank_experts(shared);
+  block_barrier();
+  stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);
+  __syncthreads();
 #endif
 }
 
@@ -111,9 +111,9 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
-  open_experts<Gate_up>(stream, args, shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
-               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up));
+               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true);
+  open_experts<Gate_up>(stream, shared, memory);
 #if EXPERTS
   share_experts(shared);
 #endif
@@ -126,7 +126,15 @@ KERNEL step_down(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Down>(stream, args, shared, memory)) return;
-  open_experts<Down>(stream, args, shared, memory);
+#if EXPERTS
+  for (int row = 0; row < rows_of(shared) && threadIdx.x < EXPERTS; ++row) {
+    Logits logits;
+    logits.load(args, row, threadIdx.x);
+    shared.logit[row][threadIdx.x] = logits.sum(threadIdx.x);
+  }
+  block_barrier();
+#endif
+  open_experts<Down>(stream, shared, memory);
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
                shared.epoch + args.layer, args.state, SHAPE_OF(Down));
   run(stream, args, shared, memory, SHAPE_OF(Down));
@@ -139,7 +147,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), false, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head));
+               shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head), false);
   run(stream, args, shared, memory, SHAPE_OF(Head));
   finish(shared);
 }

@@ -47,7 +47,7 @@ INLINE void tiles_product(const Matrix&, const Block&, int, int, int, const Acts
 extern const Ops table;
 const Ops table = {
     ISA_NAME, kAbreast4, kAbreast8, quantise, linear, linear_add, linear_swiglu,  linear_argmax,
-    embed,    widen,     norm_rope, store_kv, attend, read_bytes, multiply_bytes,
+    embed,    widen,     norm_rope, store_kv, attend, read_bytes, multiply_bytes, scan,
 };
 
 }  // namespace fulgur::ISA

@@ -7,9 +7,10 @@
 //              int4: for k in steps of 8, a line = 16 rows x 4 bytes, byte j = (q[k+j]+8) | (q[k+4+j]+8) << 4
 // In memory `abreast` neighbouring tiles, which a kernel multiplies at once, lie side by side:
 //     for each group   the scales of every tile, then line by line the weights of every tile
-// so a matrix-vector product reads every byte once, in the order of its address: one stream, which the CPU's own
-// prefetcher follows to the full bandwidth. Weights are unsigned with an offset because that is what VNNI and AMX
-// multiply; the offset is taken back with the sum of the activations.
+// and the blocks of a model lie in the order in which a thread reads them in a step (arrange.h). So a thread reads
+// every byte once, in the order of its address: one stream from the first product to the last, which the CPU's own
+// prefetcher follows to the full bandwidth, also beyond the end of a product. Weights are unsigned with an offset
+// because that is what VNNI and AMX multiply; the offset is taken back with the sum of the activations.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,7 @@ struct Matrix {
   int rows = 0;  // as the model has them; tiles() rounds up
   int cols = 0;
   int abreast = 1;
+  const uint8_t* const* blocks = nullptr;  // where each block of tiles lies; null: one after the other from `data`
 
   int offset() const { return bits == 8 ? 128 : 8; }
   int tiles() const { return (rows + kTileRows - 1) / kTileRows; }
@@ -41,7 +43,9 @@ struct Matrix {
   size_t group_bytes() const { return (kTileRows * 2 + lines() * kLine) * abreast; }
   size_t block_bytes() const { return group_bytes() * groups(); }
   size_t bytes() const { return block_bytes() * ((tiles() + abreast - 1) / abreast); }
-  const uint8_t* block(int tile) const { return data + tile / abreast * block_bytes(); }
+  const uint8_t* block(int tile) const {
+    return blocks ? blocks[tile / abreast] : data + tile / abreast * block_bytes();
+  }
 };
 
 // Activations of a step, quantised to int8 per group of the matrix they will meet.

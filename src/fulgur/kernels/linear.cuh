@@ -118,9 +118,8 @@ template <class M> __device__ __forceinline__ int split_of(const Shape& s, int u
 
 // Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
 template <class M>
-__device__ __forceinline__ void multiply_units(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
-                                               int columns) {
-  float* slices = slices_of(memory);                         // [unit of the batch][warp of the unit][row][16]
+__device__ __forceinline__ void multiply_units(Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin,
+                                               int stop, int columns) {      // slices: [unit of the batch][warp of the unit][row][16]
   const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
 #pragma unroll 1
@@ -206,22 +205,33 @@ __device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, con
 template <class M>
 __device__ __forceinline__ void multiply(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop, int columns) {
   if constexpr (BY_WGMMA<M>) multiply_codes<M>(stream, memory, s, share, begin, stop, columns);
-  else multiply_units<M>(stream, memory, s, share, begin, stop, columns);
+  else multiply_units<M>(stream, memory, slices_of(memory), s, share, begin, stop, columns);
+}
+
+// A row of a tile: its slices in order, `stride` apart. The first half of a warp adds the first half of them, the second the second;
+// all lanes get the sum.
+__device__ __forceinline__ float added(const float* slices, int stride, int kw_bits) {
+  const int half = threadIdx.x >> 4 & 1, middle = ((1 << kw_bits) + 1) >> 1, mine = half ? (1 << kw_bits) - middle : middle;
+  const float* from = slices + half * middle * stride + (threadIdx.x & 15);
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < WARPS / 2; ++k)
+    if (k < mine) sum += from[k * stride];
+  return sum + __shfl_xor_sync(~0u, sum, 16);
 }
 
 #if !FLAT
 // `store(place(unit, row, r), row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
 // lanes 16 on hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. Where a sum goes is found while others
-// still multiply. The caller has a block barrier before the slices are written again.
-template <class Place, class Store>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Place place, Store store) {
+// still multiply. `also()` runs when the slices are there. The caller has a block barrier before they are written again.
+template <class Place, class Find, class Store, class Also>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Find place, Store store,
+                                       Also also) {
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
-  // The first half of a warp adds the first half of a tile's slices, the second the second.
-  const int warp = threadIdx.x >> 5, r = threadIdx.x & 15, half = threadIdx.x >> 4 & 1;
-  const int middle = ((1 << s.kw_bits) + 1) >> 1, first = half ? middle : 0, mine = half ? (1 << s.kw_bits) - middle : middle;
+  const int warp = threadIdx.x >> 5, r = threadIdx.x & 15;
   int begin = 0;
 #pragma unroll 1
   do {
@@ -235,18 +245,15 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     else multiply<Qkv>(stream, memory, s, share, begin, stop, columns);
     const int units = min((stop - begin) * teams, share.last - share.first - begin * teams), column = warp & ((1 << column_bits) - 1);
     const bool adds = column < columns && warp < units << column_bits;
-    auto to = place(share.first + begin * teams + (adds ? warp >> column_bits : 0), adds ? column : 0, r);
+    Place to;
+    if (adds) to = place(share.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
+    if (begin == 0) also();
 #pragma unroll 1
     for (int i = warp; adds && i < units << column_bits; i += WARPS) {
       int u = i >> column_bits;
       if (i != warp) to = place(share.first + begin * teams + u, column, r);
-      const float* from = slices_of(memory) + (((u << s.kw_bits) + first) * columns + column) * TILE + r;
-      float sum = 0;
-#pragma unroll
-      for (int k = 0; k < WARPS / 2; ++k)
-        if (k < mine) sum += from[k * columns * TILE];
-      sum += __shfl_xor_sync(~0u, sum, 16);
+      float sum = added(slices_of(memory) + ((u << s.kw_bits) * columns + column) * TILE, columns * TILE, s.kw_bits);
       store(to, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
     }
     if (!ONE_BATCH) begin = stop;

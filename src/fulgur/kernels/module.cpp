@@ -83,18 +83,14 @@ class NativeRuntime {
       total += m.bytes();
     }
     weights_ = std::make_unique<Arena>(total);
-    uint8_t* at = weights_->data();
-    const auto matrix = [&](const std::string& name, int rows, int cols) {
+    const auto matrix = [&](const std::string& name, int rows, int cols) -> Matrix {
       const auto found = views.find(name);
       if (found == views.end()) throw std::invalid_argument("matrix '" + name + "' is missing");
-      Matrix m = found->second;
+      const Matrix& m = found->second;
       if (m.rows != rows || m.cols != cols)
         throw std::invalid_argument("matrix '" + name + "' is " + std::to_string(m.rows) + "x" +
                                     std::to_string(m.cols) + ", expected " + std::to_string(rows) + "x" +
                                     std::to_string(cols));
-      arrange(m.data, m, at);
-      m.data = at;
-      at += m.bytes();
       return m;
     };
     const auto vector = [&](const std::string& name, size_t size, bool required) -> const float* {
@@ -132,6 +128,7 @@ class NativeRuntime {
     } else {
       model.embed = nullptr;
     }
+    blocks_ = arrange(model, threads, weights_->data());
     const size_t rope = static_cast<size_t>(d.context) * d.head_dim / 2;
     model.cos = keep(cos, rope, "cos");
     model.sin = keep(sin, rope, "sin");
@@ -186,6 +183,11 @@ class NativeRuntime {
       throw std::out_of_range("no such KV block");
     alive().copy_block(source, target);
   }
+  double scan(int context) {
+    Runtime& runtime = alive();
+    nb::gil_scoped_release release;
+    return static_cast<double>(runtime.scan(std::clamp(context, 0, dims_.context))) / 1e9;
+  }
   void close() {
     runtime_.reset();
     weights_.reset();
@@ -214,6 +216,7 @@ class NativeRuntime {
   Dims dims_{};
   int kv_blocks_ = 0;
   std::unique_ptr<Arena> weights_;
+  std::vector<const uint8_t*> blocks_;
   std::optional<Halves> embed_;  // large and rarely read: used where it lies
   std::vector<std::vector<float>> vectors_;
   std::unique_ptr<Runtime> runtime_;  // last: its threads end before the memory they read
@@ -277,8 +280,7 @@ class ArrangedMatrix {
       : ops(find_ops(isa)), matrix(view(data, bits, group, rows, cols, "weights")) {
     matrix.abreast = choose_abreast(*ops, matrix, threads);
     memory_ = std::make_unique<Arena>(matrix.bytes());
-    arrange(data.data(), matrix, memory_->data());
-    matrix.data = memory_->data();
+    arrange(matrix, memory_->data());
   }
   const Ops* ops;
   Matrix matrix;
@@ -379,6 +381,7 @@ NB_MODULE(_native, m) {
       .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"),
            nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
       .def("copy_block", &NativeRuntime::copy_block)
+      .def("scan", &NativeRuntime::scan, nb::arg("context"))
       .def("close", &NativeRuntime::close)
       .def_prop_ro("isa", &NativeRuntime::isa)
       .def_prop_ro("threads", &NativeRuntime::threads)

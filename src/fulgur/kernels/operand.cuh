@@ -8,7 +8,7 @@
 // warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1 (lo), and a STEP holds the
 // blocks that slices i .. i + 3 reach at the same time. What is in columns of others never touches a sum.
 #pragma once
-#include "exchange.cuh"
+#include "router.cuh"
 
 // How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then stays
 // in the instruction cache.
@@ -111,9 +111,9 @@ constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
 // What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product (`inverse_of`); x as it
-// is if there is no weight. The rows are the embeddings of the step's tokens, or are received.
+// is if there is no weight. The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's logits.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
-                                    u32 epoch, int rows, const Shape& s) {
+                                    u32 epoch, int rows, const Shape& s, bool routed) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
 #pragma unroll
@@ -143,6 +143,15 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
           if (in_row(at)) load_words(words[i], x + (row * D_MODEL + at) / 2);
           if (parts && in_row(at)) load_words(second[i], x + ((MAX_ROWS + row) * D_MODEL + at) / 2);
         }
+#if EXPERTS
+        const bool asks = routed && thread < EXPERTS;
+        Logits logits;
+        if (asks) {
+          logits.load(args, row, thread);
+          here = logits.here(epoch);
+          if (here) shared.logit[row][thread] = logits.sum(thread);
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
           here &= !in_row((i * THREADS + thread) * 4) ||

@@ -78,6 +78,9 @@ struct Ops {
   uint64_t (*read)(const uint8_t* data, size_t bytes);
   // Multiplies and adds bytes in registers as fast as the CPU can; returns how many, for what no kernel can beat.
   uint64_t (*multiply)(int rounds);
+  // Reads the weights of tiles [begin, end) and multiplies them with one row, and nothing else: what no product with
+  // one row can beat.
+  uint64_t (*scan)(const Matrix& w, int begin, int end);
 };
 
 // What rmsnorm multiplies the quantised row's scales with.

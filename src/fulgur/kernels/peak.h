@@ -1,4 +1,4 @@
-// What the CPU can do at most, for the bench: reading memory, multiplying bytes.
+// What the CPU can do at most, for the bench: reading memory, multiplying bytes, both at once.
 
 static uint64_t read_bytes(const uint8_t* data, size_t bytes) {
   F16 s[8];
@@ -39,3 +39,29 @@ static uint64_t multiply_bytes(int rounds) {
   return static_cast<uint32_t>(hsumi(total));  // every product is 1
 }
 #endif
+
+// Every line of the blocks of tiles [begin, end) is read, unpacked and multiplied with a row that stays in L1, by the
+// loop of the products with one row. Scales are taken for weights, and nothing is done with the sums.
+template <int BITS, int A>
+static uint64_t scan_blocks(const Matrix& w, int begin, int end) {
+  constexpr int T = std::min(tiles_at_once(BITS, 1), A), kColumns = 512;
+  static const int8_t q[kColumns] = {};
+  I16 sum[1][T];
+  for (auto& s : sum[0]) s = seti(0);
+  for (int tile = begin / A * A; tile < end; tile += A) {
+    const uint8_t* p = w.block(tile);
+    for (size_t left = w.block_bytes() / (T * kLine) * 32 / BITS, k; left; left -= k) {  // in columns
+      k = std::min<size_t>(kColumns, left);
+      dot_group<BITS, 1, T>(p, T * kLine, 0, static_cast<int>(k), q, 0, sum);
+      p += k * T * kLine * BITS / 32;
+    }
+  }
+  I16 total = seti(0);
+  for (const auto& s : sum[0]) total = addi(total, s);
+  return static_cast<uint32_t>(hsumi(total));
+}
+static uint64_t scan(const Matrix& w, int begin, int end) {
+  if (w.bits == 8) return scan_blocks<8, kAbreast8>(w, begin, end);
+  return w.abreast == 2 ? scan_blocks<4, std::min(kAbreast4, 2)>(w, begin, end)
+                        : scan_blocks<4, kAbreast4>(w, begin, end);
+}

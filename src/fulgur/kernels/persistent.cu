@@ -19,7 +19,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
   char* area = area_of(memory);
-  const int steps = __ldcg(&args.state->steps);
   Stream stream;
   if (threadIdx.x < THREADS) {
     load_state(shared, args.state);
@@ -31,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   if (shared.done) return;
   if (threadIdx.x >= THREADS) {
     give_registers<56>();      // of the 96 a thread is launched with: 128 threads give 40, 512 take 8
-    Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, steps > 1);
+    Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, __ldcg(&args.state->steps) > 1);
     return;
   }
   take_registers<104>();
@@ -39,51 +38,43 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   int layer = 0, step = 0;
   u32 epoch = shared.epoch, arrivals = 0;
   float held = 0;
-  bool folded = false;
   Shape s = SHAPES[Qkv::ID];
 #pragma unroll 1
   for (;;) {
     const bool starts = s.phase == Qkv::ID, ffn = s.phase == Gate_up::ID, ends = s.phase == Head::ID;
-    bool beside = false;      // the router and its fold, which few CTAs have a share in
-#if EXPERTS
-    beside = s.phase == Router::ID || s.phase == Fold::ID;
-#endif
+    const bool beside = EXPERTS && s.phase == BEFORE_ATTENTION;      // the router, which few CTAs have a share in
     const Share share = shared.shares[s.phase];
     if (!beside || share.first < share.last) {
       // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
       if (starts) attention_prefetch(args, shared, layer);
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
+      if (starts || ffn || ends || beside) {
+        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
+                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s, ffn);
 #if EXPERTS
-      if (ffn) {
-        route(args, shared, epoch, [&] {
-          if (threadIdx.x == 0) {      // their weights may come at full speed: little else is waited for from here on
+        if (ffn) {
+          mark(args, shared, NORM_FFN);
+          rank_experts(shared);
+          block_barrier();
+          if (threadIdx.x == 0) {      // their weights may come at full speed: nothing is waited for any more
             store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);
             store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
           }
-        });
-        mark(args, shared, ROUTE);
-      }
+          share_experts(shared);
+        }
 #endif
-      if (starts || ffn || ends || s.phase == BEFORE_ATTENTION) {
-        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
-                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s);
-#if EXPERTS
-        if (ffn) share_experts(shared);
-#endif
-        if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : NORM_FFN);
-      } else if (!(folded && s.phase == O::ID)) {
-        const bool heads = s.phase != Down::ID;
+        if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
+      } else {
+        const bool heads = s.phase == O::ID;
         if (!SAME_ROWS && rows == 1) hold(args, shared, layer, epoch, s, share, held);
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
                      (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
-                     args.state, SHAPES[heads ? O::ID : Down::ID]);
+                     args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
-      folded = beside && s.phase != BEFORE_ATTENTION;      // o is a product of the same heads
       phase(stream, args, shared, memory, rows, layer, epoch, s, share, &held);
-      if (beside) block_barrier();      // the next product may follow without one
       mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN
-                         : s.phase == BEFORE_ATTENTION ? ROUTER : FOLD);
+                         : ROUTER);
     }
     if (s.phase == BEFORE_ATTENTION) {
       attention(args, shared, area, layer, epoch);
@@ -93,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       ++epoch;
       s = SHAPES[++layer == LAYERS ? Head::ID : Qkv::ID];
     } else if (!ends) {
-      s = SHAPES[s.phase + 1];
+      s = SHAPES[beside ? O::ID : s.phase + 1];      // the fold comes with o
     } else {
       arrivals += CTAS;
       if (threadIdx.x == 0) {
@@ -103,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       block_barrier();
       mark(args, shared, WAIT_CHOOSE);
       choose(args, shared);
+      const int steps = __ldcg(&args.state->steps);
       bool done = ++step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
       if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
       if (done) break;

@@ -36,7 +36,7 @@ __device__ __forceinline__ void hold(const Args& args, const Shared& shared, int
                                      float& held) {
   const Share tiles = tiles_of(s, share);
   const int tile = tiles.first + (threadIdx.x >> 5);
-  held = 0;
+  if (DOWN_PARTS > 1) held = 0;
   if (tile < tiles.last && !second_part(s, share, tile))
     held = residual(args, shared, s.phase == O::ID, layer, epoch, 0, min(tile * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
 }
@@ -60,6 +60,13 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   if (holds && SAME_ROWS && s.phase == O::ID && layer == 0) hold(args, shared, 0, epoch, s, share, *held);
   Best best;
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), s.phase);
+#if EXPERTS
+  // The router's fold is a product of the same heads: in the persistent driver some warps multiply a block of it first.
+  Share fold{0, 0};
+  if (held && s.phase == O::ID) fold = shared.shares[Fold::ID];
+  float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
+  if (fold.first < fold.last) multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, MAX_ROWS == 1 ? 1 : rows);
+#endif
   auto place = [&](int unit, int column, int r) {
     const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
     const bool twin = threadIdx.x & 16;      // the other half of the warp sends it
@@ -71,7 +78,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
                     : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + p.at) / 2;
 #if EXPERTS
     } else if (s.phase == Router::ID || s.phase == Fold::ID) {
-      const int part = which + (s.phase == Fold::ID ? Router::SPLIT : 0);
+      const int part = which + (s.phase == Fold::ID ? Router::SPLIT : 0);      // the fold: in the graph driver
       if (!twin && p.at < EXPERTS) p.to = args.router + (part * MAX_ROWS + column) * EXPERTS + p.at;
 #endif
     } else if (s.phase == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows; two neighbours go out as one word
@@ -86,7 +93,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (s.phase == Qkv::ID || s.phase == Gate_up::ID || s.phase == Head::ID) p.factor = inverse_of(shared, p.row);
     return p;
   };
-  linear(stream, memory, rows, s, share, place, [&](const Place& p, int column, int r, float sum, float pair) {
+  auto store = [&](const Place& p, int column, int r, float sum, float pair) {
     if (pairs) {
       sum *= p.factor;
       if (adds && p.at < D_MODEL) {
@@ -113,6 +120,16 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
       best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
     }
+  };
+  linear<Place>(stream, memory, rows, s, share, place, store, [&] {
+#if EXPERTS
+    const int column = warp - WARPS / 2, r = threadIdx.x & 31, columns = MAX_ROWS == 1 ? 1 : rows;      // by warps that seldom add
+    if (fold.first == fold.last || column < 0 || column >= columns) return;
+    float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
+    int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
+    if (r < TILE && at < EXPERTS)
+      send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+#endif
   });
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
   if (s.phase == Head::ID) {

@@ -87,20 +87,14 @@ __device__ __forceinline__ void gate_init(u32 gate) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
 #endif
 }
-// Lines that nobody reads again are the first to leave L2: what is drawn ahead stays.
-__device__ __forceinline__ u64 read_once() {
-  u64 policy = 0;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#endif
-  return policy;
-}
-// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time.
-__device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate, u64 policy) {
+// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time. Lines that nobody reads again are the first
+// to leave L2: what is drawn ahead stays.
+__device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(gate), "l"(policy)
+  asm volatile("{.reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+               "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], once;}" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(gate)
                : "memory");
 #else
   for (u32 at = 0; at < bytes; at += 16)
@@ -253,6 +247,7 @@ __device__ __forceinline__ void load_words(u64 (&words)[4], const u64* from) {
 }
 constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
 
+__device__ __forceinline__ void rest(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 __device__ __forceinline__ u32 clock_low() {
   u32 now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now));

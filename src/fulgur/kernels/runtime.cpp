@@ -113,29 +113,16 @@ size_t Runtime::carve(uint8_t* base) {
   return c.used;
 }
 
-Runtime::Range Runtime::share(int count, int thread) const {
-  const int n = team_.size();
-  return {static_cast<int>(static_cast<int64_t>(count) * thread / n),
-          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / n)};
-}
-
-// Whole blocks of tiles, and gate with up.
-Runtime::Range Runtime::tiles(const Matrix& w, int thread) const {
-  const int unit = std::max(w.abreast, 2), count = w.tiles();
-  const Range r = share((count + unit - 1) / unit, thread);
-  return {std::min(r.begin * unit, count), std::min(r.end * unit, count)};
-}
-
 // The columns this thread writes of the result of a product, of SwiGLU, of the attention.
-Runtime::Range Runtime::columns(const Matrix& w, int thread) const {
+Range Runtime::columns(const Matrix& w, int thread) const {
   const Range r = tiles(w, thread);
   return {r.begin * kTileRows, std::min(r.end * kTileRows, w.rows)};
 }
-Runtime::Range Runtime::hidden_columns(const Layer& layer, int thread) const {
+Range Runtime::hidden_columns(const Layer& layer, int thread) const {
   const Range r = columns(layer.gate_up, thread);
   return {r.begin / 2, r.end / 2};
 }
-Runtime::Range Runtime::head_columns(int thread) const {
+Range Runtime::head_columns(int thread) const {
   const Range r = share(model_.dims.kv_heads, thread);
   const int width = model_.dims.heads / model_.dims.kv_heads * model_.dims.head_dim;
   return {r.begin * width, r.end * width};
@@ -192,26 +179,21 @@ Acts Runtime::hand_over(Rows x, const float* weight, const Matrix& w, const Acts
   return weight ? normed(acts, me.scales, w, rows) : acts;
 }
 
-// Where the threads divide the KV heads evenly, each computes the query, key and value rows of its own heads and needs
-// no barrier before it attends.
 void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread) {
-  const Dims& d = model_.dims;
-  const auto part = [&](int begin, int end, int first) {
+  const auto part = [&](Range tiles, int first) {
     const Rows out = view(qkv_, first, thread);
-    ops_->linear(layer.qkv, begin, end, acts, rows, workers_[thread].tile, layer.qkv_bias, out.data, out.ld);
+    ops_->linear(layer.qkv, tiles.begin, tiles.end, acts, rows, workers_[thread].tile, layer.qkv_bias, out.data,
+                 out.ld);
   };
+  const auto [queries, keys, values] = division().projections(layer.qkv, thread);
   if (!owns_heads()) {
-    const Range r = tiles(layer.qkv, thread);
-    part(r.begin, r.end, 0);
+    part(queries, 0);
     team_.barrier(thread);
     return;
   }
-  const int per_head = d.head_dim / kTileRows, group = d.heads / d.kv_heads;
-  const Range mine = share(d.kv_heads, thread);
-  part(mine.begin * group * per_head, mine.end * group * per_head, query_first(thread));
-  part((d.heads + mine.begin) * per_head, (d.heads + mine.end) * per_head, key_first(thread));
-  part((d.heads + d.kv_heads + mine.begin) * per_head, (d.heads + d.kv_heads + mine.end) * per_head,
-       value_first(thread));
+  part(queries, query_first(thread));
+  part(keys, key_first(thread));
+  part(values, value_first(thread));
 }
 
 // The column of a whole row that would lie at the start of this thread's memory: its queries lie there, then its keys,
@@ -359,7 +341,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
 }
 
-Runtime::Range Runtime::share_columns(int width, int thread) const {
+Range Runtime::share_columns(int width, int thread) const {
   const Range r = share(width / kTileRows, thread);
   return {r.begin * kTileRows, r.end * kTileRows};
 }
@@ -384,6 +366,31 @@ void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) 
     for (int t = 1; t < team_.size(); t++) merge(best, workers_[t].best[i]);
     out[i] = argmax(best);
   }
+}
+
+int64_t Runtime::scan(int context) {
+  const Dims& d = model_.dims;
+  const auto start = Pace::Clock::now();
+  team_.set_alone(false);
+  team_.run([&](int thread) {
+    uint64_t sum = 0;
+    const auto product = [&](const Matrix& w, Range r) { sum += ops_->scan(w, r.begin, r.end); };
+    const Range heads = share(d.kv_heads, thread);
+    for (int l = 0; l < d.layers; l++) {
+      const Layer& layer = model_.layers[l];
+      for (const Range r : division().projections(layer.qkv, thread)) product(layer.qkv, r);
+      for (int h = heads.begin; h < heads.end; h++)
+        for (int b = 0; b < std::min(cache_.blocks, context / kBlockTokens); b++)
+          for (const uint32_t* part : {cache_.keys(b, l, h), cache_.values(b, l, h)})
+            sum += ops_->read(reinterpret_cast<const uint8_t*>(part), cache_.half() * 4);
+      product(layer.o, tiles(layer.o, thread));
+      product(layer.gate_up, tiles(layer.gate_up, thread));
+      product(layer.down, tiles(layer.down, thread));
+    }
+    product(model_.head, tiles(model_.head, thread));
+    workers_[thread].best[0].index[0] = static_cast<int32_t>(sum);  // somebody wants it: the loops are not dropped
+  });
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Pace::Clock::now() - start).count();
 }
 
 void Runtime::copy_block(int source, int target) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "model.h"
 #include "ops.h"
 #include "pace.h"
 #include "team.h"
@@ -38,26 +39,6 @@ class Arena {
   size_t bytes_;
 };
 
-struct Dims {
-  int vocab, d_model, layers, heads, kv_heads, head_dim, d_ffn, context, max_rows;
-  float eps;
-};
-
-struct Layer {
-  Matrix qkv, o, gate_up, down;
-  const float *attn_norm, *ffn_norm;
-  const float *q_norm, *k_norm, *qkv_bias;  // null where the family has none
-};
-
-struct Model {
-  Dims dims;
-  std::vector<Layer> layers;
-  Matrix head;
-  const float* final_norm;
-  const uint16_t* embed;   // fp16 [vocab][d_model], or null: rows are read from the packed head (tied)
-  const float *cos, *sin;  // [context][head_dim / 2]
-};
-
 struct StepInput {
   int rows;
   const int32_t *tokens, *positions, *sequences;
@@ -74,6 +55,10 @@ class Runtime {
   // Writes the argmax of each wanted row to out and, where logits is given, logits[wanted][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   void copy_block(int source, int target);
+  // The least that a step of one row after `context` tokens does, without its results: every thread reads and
+  // multiplies the weights of its share and reads the keys and values of its heads, and waits for nobody. Returns
+  // nanoseconds.
+  int64_t scan(int context);
 
   const Ops& ops() const { return *ops_; }
   int threads() const { return team_.threads(); }
@@ -89,10 +74,6 @@ class Runtime {
     uint8_t* tile;
     Best* best;
   };
-  struct Range {
-    int begin, end;
-    bool operator==(const Range&) const = default;
-  };
   struct Rows {  // some columns of a buffer; they are counted as in a whole row
     float* data;
     size_t ld;
@@ -103,8 +84,9 @@ class Runtime {
   };
 
   size_t carve(uint8_t* base);
-  Range share(int count, int thread) const;
-  Range tiles(const Matrix& w, int thread) const;
+  Division division() const { return {&model_.dims, team_.size()}; }
+  Range share(int count, int thread) const { return division().share(count, thread); }
+  Range tiles(const Matrix& w, int thread) const { return division().tiles(w, thread); }
   Range columns(const Matrix& w, int thread) const;
   Range hidden_columns(const Layer& layer, int thread) const;
   Range head_columns(int thread) const;
@@ -117,7 +99,7 @@ class Runtime {
   Acts normed(const Acts& acts, float* scales, const Matrix& w, int rows) const;
   void embed(const StepInput& in, Rows x, Range mine, int thread);
   void body(const StepInput& in, float* logits, size_t ld, int thread);
-  bool owns_heads() const { return model_.dims.kv_heads % team_.size() == 0; }
+  bool owns_heads() const { return division().owns_heads(); }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
   void attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread);
   Range share_columns(int width, int thread) const;

@@ -107,7 +107,7 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
 
 # As in common.cuh; the last four are of a step, the others of a layer. Waiting for values counts where they are needed.
 PARTS = (
-    "norm", "qkv", "router", "fetch", "project", "softmax", "join", "copy", "o", "fold", "route", "norm", "gate_up",
+    "norm", "qkv", "router", "fetch", "project", "softmax", "join", "copy", "o", "norm", "route", "gate_up",
     "copy", "down", "norm", "head", "barrier", "choose",
 )  # fmt: skip
 

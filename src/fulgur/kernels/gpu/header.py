@@ -17,6 +17,7 @@ SHALLOW, DEEP = 32 << 10, 112 << 10
 # Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
 # be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
+REST = 0
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 
@@ -43,12 +44,13 @@ class Layout:
     area: int
     runs: int  # of a warp's list, at most
     rounds: int  # of units whose slices are kept at a time
+    folded: int  # slices of the router's fold
     operand: Operand
 
     @property
     def slices(self) -> int:
         """What follows stays aligned to 128 bytes: copies to 64 ran at three quarters of the speed."""
-        return self.rounds * WARPS * TILE * 4
+        return (self.rounds * WARPS + self.folded) * TILE * 4
 
     @property
     def total(self) -> int:
@@ -87,7 +89,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
     record = 8 + 8 * len(plan.matrices) + 16 + 4 * rows * WARPS + 4 * (4 * rows + 9)
-    record = _up(record + 16 + 4 * rows * (c.n_experts + 2 * c.experts_per_token))
+    record = _up(record + 16 + 4 * rows * (_up(c.n_experts, 4) + 2 * c.experts_per_token))
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
@@ -99,13 +101,13 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
         area = max(area, attention)
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
-    rounds = slice_rounds(plan)
+    rounds, folded = slice_rounds(plan), _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # Fewer than two slots hide nothing: rather smaller pieces.
     for chunks in (min(4, plan.matrices["qkv"].format.data), 2):
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = limit - record - rounds * WARPS * TILE * 4 - area - 8 * WARPS * (runs + 1)
+        left = limit - record - (rounds * WARPS + folded) * TILE * 4 - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, activations)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
@@ -174,12 +176,14 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SLICE_ROUNDS": memory.rounds,
         "FLAT": int(plan.matrices["head"].flat),
         "DOWN_PARTS": plan.matrices["down"].parts,
+        "FOLD_SLICES": memory.folded,
         "ONE_BATCH": int(plan.rows == 1 and _most_rounds(plan) <= memory.rounds),
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
         "AHEAD": 0 if plan.moe else AHEAD // (WARPS * 512 * memory.chunks),
         "PACE": PACE,
+        "REST": REST,
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),

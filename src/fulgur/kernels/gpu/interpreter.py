@@ -177,6 +177,9 @@ class Interpreter:
     def _routes(self, b: dict[str, Any]) -> tuple[npt.NDArray[np.int64], Float]:
         c = self.config
         logits = b["router"].sum(axis=0, dtype=np.float32) + b["folded"].sum(axis=0, dtype=np.float32)
+        if self.narrow:  # the last bits give way to the expert's number: no two are equal (router.cuh)
+            last = np.arange(255, 255 - c.n_experts, -1, dtype=np.uint32)
+            logits = ((logits.view(np.uint32) & ~np.uint32(255)) | last).view(np.float32)
         logits = logits / np.sqrt(np.mean(b["y"] ** 2, axis=1, keepdims=True) + np.float32(c.norm_eps))
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : c.experts_per_token]
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -257,7 +257,10 @@ def make_plan(
         add("router", e, d, format_named("bf16"), (2,))
     add("o", d, config.q_rows, usual, (1,))
     if moe:
-        add("fold", e, config.q_rows, format_named("bf16"), (4,))
+        if -(-e // TILE) > ctas:
+            raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
+        # A unit a CTA at most, beside o. Few blocks a warp: everybody waits for the experts.
+        add("fold", e, config.q_rows, format_named("bf16"), tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1])
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
         add("down", d, config.d_expert, usual, (1,), e, k, True)
     else:

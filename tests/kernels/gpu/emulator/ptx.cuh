@@ -170,8 +170,7 @@ inline uint4 load16(const void* p) { return *(const uint4*)p; }
 inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
 inline void gate_init(u32 gate) { emu::gate_at(gate) = 0; }
-inline u64 read_once() { return 0; }
-inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate, u64) {
+inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
   if ((uintptr_t)from % 16 || to % 16 || bytes % 16) { fprintf(stderr, "a copy is not aligned to 16 bytes\n"); abort(); }
   emu::Copy c{to, gate, bytes, from};
   memset(emu::current->cta->base + to, 0xff, bytes);      // whoever still reads the old bytes gets NaNs
@@ -397,6 +396,7 @@ inline void load_words(u64 (&words)[4], const u64* from) {
   words[2] = *(const volatile u64*)(from + 2);
   words[3] = *(const volatile u64*)(from + 3);
 }
+inline void rest(u32) {}
 inline u32 clock_low() { return emu::draw(); }
 inline u64 cycles() { return 0; }
 inline void add_later(u64* to, u64 by) { *to += by; }
