@@ -33,18 +33,25 @@ INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer,
 static float softmax(float* scores, Pair* probabilities, int length, int padded) {
   const int tail = length & ~15;
   if (tail < length) store(scores + tail, keep(load(scores + tail), length - tail, -1e30f));
-  F16 top = set(-1e30f);
-  for (int i = 0; i < length; i += 16) top = max(top, load(scores + i));
-  const F16 largest = set(hmax(top));
-  F16 sum = set(0.f);
-  for (int i = 0; i < length; i += 16) {
-    F16 p = exp2(load(scores + i) - largest);
-    if (i == tail) p = keep(p, length - tail, 0.f);
-    sum = sum + p;
-    store_pairs(probabilities + i / 2, p);
-  }
-  for (int i = (length + 15) & ~15; i < padded; i += 16) store_pairs(probabilities + i / 2, set(0.f));
-  return 1.f / hsum(sum);
+  // Four maxima and two sums, so that none waits for the last.
+  F16 top[4] = {set(-1e30f), set(-1e30f), set(-1e30f), set(-1e30f)};
+  int i = 0;
+  for (; i + 64 <= length; i += 64)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) top[j] = max(top[j], load(scores + i + 16 * j));
+  for (; i < length; i += 16) top[0] = max(top[0], load(scores + i));
+  const F16 largest = set(hmax(max(max(top[0], top[1]), max(top[2], top[3]))));
+  F16 sum[2] = {set(0.f), set(0.f)};
+  const auto weigh = [&](int at, F16& to) {
+    F16 p = exp2(load(scores + at) - largest);
+    if (at == tail) p = keep(p, length - tail, 0.f);
+    to = to + p;
+    store_pairs(probabilities + at / 2, p);
+  };
+  for (i = 0; i + 16 < length; i += 32) weigh(i, sum[0]), weigh(i + 16, sum[1]);
+  if (i < length) weigh(i, sum[0]);
+  for (i = (length + 15) & ~15; i < padded; i += 16) store_pairs(probabilities + i / 2, set(0.f));
+  return 1.f / hsum(sum[0] + sum[1]);
 }
 
 template <int N, int V>  // N queries, V vectors of 16 dims

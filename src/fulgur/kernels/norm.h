@@ -4,6 +4,7 @@ INLINE F16 dequantise(I16 dot, F16 weight_scale, float act_scale, F16 sum) {
   return fma(to_float(dot), weight_scale * set(act_scale), sum);
 }
 
+#ifndef __AVX512F__
 static inline F16 exp2(F16 x) {  // 2^x, relative error about 2e-7; below 2^-126 it is 2^-126
   x = max(x, set(-126.f));
   const F16 n = round(x), f = x - n;
@@ -16,6 +17,7 @@ static inline F16 exp2(F16 x) {  // 2^x, relative error about 2e-7; below 2^-126
   p = fma(p, f, set(1.f));
   return p * pow2(n);
 }
+#endif
 
 static inline F16 head_norm(const float* x, float eps, int n) {
   F16 squares = set(0.f);

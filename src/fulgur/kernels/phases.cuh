@@ -53,7 +53,6 @@ struct Place {
 // row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
                                       const Shape& s, const Share& share, float* held) {
-  const bool adds = s.phase == O::ID || s.phase == Down::ID, pairs = adds || s.phase == Qkv::ID;
   const int warp = threadIdx.x >> 5;
   const Share tiles = tiles_of(s, share);
   const bool holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
@@ -68,20 +67,22 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   if (fold.first < fold.last) multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, MAX_ROWS == 1 ? 1 : rows);
 #endif
   auto place = [&](int unit, int column, int r) {
+    const int id = fresh(s.phase);
+    const bool adds = id == O::ID || id == Down::ID;
     const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
     const bool twin = threadIdx.x & 16;      // the other half of the warp sends it
     Place p{nullptr, column, tile * TILE + r, 1.f, 0};
-    if (pairs) {                             // two neighbours go out as one word
+    if (adds || id == Qkv::ID) {              // two neighbours go out as one word
       if (MAX_ROWS > 1 && adds && s.row_units) p.row = which;
       if (!twin && r % 2 == 0 && p.at < (adds ? D_MODEL : QKV_ROWS))
-        p.to = adds ? args.x + (((s.phase == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
+        p.to = adds ? args.x + (((id == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
                     : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + p.at) / 2;
 #if EXPERTS
-    } else if (s.phase == Router::ID || s.phase == Fold::ID) {
-      const int part = which + (s.phase == Fold::ID ? Router::SPLIT : 0);      // the fold: in the graph driver
+    } else if (id == Router::ID || id == Fold::ID) {
+      const int part = which + (id == Fold::ID ? Router::SPLIT : 0);      // the fold: in the graph driver
       if (!twin && p.at < EXPERTS) p.to = args.router + (part * MAX_ROWS + column) * EXPERTS + p.at;
 #endif
-    } else if (s.phase == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows; two neighbours go out as one word
+    } else if (id == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows; two neighbours go out as one word
       int to = tile * 8 + r;
 #if EXPERTS
       p.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
@@ -90,24 +91,26 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
 #endif
       if (!twin && r < 8 && r % 2 == 0) p.to = args.h + (p.row * (Down::BLOCKS * BLOCK) + to) / 2;
     }
-    if (s.phase == Qkv::ID || s.phase == Gate_up::ID || s.phase == Head::ID) p.factor = inverse_of(shared, p.row);
+    if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
     return p;
   };
   auto store = [&](const Place& p, int column, int r, float sum, float pair) {
-    if (pairs) {
+    const int id = fresh(s.phase);
+    const bool adds = id == O::ID || id == Down::ID;
+    if (adds || id == Qkv::ID) {
       sum *= p.factor;
       if (adds && p.at < D_MODEL) {
         if (holds) sum += *held;
-        else if (!second_part(s, share, p.at / TILE)) sum += residual(args, shared, s.phase == O::ID, layer, epoch, p.row, p.at);
+        else if (!second_part(s, share, p.at / TILE)) sum += residual(args, shared, id == O::ID, layer, epoch, p.row, p.at);
         if (SAME_ROWS && holds) *held = passed(sum);
       }
       float neighbour = __shfl_xor_sync(~0u, sum, 1);
       if (p.to) send_pair(p.to, sum, neighbour, epoch);
 #if EXPERTS
-    } else if (s.phase == Router::ID || s.phase == Fold::ID) {
+    } else if (id == Router::ID || id == Fold::ID) {
       if (p.to) send(p.to, __float_as_uint(sum), epoch);
 #endif
-    } else if (s.phase == Gate_up::ID) {      // SwiGLU, times the expert's share
+    } else if (id == Gate_up::ID) {      // SwiGLU, times the expert's share
       sum *= p.factor;
       float value = quotient(sum, 1.f + exponential(-sum)) * (pair * p.factor);
 #if EXPERTS

@@ -63,6 +63,11 @@ __device__ __forceinline__ u32 thread_index() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(r));
   return r;
 }
+// The same value, of which the compiler knows nothing: what it is compared with is not kept either.
+__device__ __forceinline__ int fresh(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
 // Words that warps of a CTA leave for each other in shared memory.
 __device__ __forceinline__ void store_release(u32 at, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");

@@ -41,6 +41,7 @@ def weights_of(family: str, weights: str, rows: int, head: str | None = None) ->
     config = FAMILIES[family]
     tensors = random_model(config, 3)
     plan = make_plan(config, weights=weights, head=head, ctas=6 if family == "narrow" else 4, rows=rows)
+    assert plan.matrices["down"].parts == (2 if family == "narrow" else 1)
     return assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
 
 

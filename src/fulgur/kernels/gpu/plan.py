@@ -6,10 +6,10 @@ with fewer units than CTAs the last CTAs take one each, since the first attend. 
 blocks of 128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a
 result never depends on how many rows run together.
 
-Dense models in bf16 are cut flat instead: blocks are counted through all tiles, a CTA takes a stretch of them (whole tiles,
-or parts of tiles whose sums are sent apart), and its warps take equal shares of up to 16 tiles at a time, wherever in a
-tile these begin. No warp has much more to do than another, and what a warp reads lies together. (`wgmma` needs warps
-that go through K in step.)
+Dense models in bf16 are cut flat instead: blocks are counted through all tiles, a CTA takes a stretch of them (whole
+tiles, or parts of tiles whose sums are sent apart), and its warps take equal shares of up to 16 tiles at a time,
+wherever in a tile these begin. No warp has much more to do than another, and what a warp reads lies together. (`wgmma`
+needs warps that go through K in step.)
 """
 
 from __future__ import annotations
@@ -260,7 +260,9 @@ def make_plan(
         if -(-e // TILE) > ctas:
             raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
         # A unit a CTA at most, beside o. Few blocks a warp: everybody waits for the experts.
-        add("fold", e, config.q_rows, format_named("bf16"), tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1])
+        add(
+            "fold", e, config.q_rows, format_named("bf16"), tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
+        )
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
         add("down", d, config.d_expert, usual, (1,), e, k, True)
     else:
@@ -272,8 +274,8 @@ def make_plan(
 
 
 def _flat(matrix: Matrix, ctas: int) -> Matrix:
-    """Whole tiles to CTAs. The down projection of a narrow model would leave many CTAs idle: there every tile is made of
-    two parts, if that takes a seventh off the longest share."""
+    """Whole tiles to CTAs. The down projection of a narrow model would leave many CTAs idle: there every tile is made
+    of two parts, if that takes a seventh off the longest share."""
     whole = replace(matrix, over=min(ctas, matrix.tiles))
     tiles, blocks = matrix.tiles, matrix.blocks
     for over in range(min(ctas, 2 * tiles), tiles, -1) if matrix.name == "down" else ():
