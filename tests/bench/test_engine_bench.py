@@ -45,9 +45,12 @@ def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     for name in (
         "engine.decode.tok_s.60M.int4",
         "engine.bandwidth_share.60M.int4",
+        "engine.bandwidth_share.most.60M.int4",
+        "engine.bandwidth_share.of_most.60M.int4",
         "engine.prefill.tok_s.60M.int4",
         "engine.verify8.ratio.60M.int4",
         "engine.edit.ratio_raw.60M.int4",
+        "engine.edit.ratio_raw.most.60M.int4",
         "engine.memory.ratio",
     ):
         assert rows[name]["value"] > 0 and rows[name]["unit"]

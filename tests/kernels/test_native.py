@@ -96,6 +96,21 @@ def test_rows_of_several_sequences_do_not_touch_each_other() -> None:
     assert np.array_equal(part, together[some])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_bare_pass_reads_what_a_step_reads_and_changes_nothing(bits: int, isa: str) -> None:
+    weights = weights_of("llama", bits)
+    tokens = np.random.default_rng(4).integers(0, weights.config.vocab_size, 70).astype(np.int32)
+    runtime = native.Runtime(weights, kv_blocks=8, threads=2, isa=isa)
+    expected = logits_of(runtime, tokens, [70])
+    for context in (0, 64, 10**9):
+        assert runtime.scan(context) > 0
+    assert np.array_equal(logits_of(runtime, tokens, [70]), expected)
+    runtime.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        runtime.scan(0)
+
+
 def test_a_copied_block_serves_a_fork() -> None:
     weights = weights_of("fulgur")
     tokens = np.random.default_rng(3).integers(0, weights.config.vocab_size, 90).astype(np.int32)

@@ -31,6 +31,7 @@ class Comparison:
     """Seconds (and GB/s) of each round, by what was measured, in `samples`."""
 
     widths = (4, 8, 16)  # tokens verified in one step
+    _between = (1, 2, 3, 6, 12, 24, 32)  # further ones, for what drafts can give at most
 
     def __init__(self, model: str, bits: int, folder: Path, tokenizer: Path) -> None:
         self.model, self.bits = model, bits
@@ -115,11 +116,13 @@ class Comparison:
             if worker in self._workers:
                 decode = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat(name, DECODE, repeat)}
                 self._note(name, self._workers[worker].call("decode", **decode), DECODE)
+        scan = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat("decode", DECODE, repeat)}
+        self._note("scan", self._workers["ours"].call("scan", **scan), DECODE)
         for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
             if worker in self._workers:
                 prefill = {"count": PREFILL, "repeat": self._repeat(name, PREFILL, 2)}
                 self._note(name, self._workers[worker].call("prefill", **prefill), PREFILL)
-        for width in (1, *self.widths):
+        for width in sorted((*self._between, *self.widths)):
             step = {"context": CONTEXT, "width": width, "repeat": self._repeat("decode", width, 4 * repeat)}
             self._note(f"verify{width}", self._workers["ours"].call("verify", **step), 1)
         if not self.replays or sum(edit["seconds"] for edit in self.replays[0]) < _LONG_REPLAY:
@@ -161,6 +164,20 @@ class Comparison:
         edits = list(zip(*self.replays, strict=True))
         work = sum(median(run["seconds"] / run["raw"] for run in edit) for edit in edits)
         return sum(edit[0]["tokens"] for edit in edits) / work
+
+    @property
+    def edit_most(self) -> float:
+        """What `edit_ratio` would be with the measured steps, perfect foresight and nothing around the steps."""
+        from fulgur.bench.foresight import edits_known, least_seconds
+
+        known = edits_known(self._tokenizer)
+        widths = {width: self.samples[f"verify{width}"] for width in (*self._between, *self.widths)}
+        tokens = sum(len(right) for right in known)
+        ratios = []
+        for i, one in enumerate(widths[1]):
+            seconds = {width: samples[i] for width, samples in widths.items()}
+            ratios.append(tokens * one / sum(least_seconds(right, seconds) for right in known))
+        return median(ratios)
 
     @property
     def edit_accepted(self) -> float:

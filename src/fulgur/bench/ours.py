@@ -36,6 +36,7 @@ def open_worker(folder: str, threads: int, context: int) -> dict[str, Callable[.
         "decode": bench.decode,
         "prefill": bench.prefill,
         "verify": bench.verify,
+        "scan": bench.scan,
         "replay": bench.replay,
         "about": bench.about,
     }
@@ -96,6 +97,10 @@ class Measurement:
             self._step(context, width, wanted)
             seconds.append(perf_counter() - start)
         return seconds
+
+    def scan(self, context: int, count: int, repeat: int) -> list[float]:
+        """Seconds of `count` bare passes over what a token reads (see `Runtime.scan`); `repeat` times."""
+        return [sum(self.runtime.scan(context) for _ in range(count)) for _ in range(repeat)]
 
     def replay(self, tokenizer: str, speculate: bool) -> list[dict[str, float]]:
         """Every edit once (see `replay`), each right after a few single steps at the same speed of the machine: `raw`

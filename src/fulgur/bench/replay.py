@@ -52,6 +52,15 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}), encoding="utf-8")
 
 
+def tokens_of(edit: Edit, tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]]:
+    """The original, the prompt (the original and the instruction) and the answer."""
+    original = tokenizer.encode(edit.original, special=False)
+    prompt = original + tokenizer.encode(f"\n{edit.instruction}\n", special=False)
+    end = tokenizer.token_id(END)
+    assert end is not None
+    return original, prompt, [*tokenizer.encode(edit.edited, special=False), end]
+
+
 class ForcedRuntime:
     """A runtime that does all its work and then says what the script says."""
 
@@ -98,17 +107,11 @@ class Replay:
 
     def __init__(self, runtime: Runtime, folder: Path, cost: StepCost) -> None:
         self._tokenizer = Tokenizer.from_folder(folder)
-        end = self._tokenizer.token_id(END)
-        assert end is not None
-        self._end = end
         self._forced = ForcedRuntime(runtime)
         self._engine = Engine(self._forced, self._tokenizer, cost=cost)
 
     def run(self, edit: Edit, *, speculate: bool) -> Replayed:
-        encode = self._tokenizer.encode
-        original = encode(edit.original, special=False)
-        prompt = original + encode(f"\n{edit.instruction}\n", special=False)
-        answer = [*encode(edit.edited, special=False), self._end]
+        original, prompt, answer = tokens_of(edit, self._tokenizer)
         self._forced.script[: len(prompt) + len(answer)] = prompt + answer
         self._engine.submit(
             GenerateRequest(
