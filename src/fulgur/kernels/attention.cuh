@@ -14,15 +14,17 @@ constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
 constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;      // in tiles of 8
 
+// It begins where slices of products lie: until the first barrier some warp may still add those of the phase before.
 struct AttentionScratch {
-  alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last
-  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];       // of this step's rows
   alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];       // of the block at hand; the 8 spread rows over banks
-  alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
   float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by part of the dimensions
+  alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
+  alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last. This and the rest is written early
+  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];       // of this step's rows
   float peak[QUERY_TILES * 8], total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
+static_assert(ATTENTION_EARLY <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
 
 // The length of a split is a power of two: its logarithm.
@@ -339,7 +341,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   block_barrier();
 }
 
-__device__ inline void attention(const Args& args, Shared& shared, char* area, int layer, u32 epoch) {
+__device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
+  char* area = area_of(memory) - ATTENTION_EARLY;
   int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {

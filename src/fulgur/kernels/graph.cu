@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __
   let_successor_start();
   wait_for_predecessor();
   load_state(shared, args.state);
-  if (!shared.done) attention(args, shared, area_of(memory), args.layer, shared.epoch + args.layer);
+  if (!shared.done) attention(args, shared, memory, args.layer, shared.epoch + args.layer);
 }
 
 KERNEL step_o(const __grid_constant__ Args args) {

@@ -57,50 +57,56 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
 
 // A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
 // the first `filled` are sent, the rest is padding that meets weights of zero.
+//
+// A warp takes blocks of 128 values, a lane four of each: its two words, beside those of its neighbours (every sector is asked for
+// once). It waits for one word, and then asks for all of its own at once, up to AT_ONCE blocks: a vector of 9,000 values that every CTA
+// asks for again and again takes the way that the weights need.
+constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS, AT_ONCE = WIDEST < 5 ? WIDEST : 5;
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
-  const int thread = (int)thread_index();
+  const int thread = (int)thread_index(), lane = thread & 31;
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE)
 #pragma unroll 1
-    for (int begin = (thread & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
-      const int k = begin + (thread & 31) * 8;
-      u64 words[2][4];
-      bool wanted[2];
+    for (int begin = (thread >> 5) * BLOCK; begin < width; begin += AT_ONCE * WARPS * BLOCK) {      // all lanes of a warp together
+      const int k = begin + lane * 4;
+      u32 values[AT_ONCE][2], missing = 0;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        int at = k + i * THREADS * 8;
-        wanted[i] = at < width && (stretch == filled || at % stretch < filled);
+      for (int i = 0; i < AT_ONCE; ++i) {
+        int at = k + i * WARPS * BLOCK;
+        values[i][0] = values[i][1] = 0;
+        if (at < width && (stretch == filled || at % stretch < filled)) missing |= 1u << i;
       }
-      for (u32 spins = 0;; count_spin(spins, state)) {
-        bool here = true;
+      // A word of the first block is always one that is sent.
+      for (u32 spins = 0; !is_of(load_word(from + (row * width + begin) / 2), epoch); count_spin(spins, state)) {}
+      for (u32 spins = 0; missing; count_spin(spins, state)) {
+        u64 words[AT_ONCE][2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (wanted[i]) load_words(words[i], from + (row * width + k + i * THREADS * 8) / 2);
+        for (int i = 0; i < AT_ONCE; ++i)
+          if (missing >> i & 1) load_words(words[i], from + (row * width + k + i * WARPS * BLOCK) / 2);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) here &= !wanted[i / 4] || is_of(words[i / 4][i % 4], epoch);
-        if (here) break;
+        for (int i = 0; i < AT_ONCE; ++i)
+          if ((missing >> i & 1) && is_of(words[i][0], epoch) && is_of(words[i][1], epoch)) {
+            values[i][0] = (u32)words[i][0];
+            values[i][1] = (u32)words[i][1];
+            missing &= ~(1u << i);
+          }
       }
 #pragma unroll 1
-      for (int i = 0; i < 2 && begin + i * THREADS * 8 < width; ++i) {
-        const int at = k + i * THREADS * 8;
-        uint4 values = make_uint4(0, 0, 0, 0);
-        if (i ? wanted[1] : wanted[0])
-          values = make_uint4((u32)(i ? words[1][0] : words[0][0]), (u32)(i ? words[1][1] : words[0][1]),
-                              (u32)(i ? words[1][2] : words[0][2]), (u32)(i ? words[1][3] : words[0][3]));
+      for (int i = 0, at = k; i < AT_ONCE && at < width; ++i, at += WARPS * BLOCK) {
+        u32 a = values[0][0], b = values[0][1];
+#pragma unroll
+        for (int j = 1; j < AT_ONCE; ++j)
+          if (i == j) a = values[j][0], b = values[j][1];
         if constexpr (COPY_IN_FP8) {
-          const u32 sign = 0x7fff7fffu;
-          u32 peaks = max_halves(max_halves(values.x & sign, values.y & sign), max_halves(values.z & sign, values.w & sign));
-          float up, down;      // the two blocks of a warp have the same
+          u32 peaks = max_halves(a & 0x7fff7fffu, b & 0x7fff7fffu);
+          float up, down;
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
-          if (at >= width) break;
-          const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-          char* to = operand + TERMS_AT + terms_at(s, block) + within_terms(column);
-          put_terms(to, low(values.x) * up, high(values.x) * up, low(values.y) * up, high(values.y) * up);
-          put_terms(to + CORE_BYTES, low(values.z) * up, high(values.z) * up, low(values.w) * up, high(values.w) * up);
-          if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
+          const u32 block = (u32)at / BLOCK;
+          put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(lane * 4), low(a) * up, high(a) * up, low(b) * up, high(b) * up);
+          if (lane == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
-        if ((!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) && at < width) *(uint4*)(operand + BF16_AT + at * 2) = values;
+        if (!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) *(uint2*)(operand + BF16_AT + at * 2) = make_uint2(a, b);
       }
     }
   if constexpr (COPY_IN_FP8) publish_to_wgmma();

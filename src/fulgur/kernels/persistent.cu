@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
                          : ROUTER);
     }
     if (s.phase == BEFORE_ATTENTION) {
-      attention(args, shared, area, layer, epoch);
+      attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);
     }
     if (s.phase == Down::ID) {

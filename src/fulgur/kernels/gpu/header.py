@@ -45,6 +45,7 @@ class Layout:
     runs: int  # of a warp's list, at most
     rounds: int  # of units whose slices are kept at a time
     folded: int  # slices of the router's fold
+    early: int  # bytes of attention's scratch that lie where slices do
     operand: Operand
 
     @property
@@ -58,7 +59,7 @@ class Layout:
 
     @property
     def attention_only(self) -> int:
-        return self.record + self.slices + self.attention
+        return self.record + self.slices + self.attention - self.early
 
 
 LINE = 128  # bytes that memory, L2 and shared memory move together
@@ -96,18 +97,22 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 12 * queries
     attention = _up(tile + keys + scores + 64)
     activations = operand(plan, wgmma)
+    rounds, folded = slice_rounds(plan), _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
+    slices = (rounds * WARPS + folded) * TILE * 4
+    # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
+    late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
+    early = min(slices, late) // LINE * LINE
     area = _up(rows * activations.stride)
     if driver == "persistent":
-        area = max(area, attention)
+        area = max(area, attention - early)
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
-    rounds, folded = slice_rounds(plan), _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # Fewer than two slots hide nothing: rather smaller pieces.
     for chunks in (min(4, plan.matrices["qkv"].format.data), 2):
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = limit - record - (rounds * WARPS + folded) * TILE * 4 - area - 8 * WARPS * (runs + 1)
+        left = limit - record - slices - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, activations)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, early, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
@@ -192,6 +197,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "OPERAND_STRIDE": memory.operand.stride,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,
+        "ATTENTION_EARLY": memory.early,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
         "ROUTER_DIFFERS": int(plan.moe and plan.matrices["router"].format != usual),
