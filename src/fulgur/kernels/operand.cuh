@@ -55,7 +55,7 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
+// A vector of bf16 (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
 // the first `filled` are sent, the rest is padding that meets weights of zero.
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
@@ -65,7 +65,9 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 #pragma unroll 1
     for (int begin = (thread & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
       const int k = begin + (thread & 31) * 8;
-      u64 words[2][4];
+      // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
+      for (u32 spins = 0; !is_pair_of(load_word(from + (row * width + begin) / 8 * 3), epoch);) count_spin(spins, state);
+      u64 words[2][3];
       bool wanted[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -76,9 +78,10 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
         bool here = true;
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (wanted[i]) load_words(words[i], from + (row * width + k + i * THREADS * 8) / 2);
+          for (int j = 0; j < 3; ++j)
+            if (wanted[i]) words[i][j] = load_word(from + (row * width + k + i * THREADS * 8) / 8 * 3 + j);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) here &= !wanted[i / 4] || is_of(words[i / 4][i % 4], epoch);
+        for (int i = 0; i < 6; ++i) here &= !wanted[i / 3] || is_pair_of(words[i / 3][i % 3], epoch);
         if (here) break;
       }
 #pragma unroll 1
@@ -86,8 +89,7 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
         const int at = k + i * THREADS * 8;
         uint4 values = make_uint4(0, 0, 0, 0);
         if (i ? wanted[1] : wanted[0])
-          values = make_uint4((u32)(i ? words[1][0] : words[0][0]), (u32)(i ? words[1][1] : words[0][1]),
-                              (u32)(i ? words[1][2] : words[0][2]), (u32)(i ? words[1][3] : words[0][3]));
+          values = eight_of(i ? words[1][0] : words[0][0], i ? words[1][1] : words[0][1], i ? words[1][2] : words[0][2]);
         if constexpr (COPY_IN_FP8) {
           const u32 sign = 0x7fff7fffu;
           u32 peaks = max_halves(max_halves(values.x & sign, values.y & sign), max_halves(values.z & sign, values.w & sign));

@@ -250,7 +250,6 @@ __device__ __forceinline__ void load_words(u64 (&words)[4], const u64* from) {
 }
 constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
 
-__device__ __forceinline__ void rest(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 __device__ __forceinline__ u32 clock_low() {
   u32 now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now));

@@ -396,7 +396,6 @@ inline void load_words(u64 (&words)[4], const u64* from) {
   words[2] = *(const volatile u64*)(from + 2);
   words[3] = *(const volatile u64*)(from + 3);
 }
-inline void rest(u32) {}
 inline int fresh(int v) { return v; }
 inline u32 clock_low() { return emu::draw(); }
 inline u64 cycles() { return 0; }
