@@ -148,3 +148,11 @@ def test_wrong_input_is_refused_and_nothing_breaks() -> None:
         runtime.step(one, one, one, TABLE, one)
     with pytest.raises(FulgurError, match="no kernels named"):
         native.Runtime(weights, kv_blocks=8, isa="sse1")
+
+
+def test_amx_is_found_where_it_can_be_emulated() -> None:
+    """The check by which a machine's AMX is believed runs on the emulation too: a kernel that it would refuse shows
+    here, not as a silent step back to AVX-512 there."""
+    if "avx512bf16" not in _native.isas():
+        pytest.skip("the emulation needs AVX-512 with BF16")
+    assert _native.has_emulated_amx()

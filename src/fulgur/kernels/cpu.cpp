@@ -62,10 +62,9 @@ const Ops* ops_avx512bf16() {
   unsigned a, b, c, d;
   return ops_avx512() && cpuid7(1, &a, &b, &c, &d) && (a >> 5 & 1) ? &isa_avx512bf16::table : nullptr;
 }
-const Ops* ops_amx_emulated() { return ops_avx512bf16() ? &isa_amx_emulated::table : nullptr; }
 
 // 8 rows x 64 columns on AMX must equal the AVX-512 kernel bit for bit, and the mean of 32 ones must be one.
-static bool amx_agrees() {
+static bool amx_agrees(const Ops& amx) {
   constexpr int kRows = 8, kCols = 64, kTiles = 2, kScales = kTiles * kTileRows * 2;
   alignas(64) static uint8_t weights[kScales + kTiles * kTileRows * kCols], scratch[64];
   alignas(64) static int8_t q[kRows * kCols];
@@ -80,7 +79,7 @@ static bool amx_agrees() {
   }
   const Matrix w{weights, 8, kCols, kTiles * kTileRows, kCols, kTiles};
   const Acts acts{q, scale, correction, nullptr, kCols, kRows};
-  isa_amx::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, one, kTiles * kTileRows);
+  amx.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, one, kTiles * kTileRows);
   isa_avx512bf16::table.linear(w, 0, kTiles, acts, kRows, scratch, nullptr, two, kTiles * kTileRows);
   if (std::memcmp(one, two, sizeof one)) return false;
 
@@ -91,7 +90,7 @@ static bool amx_agrees() {
   for (size_t i = 0; i < cache.half(); i++) cache.values(0, 0, 0)[i] = 0x3f803f80;  // two ones in bf16
   std::vector<float> query(kDim, 1.f), mean(kDim), attention(attention_scratch(kLength));
   const int32_t table = 0;
-  isa_amx::table.attend(cache, &table, 0, 0, {query.data(), 0, mean.data(), 0, 1, 1, kLength}, attention.data());
+  amx.attend(cache, &table, 0, 0, {query.data(), 0, mean.data(), 0, 1, 1, kLength}, attention.data());
   return std::all_of(mean.begin(), mean.end(), [](float v) { return v == 1.f; });
 }
 
@@ -102,9 +101,13 @@ static bool amx_works() {
   if (syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* tile data */)) return false;
   const pid_t child = fork();
   if (child < 0) return false;
-  if (child == 0) _exit(amx_agrees() ? 0 : 1);
+  if (child == 0) _exit(amx_agrees(isa_amx::table) ? 0 : 1);
   int status = 1;
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+const Ops* ops_amx_emulated() {
+  static const bool works = ops_avx512bf16() && amx_agrees(isa_amx_emulated::table);
+  return works ? &isa_amx_emulated::table : nullptr;
 }
 const Ops* ops_amx() {
   static const bool works = amx_works();

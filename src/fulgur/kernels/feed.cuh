@@ -155,10 +155,8 @@ struct Feeder {
     for (;;) {
       const bool over = load_acquire_shared(shared_address(&s.finished));
       if (!any_lane(!over || arrived != copies.passed)) break;
-      bool idle = true;
       if (arrived != copies.passed && gate_done(shared_address(&slots[from].gate), parity)) {
         ++arrived;
-        idle = false;
         if (++from == SLOTS) {
           from = 0;
           parity ^= 1;
@@ -168,10 +166,9 @@ struct Feeder {
       bool full = copies.passed - load_acquire_shared(ring) >= SLOTS;
       if (!full && copies.left == 0) next(copies, false);
       full |= copies.left == 0;
-      const u32 flying = copies.passed - arrived;
-      if (!full && (int)flying < (copies.phase == load_acquire_shared(shared_address(&s.multiplying)) ? deep : shallow)) issue(copies), idle = false;
+      const u32 flying = copies.passed - arrived, multiplying = load_acquire_shared(shared_address(&s.multiplying));
+      if (!full && (int)flying < (copies.phase == multiplying ? deep : shallow)) issue(copies);
       else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
-      if (REST && idle) rest(REST);      // the others need the instructions
     }
   }
 };

@@ -55,12 +55,12 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
+// A vector of bf16 (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
 // the first `filled` are sent, the rest is padding that meets weights of zero.
 //
-// A warp takes blocks of 128 values, a lane four of each: its two words, beside those of its neighbours (every sector is asked for
-// once). It waits for one word, and then asks for all of its own at once, up to AT_ONCE blocks: a vector of 9,000 values that every CTA
-// asks for again and again takes the way that the weights need.
+// A warp takes blocks of 128 values, a lane four of each: it asks for whole sectors, and for each of them once. It waits for one word
+// and then asks for all of its own together, up to AT_ONCE blocks: 132 CTAs that ask for 9,000 values again and again keep L2 from
+// those who are waited for.
 constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS, AT_ONCE = WIDEST < 5 ? WIDEST : 5;
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
@@ -70,6 +70,7 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 #pragma unroll 1
     for (int begin = (thread >> 5) * BLOCK; begin < width; begin += AT_ONCE * WARPS * BLOCK) {      // all lanes of a warp together
       const int k = begin + lane * 4;
+      const u64* block_words = from + (row * width + begin) / BLOCK * BLOCK_WORDS;
       u32 values[AT_ONCE][2], missing = 0;
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -77,18 +78,21 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
         values[i][0] = values[i][1] = 0;
         if (at < width && (stretch == filled || at % stretch < filled)) missing |= 1u << i;
       }
-      // A word of the first block is always one that is sent.
-      for (u32 spins = 0; !is_of(load_word(from + (row * width + begin) / 2), epoch); count_spin(spins, state)) {}
+      for (u32 spins = 0; !is_pair_of(load_word(block_words), epoch);) count_spin(spins, state);      // a block's first is always sent
       for (u32 spins = 0; missing; count_spin(spins, state)) {
         u64 words[AT_ONCE][2];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (missing >> i & 1) load_words(words[i], from + (row * width + k + i * WARPS * BLOCK) / 2);
+          if (missing >> i & 1) {
+            words[i][0] = load_word(block_words + i * WARPS * BLOCK_WORDS + lane);
+            words[i][1] = load_word(block_words + i * WARPS * BLOCK_WORDS + 32 + lane / 2);
+          }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if ((missing >> i & 1) && is_of(words[i][0], epoch) && is_of(words[i][1], epoch)) {
+          if ((missing >> i & 1) && is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch)) {
+            const u32 last = (u32)words[i][1];
             values[i][0] = (u32)words[i][0];
-            values[i][1] = (u32)words[i][1];
+            values[i][1] = ((u32)(words[i][0] >> 32) & 0xffff) | (lane & 1 ? last & 0xffff0000u : last << 16);
             missing &= ~(1u << i);
           }
       }

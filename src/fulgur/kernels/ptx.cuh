@@ -246,13 +246,8 @@ __device__ __forceinline__ u64 load_word(const u64* from) {
 __device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
 }
-__device__ __forceinline__ void load_words(u64 (&words)[4], const u64* from) {
-  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%4]; ld.relaxed.gpu.global.v2.u64 {%2, %3}, [%4 + 16];"
-               : "=l"(words[0]), "=l"(words[1]), "=l"(words[2]), "=l"(words[3]) : "l"(from) : "memory");
-}
 constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
 
-__device__ __forceinline__ void rest(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 __device__ __forceinline__ u32 clock_low() {
   u32 now;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(now));

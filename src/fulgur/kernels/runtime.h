@@ -19,9 +19,9 @@ inline int choose_abreast(const Ops& ops, const Matrix& w, int threads) {
   const int blocks = (w.tiles() + ops.abreast4 - 1) / ops.abreast4;
   return ops.abreast4 > 2 && blocks % threads && blocks < 8 * threads ? 2 : ops.abreast4;
 }
-// Bytes of scratch that a product with `cols` columns needs: a block of tiles as bytes.
+// Bytes of scratch that a product with `cols` columns needs: a block of tiles as bytes, or a few groups of one.
 inline size_t scratch_bytes(const Ops& ops, int cols) {
-  return static_cast<size_t>(cols) * kTileRows * std::max(ops.abreast4, ops.abreast8);
+  return static_cast<size_t>(std::max(cols, 256)) * kTileRows * std::max(ops.abreast4, ops.abreast8);
 }
 
 // Zeroed memory on huge pages where the system grants them; the weights are read end to end every step.

@@ -29,14 +29,14 @@ static inline void store_i8(int8_t* p, I16 a) {
 static inline float hmax(F16 a) { return _mm512_reduce_max_ps(a.v); }
 static inline float hsum(F16 a) { return _mm512_reduce_add_ps(a.v); }
 static inline int32_t hsumi(I16 a) { return _mm512_reduce_add_epi32(a.v); }
-static inline F16 exp2(F16 x) {                                                       // 2^x, relative error about 1e-7
+static inline F16 exp2(F16 x) {  // 2^x, relative error about 1e-7, exact for whole numbers
   const __m512 f = _mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
-  __m512 p = _mm512_set1_ps(1.8775767e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.9893406e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5826318e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4015361e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9315308e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9999994e-1f));
+  __m512 p = _mm512_set1_ps(1.8671303e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.0170298e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5799913e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4016444e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9315130e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.f));
   return {_mm512_scalef_ps(p, x.v)};  // p * 2^floor(x)
 }
 static inline F16 load_half(const uint16_t* p) {

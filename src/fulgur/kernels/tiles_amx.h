@@ -4,7 +4,7 @@
 //
 // Each of load, product and store takes fifty cycles or so, and a core looks only two or three products ahead. So none
 // of them waits for the one before: weights are unpacked eight products before they are multiplied and loaded four
-// before, sums are stored two products later and scaled and added three later.
+// before, across the end of a block too; sums are stored two products later and scaled and added three later.
 //
 // With FULGUR_AMX_EMULATED the tile instructions are plain C++, so that the kernels are tested on every machine.
 
@@ -83,39 +83,58 @@ static void tile_rows(int rows) {
 // gcc 12 does not say that a tile load reads memory: what was written for it must be there.
 INLINE void tiles_written() { asm volatile("" ::: "memory"); }
 
-constexpr bool use_tiles(int rows, int group) { return rows >= 4 && group == 64; }
+// Up to four rows AVX-512 multiplies as fast as memory brings the weights.
+constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group == 64; }
 
-// The lines of tile `t` in one group of int4 as bytes: 16 times the weight, which is exact in every sum.
-INLINE void unpack_tile(const uint8_t* group, size_t line, int t, uint8_t* out) {
+// A line of int4 as two lines of bytes: 16 times the weight, which is exact in every sum.
+INLINE void unpack_line(const uint8_t* p, uint8_t* out) {
   const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x88)), high = _mm512_set1_epi8(static_cast<char>(0xf0));
-  const uint8_t* p = group + t * kLine;
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; i++, p += line, out += 2 * kLine) {
-    const __m512i x = _mm512_loadu_si512(p);
-    _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), sign, high, 0x28));  // (a ^ b) & c
-    _mm512_store_si512(out + kLine, _mm512_ternarylogic_epi32(x, sign, high, 0x28));
-  }
+  const __m512i x = _mm512_loadu_si512(p);
+  _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), sign, high, 0x28));  // (a ^ b) & c
+  _mm512_store_si512(out + kLine, _mm512_ternarylogic_epi32(x, sign, high, 0x28));
 }
+// Eight lines of a group of A tiles, from line 8 * part on: in the order of their addresses, although each belongs to
+// the next tile, because that is how memory brings them fastest. `out`: the tiles of the group as bytes.
+template <int A>
+INLINE void unpack_part(const uint8_t* group, int part, uint8_t* out) {
+#pragma GCC unroll 8
+  for (int i = 8 * part; i < 8 * part + 8; i++)
+    unpack_line(group + i * kLine, out + i % A * 64 * kTileRows + i / A * 2 * kLine);
+}
+
+// Blocks of a product follow each other: at the end of one the first groups of the next are unpacked and loaded.
+struct Chain {
+  const uint8_t* next = nullptr;  // its weights, if there is one
+  int phase = 0;                  // groups before this block
+  bool primed = false;            // the block before has prepared this one
+};
 
 // `rows` (at most 16) activation rows against a block of A tiles, groups of 64 columns; out[tile][row].
 // BITS 4: the block is unpacked into `ring` on the way. BITS 8: bytes as they lie in the matrix.
 // BITS 0: a block that unpack_block has left in `ring`.
 template <int BITS, int A>
 static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, const Acts& acts, int row, int rows,
-                                                uint8_t* ring, F16* out) {
+                                                uint8_t* ring, F16* out, const Chain& chain = {}) {
   constexpr int kGroup = 64, kLead = 4 / A;  // groups between the one that is multiplied and the one that is loaded
+  constexpr int kRing = kLead + 1, kAhead = kLead + 2;  // and those that are unpacked or, as bytes, asked for
   constexpr size_t kTile = kGroup * kTileRows;
   constexpr size_t kLineStep = BITS == 8 ? A * kLine : kLine;  // from one line of a tile to the next
   alignas(64) int32_t dots[8][16][16];                         // the last eight products
   tile_rows(rows);
   for (int i = 0; i < A * rows; i++) out[i] = set(0.f);
+  const int end = chain.next ? groups + kRing : groups;  // of what is unpacked and loaded
 
   const auto unpack = [&](int g, int t) {
-    unpack_tile(block.weights + g * block.step, A * kLine, t, ring + (g % (kLead + 1) * A + t) * kTile);
+    const uint8_t* from = g < groups ? block.weights + g * block.step : chain.next + (g - groups) * block.step;
+    unpack_part<A>(from, t, ring + (chain.phase + g) % kRing * A * kTile);
   };
   const auto weights = [&](int g, int t) -> const uint8_t* {
     if constexpr (BITS == 8) return block.weights + g * block.step + t * kLine;
-    return ring + ((BITS == 4 ? g % (kLead + 1) : g) * A + t) * kTile;
+    return ring + ((BITS == 4 ? (chain.phase + g) % kRing : g) * A + t) * kTile;
+  };
+  const auto ask = [&](int g, int t) {
+    const uint8_t* p = block.weights + g * block.step + t * kTile;
+    for (size_t i = 0; i < kTile; i += kLine) _mm_prefetch(p + i, _MM_HINT_T1);
   };
   const auto add = [&](int product) {
     const int g = product / A, t = product % A;
@@ -131,16 +150,18 @@ static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, 
     }
   };
   const int8_t* q = acts.q + row * acts.stride;
-  if constexpr (BITS == 4)
-    for (int g = 0; g <= kLead && g < groups; g++)
+  if (BITS == 4 && !chain.primed)
+    for (int g = 0; g < kRing && g < end; g++)
       for (int t = 0; t < A; t++) unpack(g, t);
   tiles_written();
   _tile_loadd(2, q, acts.stride);
   if constexpr (A == 4) {
-    _tile_loadd(4, weights(0, 0), kLineStep);
-    _tile_loadd(5, weights(0, 1), kLineStep);
-    _tile_loadd(6, weights(0, 2), kLineStep);
-    _tile_loadd(7, weights(0, 3), kLineStep);
+    if (!chain.primed) {
+      _tile_loadd(4, weights(0, 0), kLineStep);
+      _tile_loadd(5, weights(0, 1), kLineStep);
+      _tile_loadd(6, weights(0, 2), kLineStep);
+      _tile_loadd(7, weights(0, 3), kLineStep);
+    }
   } else {
     _tile_loadd(4, weights(0, 0), kLineStep);
     _tile_loadd(5, weights(0, 1), kLineStep);
@@ -150,19 +171,20 @@ static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, 
     }
   }
   // Product T of group g: sum in C, activations in Q, weights in W.
-#define PRODUCT(T, C, Q, W)                                                   \
-  {                                                                           \
-    const int product = g * A + T;                                            \
-    if (product >= 2) _tile_stored(C, dots[(product - 2) % 8], 64);           \
-    _tile_zero(C);                                                            \
-    if constexpr (BITS == 8) {                                                \
-      _tile_dpbsud(C, Q, W);                                                  \
-    } else {                                                                  \
-      _tile_dpbssd(C, Q, W);                                                  \
-    }                                                                         \
-    if (g + kLead < groups) _tile_loadd(W, weights(g + kLead, T), kLineStep); \
-    if (BITS == 4 && g + kLead + 1 < groups) unpack(g + kLead + 1, T);        \
-    if (product >= 3) add(product - 3);                                       \
+#define PRODUCT(T, C, Q, W)                                                \
+  {                                                                        \
+    const int product = g * A + T;                                         \
+    if (product >= 2) _tile_stored(C, dots[(product - 2) % 8], 64);        \
+    _tile_zero(C);                                                         \
+    if constexpr (BITS == 8) {                                             \
+      _tile_dpbsud(C, Q, W);                                               \
+    } else {                                                               \
+      _tile_dpbssd(C, Q, W);                                               \
+    }                                                                      \
+    if (g + kLead < end) _tile_loadd(W, weights(g + kLead, T), kLineStep); \
+    if (BITS == 4 && g + kRing < end) unpack(g + kRing, T);                \
+    if (BITS == 8) ask(g + kAhead, T);                                     \
+    if (product >= 3) add(product - 3);                                    \
   }
 #define GROUP(Q, NEXT, W0, W1)                                                \
   {                                                                           \
@@ -193,7 +215,7 @@ static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, 
 template <int A>
 static void unpack_block(const Block& block, int groups, uint8_t* ring) {
   for (int g = 0; g < groups; g++)
-    for (int t = 0; t < A; t++, ring += 64 * kTileRows) unpack_tile(block.weights + g * block.step, A * kLine, t, ring);
+    for (int t = 0; t < A; t++) unpack_part<A>(block.weights + g * block.step, t, ring + g * A * 64 * kTileRows);
 }
 
 // All `m` rows against the tiles of a block, at most sixteen at a time; epilogue as in for_tiles.
@@ -204,12 +226,19 @@ INLINE void tiles_product(const Matrix& w, const Block& block, int tile, int beg
   const int parts = (m + kTileRows - 1) / kTileRows, part = (m + parts - 1) / parts;
   const bool once = BITS == 4 && parts > 1;  // several parts read the block: unpack it once
   if (once) unpack_block<A>(block, w.groups(), ring);
+  Chain chain;
+  if (BITS == 4 && A == 4 && w.groups() > 1) {
+    const int first = begin / A * A;
+    if (tile + A < end) chain.next = w.block(tile + A) + (block.weights - block.scales);
+    chain.phase = (tile - first) / A * w.groups();
+    chain.primed = tile > first;
+  }
   for (int row = 0; row < m; row += part) {
     const int rows = m - row < part ? m - row : part;
     if (once)
       tiles_dot<0, A>(block, w.groups(), acts, row, rows, ring, out);
     else
-      tiles_dot<BITS, A>(block, w.groups(), acts, row, rows, ring, out);
+      tiles_dot<BITS, A>(block, w.groups(), acts, row, rows, ring, out, chain);
     for (int t = 0; t < A; t++)
       if (tile + t >= begin && tile + t < end) epilogue(tile + t, row, rows, out + t * rows);
   }

@@ -12,12 +12,11 @@ from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 RING = 4096  # tokens of the ring to the host
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
-# From 160 KB on the memory gave two thirds of its speed (one H200). Experts' phases are short: there less is better.
-SHALLOW, DEEP, DEEP_EXPERTS = 32 << 10, 112 << 10, 64 << 10
+# From 160 KB on the memory gave two thirds of its speed (one H200).
+SHALLOW, DEEP = 32 << 10, 96 << 10
 # Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
 # be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
-REST = 0
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 
@@ -188,9 +187,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SLOT_BYTES": memory.slot,
         "AHEAD": 0 if plan.moe else AHEAD // (WARPS * 512 * memory.chunks),
         "PACE": PACE,
-        "REST": REST,
         "SHALLOW": in_flight(memory, SHALLOW),
-        "DEEP": in_flight(memory, DEEP_EXPERTS if plan.moe else DEEP),
+        "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,

@@ -391,12 +391,6 @@ inline void load_words(u64 (&words)[2], const u64* from) {
   words[0] = *(const volatile u64*)from;
   words[1] = *(const volatile u64*)(from + 1);
 }
-inline void load_words(u64 (&words)[4], const u64* from) {
-  load_words(*(u64(*)[2])words, from);
-  words[2] = *(const volatile u64*)(from + 2);
-  words[3] = *(const volatile u64*)(from + 3);
-}
-inline void rest(u32) {}
 inline int fresh(int v) { return v; }
 inline u32 clock_low() { return emu::draw(); }
 inline u64 cycles() { return 0; }
