@@ -55,54 +55,50 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
-// the first `filled` are sent, the rest is padding that meets weights of zero.
+// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
+// the first `filled` are sent, the rest is padding that meets weights of zero. A warp takes a block at a time, so that its loads are
+// whole sectors: half of one costs L2 as much.
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
+  constexpr int AT_ONCE = 3;      // blocks that a warp waits for together
   const int thread = (int)thread_index();
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE)
+  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE, from += width / 2)
 #pragma unroll 1
-    for (int begin = (thread & ~31) * 8; begin < width; begin += 2 * THREADS * 8) {      // all lanes of a warp together
-      const int k = begin + (thread & 31) * 8;
+    for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {      // all lanes of a warp together
       // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
-      for (u32 spins = 0; !is_pair_of(load_word(from + (row * width + begin) / 8 * 3), epoch);) count_spin(spins, state);
-      u64 words[2][3];
-      bool wanted[2];
+      for (u32 spins = 0; !is_of(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
+      u64 words[AT_ONCE][2];
+      bool wanted[AT_ONCE];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        int at = k + i * THREADS * 8;
+      for (int i = 0; i < AT_ONCE; ++i) {
+        int at = begin + i * THREADS * 4;
         wanted[i] = at < width && (stretch == filled || at % stretch < filled);
       }
       for (u32 spins = 0;; count_spin(spins, state)) {
         bool here = true;
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          for (int j = 0; j < 3; ++j)
-            if (wanted[i]) words[i][j] = load_word(from + (row * width + k + i * THREADS * 8) / 8 * 3 + j);
+        for (int i = 0; i < AT_ONCE; ++i)
+          if (wanted[i]) load_words(words[i], from + (begin + i * THREADS * 4) / 2);
 #pragma unroll
-        for (int i = 0; i < 6; ++i) here &= !wanted[i / 3] || is_pair_of(words[i / 3][i % 3], epoch);
+        for (int i = 0; i < AT_ONCE; ++i) here &= !wanted[i] || (is_of(words[i][0], epoch) && is_of(words[i][1], epoch));
         if (here) break;
       }
-#pragma unroll 1
-      for (int i = 0; i < 2 && begin + i * THREADS * 8 < width; ++i) {
-        const int at = k + i * THREADS * 8;
-        uint4 values = make_uint4(0, 0, 0, 0);
-        if (i ? wanted[1] : wanted[0])
-          values = eight_of(i ? words[1][0] : words[0][0], i ? words[1][1] : words[0][1], i ? words[1][2] : words[0][2]);
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int at = begin + i * THREADS * 4;
+        if (at >= width) break;
+        uint2 values = wanted[i] ? make_uint2((u32)words[i][0], (u32)words[i][1]) : make_uint2(0, 0);
         if constexpr (COPY_IN_FP8) {
-          const u32 sign = 0x7fff7fffu;
-          u32 peaks = max_halves(max_halves(values.x & sign, values.y & sign), max_halves(values.z & sign, values.w & sign));
-          float up, down;      // the two blocks of a warp have the same
+          u32 peaks = max_halves(values.x & 0x7fff7fffu, values.y & 0x7fff7fffu);
+          float up, down;
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
-          if (at >= width) break;
           const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-          char* to = operand + TERMS_AT + terms_at(s, block) + within_terms(column);
-          put_terms(to, low(values.x) * up, high(values.x) * up, low(values.y) * up, high(values.y) * up);
-          put_terms(to + CORE_BYTES, low(values.z) * up, high(values.z) * up, low(values.w) * up, high(values.w) * up);
+          put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), low(values.x) * up, high(values.x) * up,
+                    low(values.y) * up, high(values.y) * up);
           if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
-        if ((!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) && at < width) *(uint4*)(operand + BF16_AT + at * 2) = values;
+        if (!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) *(uint2*)(operand + BF16_AT + at * 2) = values;
       }
     }
   if constexpr (COPY_IN_FP8) publish_to_wgmma();
