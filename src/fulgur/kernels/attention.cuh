@@ -24,7 +24,7 @@ struct AttentionScratch {
   float peak[QUERY_TILES * 8], total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
-static_assert(ATTENTION_EARLY <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
+static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
 
 // The length of a split is a power of two: its logarithm.
@@ -135,9 +135,9 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
 // wait for all splits at once.
 __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits, const u64* partial) {
   constexpr int NEXT = GROUP * (HEAD_DIM + 2), PAIRS = HEAD_DIM / 2;
-  static_assert(16 * (GROUP * PAIRS + 4 * MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
+  static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
   float4* parts = (float4*)area;                         // [split][pair]: maximum, sum, two values
-  const int first = split * (GROUP * PAIRS / 4) / splits * 4, pairs = (split + 1) * (GROUP * PAIRS / 4) / splits * 4 - first;
+  const int first = split * (GROUP * PAIRS) / splits, pairs = (split + 1) * (GROUP * PAIRS) / splits - first;
   block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs * splits; i += THREADS) {
@@ -148,19 +148,19 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   }
   block_barrier();
 #pragma unroll 1
-  for (int i = threadIdx.x; (i & ~31) < pairs; i += THREADS) {      // all lanes of a warp together
+  for (int i = threadIdx.x; i < pairs; i += THREADS) {
     float peak = -INF, total = 0, a = 0, b = 0;
 #pragma unroll 1
     for (int j = 0; j < splits; ++j) {
-      float4 part = parts[j * pairs + min(i, pairs - 1)];
+      float4 part = parts[j * pairs + i];
       float top = fmaxf(peak, part.x), keep = power2(peak - top), share = power2(part.x - top);
       total = total * keep + share * part.y;
       a = a * keep + share * part.z;
       b = b * keep + share * part.w;
       peak = top;
     }
-    u64* to = eighth_word(args.attended, (row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i) / 4, i & 3);
-    send_eighth<1>(i < pairs ? to : nullptr, pack_bf16(quotient(a, total), quotient(b, total)), epoch);
+    send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i,
+         pack_bf16(quotient(a, total), quotient(b, total)), epoch);
   }
 }
 
@@ -324,11 +324,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
     for (int i = 0; i < QUERY_TILES; ++i) {
       int g = 8 * i + r, dim = (warp + d * WARPS) * 8 + 2 * t;
-      const bool mine = g < GROUP && dim < HEAD_DIM;
+      if (g >= GROUP || dim >= HEAD_DIM) continue;
       if (splits == 1) {
-        u64* to = eighth_word(args.attended, (row * (O::COPY_BLOCKS * BLOCK) + (head * GROUP + g) * HEAD_DIM + dim) / 8, t);
-        send_eighth<1>(mine ? to : nullptr, pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
-      } else if (mine) {
+        send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + ((head * GROUP + g) * HEAD_DIM + dim) / 2,
+             pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
+      } else {
         send(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), epoch);
         send(out + g * (HEAD_DIM + 2) + dim + 1, __float_as_uint(acc[d][2 * i + 1]), epoch);
       }
@@ -342,7 +342,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 }
 
 __device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
-  char* area = area_of(memory) - ATTENTION_EARLY;
+  char* area = area_of(memory) - ATTENTION_OVERLAP;
   int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {

@@ -44,13 +44,13 @@ struct Args {
   const bf16* embed;        // [vocab, d]
   bf16* kv;                 // [layer][key, value][block][kv head][64][head_dim]
   const float* rope;        // [context][cos half, sin half]
-  // Words (exchange.cuh) of a float, of two of 24 bits or of three bf16.
+  // Words (exchange.cuh) of a float, of two of 24 bits or of two bf16.
   u64* x;                   // [after o, after down][rows][d / 2]: the residual
   u64* qkv;                 // [split][rows][QKV_ROWS / 2]
   u64* partial;             // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
-  u64* attended;            // [rows][O blocks * 48]
+  u64* attended;            // [rows][O blocks * 64]
   u64* router;              // [split of router, split of fold][rows][experts]
-  u64* h;                   // [rows][DOWN blocks * 48]
+  u64* h;                   // [rows][DOWN blocks * 64]
   float* best;              // [cta][rows] value, then [cta][rows] index
   float* logits;            // [rows][vocab] or null
   const int* tables;        // [sequences][table_width]

@@ -1,9 +1,8 @@
 // How values pass from CTA to CTA: words of 8 bytes, part of them the value, part the epoch (which layer of which step) it is of.
 //
 // All CTAs read most values, so bytes are time: a vector of 2,048 passes in 1.4 µs as 16 KB and in 0.8 µs as 8 KB. The residual and
-// the projections pass as pairs of floats of 24 bits, attended heads and SwiGLU's result as three bf16, with 16 bits of the epoch
-// (they are written anew in every layer; the host sees to it that no row keeps words of half a turn of the epochs ago). A thread
-// asks for all of its words at once.
+// the projections pass as pairs of floats of 24 bits with 16 bits of the epoch (they are written anew in every layer; the
+// host sees to it that no row keeps words of half a turn of the epochs ago). A thread asks for all of its words at once.
 //
 // A word is stored and loaded as a whole, so whoever finds the epoch has the value: no barrier, no fence, one trip through L2
 // instead of three. Epochs only grow, within a launch and from launch to launch; whatever else lies in a buffer is older.
@@ -34,21 +33,6 @@ __device__ __forceinline__ void send_pair(u64* to, float first, float second, u3
 __device__ __forceinline__ float first_of(u64 word) { return __uint_as_float((u32)word << 8); }
 __device__ __forceinline__ float second_of(u64 word) { return __uint_as_float((u32)(word >> 16) & 0xffffff00u); }
 __device__ __forceinline__ bool is_pair_of(u64 word, u32 epoch) { return (short)((u32)(word >> 48) - epoch) >= 0; }
-
-// Eight bf16 are three words: 0 1 2, 4 5 6, and 3 7. Those of 128 values lie together, first the 32 words of three, then the 16 of two: a
-// warp that reads four values a lane finds each sector's words in neighbouring lanes.
-constexpr int BLOCK_WORDS = 48;
-// The word that lane `which` of four sends: the last sends none.
-__device__ __forceinline__ u64* eighth_word(u64* vector, int eighth, int which) {
-  const int within = eighth & 15;
-  return vector + (eighth >> 4) * BLOCK_WORDS + (which & 1 ? 32 + within : 2 * within + (which >> 1));
-}
-// Four lanes, STEP apart, hold a pair each; all lanes of a warp come here, those that have nothing to send with `to` null.
-template <int STEP> __device__ __forceinline__ void send_eighth(u64* to, u32 pair, u32 epoch) {
-  const u32 next = __shfl_xor_sync(~0u, pair, STEP), other = __shfl_xor_sync(~0u, pair, 2 * STEP), which = (threadIdx.x & 31) / STEP & 3;
-  const u64 word = which & 1 ? (other & 0xffff0000u) | pair >> 16 : (u64)(next & 0xffff) << 32 | pair;
-  if (to && which != 3) store_word(to, (u64)epoch << 48 | word);
-}
 
 __device__ __forceinline__ u64 receive_pair(const u64* from, u32 epoch, State* state) {
   u64 word = load_word(from);

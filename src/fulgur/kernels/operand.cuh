@@ -55,62 +55,52 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
-// the first `filled` are sent, the rest is padding that meets weights of zero.
-//
-// A warp takes blocks of 128 values, a lane four of each: it asks for whole sectors, and for each of them once. It waits for one word
-// and then asks for all of its own together, up to AT_ONCE blocks: 132 CTAs that ask for 9,000 values again and again keep L2 from
-// those who are waited for.
-constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS, AT_ONCE = WIDEST < 5 ? WIDEST : 5;
+// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
+// the first `filled` are sent, the rest is padding that meets weights of zero. A warp takes a block at a time, so that its loads are
+// whole sectors: half of one costs L2 as much.
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
                                     const Shape& s) {
-  const int thread = (int)thread_index(), lane = thread & 31;
+  // Blocks that a warp waits for together: all of its own of dense models up to 10,240 values, each wait is a trip through L2.
+  constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS;
+  constexpr int AT_ONCE = COPY_IN_FP8 ? 3 : WIDEST < 5 ? WIDEST : 5;
+  const int thread = (int)thread_index();
 #pragma unroll 1
-  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE)
+  for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE, from += width / 2)
 #pragma unroll 1
-    for (int begin = (thread >> 5) * BLOCK; begin < width; begin += AT_ONCE * WARPS * BLOCK) {      // all lanes of a warp together
-      const int k = begin + lane * 4;
-      const u64* block_words = from + (row * width + begin) / BLOCK * BLOCK_WORDS;
-      u32 values[AT_ONCE][2], missing = 0;
+    for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {      // all lanes of a warp together
+      // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
+      for (u32 spins = 0; !is_of(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
+      u64 words[AT_ONCE][2];
+      bool wanted[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        int at = k + i * WARPS * BLOCK;
-        values[i][0] = values[i][1] = 0;
-        if (at < width && (stretch == filled || at % stretch < filled)) missing |= 1u << i;
+        int at = begin + i * THREADS * 4;
+        wanted[i] = at < width && (stretch == filled || at % stretch < filled);
       }
-      for (u32 spins = 0; !is_pair_of(load_word(block_words), epoch);) count_spin(spins, state);      // a block's first is always sent
-      for (u32 spins = 0; missing; count_spin(spins, state)) {
-        u64 words[AT_ONCE][2];
+      for (u32 spins = 0;; count_spin(spins, state)) {
+        bool here = true;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (missing >> i & 1) {
-            words[i][0] = load_word(block_words + i * WARPS * BLOCK_WORDS + lane);
-            words[i][1] = load_word(block_words + i * WARPS * BLOCK_WORDS + 32 + lane / 2);
-          }
+          if (wanted[i]) load_words(words[i], from + (begin + i * THREADS * 4) / 2);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-          if ((missing >> i & 1) && is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch)) {
-            const u32 last = (u32)words[i][1];
-            values[i][0] = (u32)words[i][0];
-            values[i][1] = ((u32)(words[i][0] >> 32) & 0xffff) | (lane & 1 ? last & 0xffff0000u : last << 16);
-            missing &= ~(1u << i);
-          }
+        for (int i = 0; i < AT_ONCE; ++i) here &= !wanted[i] || (is_of(words[i][0], epoch) && is_of(words[i][1], epoch));
+        if (here) break;
       }
-#pragma unroll 1
-      for (int i = 0, at = k; i < AT_ONCE && at < width; ++i, at += WARPS * BLOCK) {
-        u32 a = values[0][0], b = values[0][1];
 #pragma unroll
-        for (int j = 1; j < AT_ONCE; ++j)
-          if (i == j) a = values[j][0], b = values[j][1];
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int at = begin + i * THREADS * 4;
+        if (at >= width) break;
+        uint2 values = wanted[i] ? make_uint2((u32)words[i][0], (u32)words[i][1]) : make_uint2(0, 0);
         if constexpr (COPY_IN_FP8) {
-          u32 peaks = max_halves(a & 0x7fff7fffu, b & 0x7fff7fffu);
+          u32 peaks = max_halves(values.x & 0x7fff7fffu, values.y & 0x7fff7fffu);
           float up, down;
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
-          const u32 block = (u32)at / BLOCK;
-          put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(lane * 4), low(a) * up, high(a) * up, low(b) * up, high(b) * up);
-          if (lane == 0) *(float*)(operand + block * 4) = down * s.unit;
+          const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
+          put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), low(values.x) * up, high(values.x) * up,
+                    low(values.y) * up, high(values.y) * up);
+          if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
-        if (!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) *(uint2*)(operand + BF16_AT + at * 2) = make_uint2(a, b);
+        if (!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) *(uint2*)(operand + BF16_AT + at * 2) = values;
       }
     }
   if constexpr (COPY_IN_FP8) publish_to_wgmma();

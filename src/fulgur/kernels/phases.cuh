@@ -89,7 +89,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       p.expert = which - p.row * CHOSEN;
       to += p.expert * (Down::COPY_BLOCKS * BLOCK);
 #endif
-      if (!twin && r < 8 && r % 2 == 0) p.to = eighth_word(args.h, (p.row * (Down::BLOCKS * BLOCK) + to) / 8, r / 2);
+      if (!twin && r < 8 && r % 2 == 0) p.to = args.h + (p.row * (Down::BLOCKS * BLOCK) + to) / 2;
     }
     if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
     return p;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       value *= shared.share[p.row][p.expert];
 #endif
       float neighbour = __shfl_xor_sync(~0u, value, 1);
-      send_eighth<2>(p.to, pack_bf16(value, neighbour), epoch);
+      if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
     } else if (!(threadIdx.x & 16) && p.at < VOCAB) {
       sum *= p.factor;
       if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;

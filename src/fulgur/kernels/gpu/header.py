@@ -44,7 +44,7 @@ class Layout:
     runs: int  # of a warp's list, at most
     rounds: int  # of units whose slices are kept at a time
     folded: int  # slices of the router's fold
-    early: int  # bytes of attention's scratch that lie where slices do
+    overlap: int  # bytes of attention's scratch that lie where slices do
     operand: Operand
 
     @property
@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def attention_only(self) -> int:
-        return self.record + self.slices + self.attention - self.early
+        return self.record + self.slices + self.attention - self.overlap
 
 
 LINE = 128  # bytes that memory, L2 and shared memory move together
@@ -100,10 +100,10 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     slices = (rounds * WARPS + folded) * TILE * 4
     # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
     late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
-    early = min(slices, late) // LINE * LINE
+    overlap = min(slices, late) // LINE * LINE
     area = _up(rows * activations.stride)
     if driver == "persistent":
-        area = max(area, attention - early)
+        area = max(area, attention - overlap)
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     # Fewer than two slots hide nothing: rather smaller pieces.
@@ -111,7 +111,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
         left = limit - record - slices - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, early, activations)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, overlap, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
@@ -195,7 +195,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "OPERAND_STRIDE": memory.operand.stride,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,
-        "ATTENTION_EARLY": memory.early,
+        "ATTENTION_OVERLAP": memory.overlap,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
         "ROUTER_DIFFERS": int(plan.moe and plan.matrices["router"].format != usual),

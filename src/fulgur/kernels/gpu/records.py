@@ -53,7 +53,7 @@ def state_record(rows: int) -> Any:
     return type("State", (ctypes.Structure,), {"_fields_": fields})
 
 
-PAIRS = ("x", "qkv", "attended", "h")  # buffers of words with 16 bits of the epoch
+PAIRS = ("x", "qkv")  # buffers of words with 16 bits of the epoch
 TURN = 1 << 14  # epochs after which words that may not have been written since must be made old anew
 
 
@@ -71,9 +71,9 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
         "x": WORD * rows * (1 + m["down"].parts) * c.d_model // 2,  # vectors of pairs
         "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows) // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
-        "attended": WORD * rows * m["o"].copy_blocks * BLOCK * 3 // 8,
+        "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
         "router": WORD * (m["router"].split + m["fold"].split) * rows * c.n_experts if plan.moe else 16,
-        "h": WORD * rows * m["down"].blocks * BLOCK * 3 // 8,
+        "h": WORD * rows * m["down"].blocks * BLOCK // 2,
         "best": 8 * plan.ctas * rows,
         "counters": 256,
     }
