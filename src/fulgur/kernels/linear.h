@@ -6,10 +6,12 @@
 // result is the same bits whether it is computed alone, with others, or by another instruction set's integer unit.
 
 // M activation rows against a block of A tiles, T of them at a time; out[tile][row]. Within a group all tiles take
-// their turn, so that the weights are read in the order in which they lie.
-template <int BITS, int M, int A>
-static __attribute__((noinline)) void block_dot(const Block& block, int groups, int group, const Acts& acts, int row,
+// their turn, so that the weights are read in the order in which they lie. GROUP: the columns of a group where the
+// compiler may know them, or 0.
+template <int BITS, int M, int A, int GROUP>
+static __attribute__((noinline)) void block_dot(const Block& block, int groups, int columns, const Acts& acts, int row,
                                                 F16* out) {
+  const int group = GROUP ? GROUP : columns;
   constexpr int most = tiles_at_once(BITS, M), T = most < A ? most : A;
   const int8_t* q = acts.q + row * acts.stride;
   const float* act_scale = acts.scale + row;
@@ -28,7 +30,7 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
       for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
         for (int t = 0; t < T; t++) dot[m][t] = seti(correction[m]);
-      dot_group<BITS, M, T>(w + first * kLine, A * kLine, block.step, group, q, acts.stride, dot);
+      dot_group<BITS, M, T>(w + first * kLine, A * kLine, 2 * block.step, group, q, acts.stride, dot);
 #pragma GCC unroll 4
       for (int t = 0; t < T; t++) {
         const F16 scale = scale_of(scales + (first + t) * kTileRows * 2);
@@ -51,18 +53,22 @@ static __attribute__((noinline)) void block_dot(const Block& block, int groups, 
 
 using BlockDot = void (*)(const Block&, int, int, const Acts&, int, F16*);
 
-template <int BITS, int A, int MOST>
+template <int BITS, int A, int MOST, int GROUP>
 struct BlockDots {  // by the number of rows
   BlockDot rows[MOST + 1] = {};
   BlockDots() { fill(std::make_integer_sequence<int, MOST>()); }
   template <int... M>
   void fill(std::integer_sequence<int, M...>) {
-    ((rows[M + 1] = block_dot<BITS, M + 1, A>), ...);
+    ((rows[M + 1] = block_dot<BITS, M + 1, A, GROUP>), ...);
   }
 };
-static const BlockDots<8, kAbreast8, kMaxRows8> bytes;
-static const BlockDots<4, kAbreast4, kMaxRows4> nibbles;
-static const BlockDots<4, std::min(kAbreast4, 2), kMaxRows4> nibbles_2;
+template <int GROUP>
+static const BlockDot* block_dots(const Matrix& w) {
+  static const BlockDots<8, kAbreast8, kMaxRows8, GROUP> bytes;
+  static const BlockDots<4, kAbreast4, kMaxRows4, GROUP> nibbles;
+  static const BlockDots<4, std::min(kAbreast4, 2), kMaxRows4, GROUP> nibbles_2;
+  return w.bits == 8 ? bytes.rows : w.abreast == kAbreast4 ? nibbles.rows : nibbles_2.rows;
+}
 
 // Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows. The
 // tiles of a block follow each other for the same rows, and the sums of the one before lie right before these.
@@ -71,7 +77,7 @@ INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int
                       Epilogue&& epilogue) {
   const int most = w.bits == 8 ? kMaxRows8 : kMaxRows4;
   const int parts = (m + most - 1) / most, part = (m + parts - 1) / parts;
-  const BlockDot* dots = w.bits == 8 ? bytes.rows : w.abreast == 2 ? nibbles_2.rows : nibbles.rows;
+  const BlockDot* dots = w.group == 64 ? block_dots<64>(w) : block_dots<0>(w);
   for (int tile = begin / w.abreast * w.abreast; tile < end; tile += w.abreast) {
     const uint8_t* base = w.block(tile);
     const Block block{base, base + w.abreast * kTileRows * 2, w.group_bytes()};

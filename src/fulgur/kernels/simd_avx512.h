@@ -80,7 +80,7 @@ constexpr int kAbreast4 = 4, kAbreast8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
 // A broadcast activation serves every tile, and each row of each tile is a sum that waits for no other. More at once
 // and the compiler runs out of registers.
-constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : 1; }
+constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : rows == 4 ? 2 : 1; }
 
 // sum += a (unsigned bytes) * b (signed bytes), four to a lane
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)}; }
@@ -92,9 +92,9 @@ static inline __m512i broadcast4(const int8_t* p) {
 }
 
 // acc[m][t] += sum over a group of (weight + offset) * activation, for M activation rows and T tiles side by side.
-// Lines are not prefetched where all tiles of a block are taken at once: asked for by the program, a line from memory
-// waits in one of the L1 cache's few places for misses; the CPU's own prefetcher brings one stream into L2 twice as
-// fast.
+// Lines are not prefetched where several tiles of a block are taken at once: asked for by the program, a line from
+// memory waits in one of the L1 cache's few places for misses; the CPU's own prefetcher brings one stream into L2 twice
+// as fast. Tile by tile it does not see the stream, and there is time enough between two lines.
 template <int BITS, int M, int T>
 INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const int8_t* q, size_t stride,
                       I16 (&acc)[M][T]) {
