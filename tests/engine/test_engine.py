@@ -250,6 +250,16 @@ def test_continuations_share_one_prefill_and_differ_by_seed(engine: Engine) -> N
     assert idle(engine)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_continuations_that_all_end_with_their_first_token(engine: Engine, keep: bool) -> None:
+    request = GenerateRequest([1, 2, 3], SamplingParams(max_tokens=1, temperature=1.0, seed=3), n=3, keep=keep)
+    request_id = engine.submit(request)
+    answers = drain(engine)
+    assert [len(answers[request_id, i].tokens) for i in range(3)] == [1, 1, 1]
+    assert engine.cancel(request_id) == keep
+    assert idle(engine)
+
+
 def test_without_a_seed_answers_differ(engine: Engine) -> None:
     request = ask([1, 2, 3], temperature=1.5)
     assert generate(engine, request).tokens != generate(engine, request).tokens

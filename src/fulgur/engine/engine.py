@@ -211,8 +211,8 @@ class Engine:
         assert sequence.finished is not None
         self.scheduler.leave(sequence)
         self._events.append(sequence.finish(sequence.finished, now))
-        request = self._requests[sequence.request_id]
-        if not request.done:
+        request = self._requests.get(sequence.request_id)
+        if request is None or not request.done:  # None: its followers ended with their first token, before the leader
             return
         if not request.request.keep:
             del self._requests[request.id]

@@ -213,7 +213,9 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
 
 
 def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
-    """Random values made directly in packed form: a model of 30B takes seconds. Sizes keep activations near 1."""
+    """Random values made directly in packed form: a model of 30B takes seconds. Sizes keep activations near 1. What
+    layers add is small where the head is not the embedding: else all positions of a deep model become alike, and every
+    token the same. (With a tied head the token itself would come again.)"""
     import torch
 
     out = empty(plan, device)
@@ -222,6 +224,8 @@ def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
     for layer, matrix in [*layers, (0, plan.matrices["head"])]:
         start = plan.address(matrix, layer, 0, 0, 0)
         fmt, spread = matrix.format, matrix.cols**-0.5
+        if matrix.name in ("o", "down") and not plan.config.tied:
+            spread *= (2 * plan.config.n_layers) ** -0.5
         blocks = out.arena[start : start + matrix.nbytes].view(-1, fmt.block_bytes)
         for piece in blocks.split(1 << 16):  # at most a few hundred MB of temporaries
             shape = (len(piece), fmt.data * 512)
