@@ -45,6 +45,7 @@ def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     for name in (
         "engine.decode.tok_s.60M.int4",
         "engine.bandwidth_share.60M.int4",
+        "engine.bandwidth_share.read.60M.int4",
         "engine.bandwidth_share.most.60M.int4",
         "engine.bandwidth_share.of_most.60M.int4",
         "engine.prefill.tok_s.60M.int4",

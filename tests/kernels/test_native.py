@@ -104,11 +104,11 @@ def test_a_bare_pass_reads_what_a_step_reads_and_changes_nothing(bits: int, isa:
     runtime = native.Runtime(weights, kv_blocks=8, threads=2, isa=isa)
     expected = logits_of(runtime, tokens, [70])
     for context in (0, 64, 10**9):
-        assert runtime.scan(context) > 0
+        assert runtime.scan(context, multiply=True) > 0 and runtime.scan(context, multiply=False) > 0
     assert np.array_equal(logits_of(runtime, tokens, [70]), expected)
     runtime.close()
     with pytest.raises(RuntimeError, match="closed"):
-        runtime.scan(0)
+        runtime.scan(0, multiply=True)
 
 
 def test_a_copied_block_serves_a_fork() -> None:

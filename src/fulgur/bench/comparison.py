@@ -116,8 +116,9 @@ class Comparison:
             if worker in self._workers:
                 decode = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat(name, DECODE, repeat)}
                 self._note(name, self._workers[worker].call("decode", **decode), DECODE)
-        scan = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat("decode", DECODE, repeat)}
-        self._note("scan", self._workers["ours"].call("scan", **scan), DECODE)
+        for name, multiply in (("read", False), ("scan", True)):
+            scan = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat("decode", DECODE, repeat)}
+            self._note(name, self._workers["ours"].call("scan", multiply=multiply, **scan), DECODE)
         for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
             if worker in self._workers:
                 prefill = {"count": PREFILL, "repeat": self._repeat(name, PREFILL, 2)}

@@ -98,9 +98,9 @@ class Measurement:
             seconds.append(perf_counter() - start)
         return seconds
 
-    def scan(self, context: int, count: int, repeat: int) -> list[float]:
+    def scan(self, context: int, count: int, repeat: int, multiply: bool) -> list[float]:
         """Seconds of `count` bare passes over what a token reads (see `Runtime.scan`); `repeat` times."""
-        return [sum(self.runtime.scan(context) for _ in range(count)) for _ in range(repeat)]
+        return [sum(self.runtime.scan(context, multiply=multiply) for _ in range(count)) for _ in range(repeat)]
 
     def replay(self, tokenizer: str, speculate: bool) -> list[dict[str, float]]:
         """Every edit once (see `replay`), each right after a few single steps at the same speed of the machine: `raw`

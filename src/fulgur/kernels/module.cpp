@@ -183,10 +183,10 @@ class NativeRuntime {
       throw std::out_of_range("no such KV block");
     alive().copy_block(source, target);
   }
-  double scan(int context) {
+  double scan(int context, bool multiply) {
     Runtime& runtime = alive();
     nb::gil_scoped_release release;
-    return static_cast<double>(runtime.scan(std::clamp(context, 0, dims_.context))) / 1e9;
+    return static_cast<double>(runtime.scan(std::clamp(context, 0, dims_.context), multiply)) / 1e9;
   }
   void close() {
     runtime_.reset();
@@ -381,7 +381,7 @@ NB_MODULE(_native, m) {
       .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"),
            nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
       .def("copy_block", &NativeRuntime::copy_block)
-      .def("scan", &NativeRuntime::scan, nb::arg("context"))
+      .def("scan", &NativeRuntime::scan, nb::arg("context"), nb::arg("multiply"))
       .def("close", &NativeRuntime::close)
       .def_prop_ro("isa", &NativeRuntime::isa)
       .def_prop_ro("threads", &NativeRuntime::threads)

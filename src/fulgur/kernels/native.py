@@ -81,10 +81,10 @@ class Runtime:
         """Copy one KV block (a sequence that forks in the middle of a block)."""
         self._native.copy_block(source, target)
 
-    def scan(self, context: int) -> float:
-        """Seconds to read and multiply the weights as a step of one row does, and to read the keys and values of
-        `context` tokens, and nothing else: what no step can beat."""
-        return float(self._native.scan(context))
+    def scan(self, context: int, *, multiply: bool) -> float:
+        """Seconds to read the weights as a step of one row does, and the keys and values of `context` tokens, and
+        nothing else; with `multiply` to unpack and multiply the weights too: what no step can beat."""
+        return float(self._native.scan(context, multiply))
 
     @property
     def weight_bytes(self) -> int:

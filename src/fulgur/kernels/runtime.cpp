@@ -368,13 +368,20 @@ void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) 
   }
 }
 
-int64_t Runtime::scan(int context) {
+int64_t Runtime::scan(int context, bool multiply) {
   const Dims& d = model_.dims;
   const auto start = Pace::Clock::now();
   team_.set_alone(false);
   team_.run([&](int thread) {
     uint64_t sum = 0;
-    const auto product = [&](const Matrix& w, Range r) { sum += ops_->scan(w, r.begin, r.end); };
+    const auto product = [&](const Matrix& w, Range r) {
+      if (multiply) {
+        sum += ops_->scan(w, r.begin, r.end);
+      } else {
+        for (int tile = r.begin / w.abreast * w.abreast; tile < r.end; tile += w.abreast)
+          sum += ops_->read(w.block(tile), w.block_bytes());
+      }
+    };
     const Range heads = share(d.kv_heads, thread);
     for (int l = 0; l < d.layers; l++) {
       const Layer& layer = model_.layers[l];

@@ -55,10 +55,10 @@ class Runtime {
   // Writes the argmax of each wanted row to out and, where logits is given, logits[wanted][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   void copy_block(int source, int target);
-  // The least that a step of one row after `context` tokens does, without its results: every thread reads and
-  // multiplies the weights of its share and reads the keys and values of its heads, and waits for nobody. Returns
+  // The least that a step of one row after `context` tokens does, without its results: every thread reads and, if asked
+  // to, multiplies the weights of its share and reads the keys and values of its heads, and waits for nobody. Returns
   // nanoseconds.
-  int64_t scan(int context);
+  int64_t scan(int context, bool multiply);
 
   const Ops& ops() const { return *ops_; }
   int threads() const { return team_.threads(); }
