@@ -6,12 +6,12 @@ of its context; the share of the bandwidth is that, times tokens a second, over 
 footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An
 edit's speed is held against single steps right before it.
 
-What the machine allows is measured in the same rounds and stands beside three figures. The bandwidth is that of the best
-of many passes, a decode that of the median token: `bandwidth_share.read` is what the median of plain passes over the
-same bytes reaches. `bandwidth_share.most`: the same for passes that also unpack the weights and multiply them with one
-row, on all threads and without attention, quantising or barriers. `verify*.least`: the products of these tokens at the rate at which the CPU multiplies bytes in
-registers. `edit.ratio_raw.most`: steps at their measured cost, with perfect foresight of which guesses are right.
-`of_most` is the share of it that is reached.
+What the machine allows is measured in the same rounds and stands beside three figures. The bandwidth is that of the
+best of many passes, a decode that of the median token: `bandwidth_share.read` is what the median of plain passes over
+the same bytes reaches. `bandwidth_share.most`: the same for passes that also unpack the weights and multiply them with
+one row, on all threads and without attention, quantising or barriers. `verify*.least`: the products of these tokens at
+the rate at which the CPU multiplies bytes in registers. `edit.ratio_raw.most`: steps at their measured cost, with
+perfect foresight of which guesses are right. `of_most` is the share of it that is reached.
 """
 
 from __future__ import annotations
