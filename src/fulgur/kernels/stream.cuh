@@ -94,8 +94,6 @@ struct Stream {
     int n = list<Qkv>(to, 0, rows);
 #if EXPERTS
     n = list<Router>(to, n, rows);
-#endif
-#if EXPERTS
     n = list<Fold>(to, n, rows);
 #endif
     n = list<O>(to, n, rows);

@@ -120,7 +120,7 @@ def test_checkpoint_with_fp8_blocks_keeps_its_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_weights_are_finite_and_of_the_right_size(name: str) -> None:
     weights = random_weights(make_plan(SMALL["qwen3_moe"], weights=name, ctas=4), "cpu")
-    matrix = weights.plan.matrices["o"]
+    matrix = weights.plan.matrices["qkv"]
     start = weights.plan.address(matrix, 1, 0, 0, 0)
     values = unpack(weights.arena[start : start + matrix.copy_bytes], matrix.format, matrix.rows, matrix.cols)
     assert 0.7 < float(values.std()) * matrix.cols**0.5 < 1.3
