@@ -154,8 +154,11 @@ static void attend_pass(const KvCache& cache, const int32_t* table, int layer, i
 
 static void attend(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Queries& queries,
                    float* scratch) {
-  const int total = queries.rows * queries.heads, most = tiles_attend(cache.head_dim) ? kTileRows : kPassQueries;
-  const int passes = (total + most - 1) / most, size = (total + passes - 1) / passes;
+  const bool tiles = tiles_attend(cache.head_dim);
+  const int total = queries.rows * queries.heads, most = tiles ? kTileRows : kPassQueries;
+  const int passes = (total + most - 1) / most;
+  // Full passes where the rest fills the registers too, equal ones where it would not.
+  const int size = !tiles && total % most >= kQueriesAtOnce ? most : (total + passes - 1) / passes;
   for (int first = 0; first < total; first += size) {
     Pass pass;
     pass.count = std::min(size, total - first);
