@@ -6,10 +6,9 @@
 // of the very phase that it multiplies. Beyond 128 KB the memory itself becomes slower, and CTAs no longer get equal shares of it.
 //
 // A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
-// every PACE cycles, which the memory bears without a queue.
+// every PACE cycles, which the memory bears without a queue. (Dense models only.)
 //
-// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`. The scout passes
-// over them, to the next layer's projections.
+// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`.
 #pragma once
 #include "stream.cuh"
 
@@ -22,13 +21,12 @@ struct Cursor {
   int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
   u32 phase;                // of the run
   u32 passed;               // pieces
-  int skipped;              // of them, since the scout was last behind: experts not known
 
   __device__ __forceinline__ void begin(const char* first, bool whole) {
     base = first;
     index = layers = left = piece = 0;
     layer = whole ? 0 : LAYERS;
-    passed = skipped = 0;
+    passed = 0;
   }
 };
 
@@ -45,51 +43,41 @@ struct Feeder {
   bool wrap;                // after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
-  __device__ __forceinline__ void next(Cursor& c, bool scouts) {
+  __device__ __forceinline__ void next(Cursor& c) {
 #pragma unroll 1
-    for (;;) {
-#pragma unroll 1
-      while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
-        if (c.layer < LAYERS && ++c.layer < LAYERS) {
-          c.base += LAYER_STRIDE;
-          c.index = 0;
-          ++c.layers;
-        } else if (c.layer == LAYERS && c.index < all_runs) {
-          c.base = weights + Head::OFFSET;
-        } else if (wrap) {
-          c.base = weights;
-          c.index = c.layer = 0;
-          ++c.layers;
-        } else {
-          return;
-        }
+    while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
+      if (c.layer < LAYERS && ++c.layer < LAYERS) {
+        c.base += LAYER_STRIDE;
+        c.index = 0;
+        ++c.layers;
+      } else if (c.layer == LAYERS && c.index < all_runs) {
+        c.base = weights + Head::OFFSET;
+      } else if (wrap) {
+        c.base = weights;
+        c.index = c.layer = 0;
+        ++c.layers;
+      } else {
+        return;
       }
-      Run run = runs[c.index];
-      long long copy = 0;
-#if EXPERTS
-      if (run.phase == Gate_up::ID || run.phase == Down::ID) {
-        if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
-          if (!scouts) return;
-          c.passed += run.pieces;
-          c.skipped += run.pieces;
-          ++c.index;
-          continue;
-        }
-        copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
-               (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
-      }
-#endif
-      c.phase = run.phase;
-      c.at = c.base + (long long)run.at * 16 + copy;
-      c.left = run.pieces;
-      c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
-      if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
-#if EXPERTS
-      if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
-#endif
-      ++c.index;
-      return;
     }
+    Run run = runs[c.index];
+    long long copy = 0;
+#if EXPERTS
+    if (run.phase == Gate_up::ID || run.phase == Down::ID) {
+      if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) return;
+      copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
+             (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
+    }
+#endif
+    c.phase = run.phase;
+    c.at = c.base + (long long)run.at * 16 + copy;
+    c.left = run.pieces;
+    c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
+    if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
+#if EXPERTS
+    if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
+#endif
+    ++c.index;
   }
   // Where a block with scales comes in several pieces, the last brings them.
   __device__ __forceinline__ int length_of(Cursor& c) {
@@ -116,10 +104,9 @@ struct Feeder {
   }
   // One step of the scout: up to the place of the copies, or a piece further.
   __device__ __forceinline__ void scout(Cursor& c, u32 issued, u32& rested) {
-    if (c.left == 0) next(c, true);
+    if (c.left == 0) next(c);
     int behind = (int)(issued - c.passed);
-    if (behind >= 0) c.skipped = 0;
-    if (c.left == 0 || -behind >= AHEAD + c.skipped) return;
+    if (c.left == 0 || -behind >= AHEAD) return;
     u32 now = clock_low();
     if (behind <= 0 && now - rested < PACE) return;
     int pieces = max(1, min(behind, c.left));
@@ -164,7 +151,7 @@ struct Feeder {
       }
       if (over) continue;
       bool full = copies.passed - load_acquire_shared(ring) >= SLOTS;
-      if (!full && copies.left == 0) next(copies, false);
+      if (!full && copies.left == 0) next(copies);
       full |= copies.left == 0;
       const u32 flying = copies.passed - arrived, multiplying = load_acquire_shared(shared_address(&s.multiplying));
       if (!full && (int)flying < (copies.phase == multiplying ? deep : shallow)) issue(copies);

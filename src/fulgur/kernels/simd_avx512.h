@@ -80,7 +80,7 @@ constexpr int kAbreast4 = 4, kAbreast8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
 // A broadcast activation serves every tile, and each row of each tile is a sum that waits for no other. More at once
 // and the compiler runs out of registers.
-constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : rows == 4 ? 2 : 1; }
+constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 4 ? 4 : 1; }
 
 // sum += a (unsigned bytes) * b (signed bytes), four to a lane
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)}; }
