@@ -20,6 +20,7 @@ from fulgur.kernels.native import default_threads
 from fulgur.model.weights import assemble, save_packed
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512
+BARE = 8  # tokens of a turn of bare passes and steps
 TRIAL, TRIAL_LARGE = 256, 64  # tokens of context and prefill when settings are tried out
 LARGE = 100e6  # bytes a token; such a model is tried out on less, and its memory looked at with a smaller KV cache
 _ROOM = 2048  # tokens of KV cache: the context and the longest edit of the replay
@@ -28,7 +29,7 @@ _LONG_REPLAY = 5.0  # a replay that takes longer is run once in all
 
 
 class Comparison:
-    """Seconds (and GB/s) of each round, by what was measured, in `samples`."""
+    """Seconds (and GB/s, and bare passes in times of a step) of each round, by what was measured, in `samples`."""
 
     widths = (4, 8, 16)  # tokens verified in one step
     _between = (1, 2, 3, 6, 12, 24, 32)  # further ones, for what drafts can give at most
@@ -116,9 +117,10 @@ class Comparison:
             if worker in self._workers:
                 decode = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat(name, DECODE, repeat)}
                 self._note(name, self._workers[worker].call("decode", **decode), DECODE)
-        for name, multiply in (("read", False), ("scan", True)):
-            scan = {"context": CONTEXT, "count": DECODE, "repeat": self._repeat("decode", DECODE, repeat)}
-            self._note(name, self._workers["ours"].call("scan", multiply=multiply, **scan), DECODE)
+        bare = {"context": CONTEXT, "count": BARE, "repeat": self._repeat("decode", 3 * BARE, 8 * repeat)}
+        ratios = self._workers["ours"].call("bare", **bare)
+        self.samples["read"].append(median(read for read, _ in ratios))
+        self.samples["scan"].append(median(scan for _, scan in ratios))
         for name, worker in (("prefill", "ours"), ("llama_prefill", "llama_prefill")):
             if worker in self._workers:
                 prefill = {"count": PREFILL, "repeat": self._repeat(name, PREFILL, 2)}

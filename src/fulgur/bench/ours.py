@@ -36,7 +36,7 @@ def open_worker(folder: str, threads: int, context: int) -> dict[str, Callable[.
         "decode": bench.decode,
         "prefill": bench.prefill,
         "verify": bench.verify,
-        "scan": bench.scan,
+        "bare": bench.bare,
         "replay": bench.replay,
         "about": bench.about,
     }
@@ -98,9 +98,18 @@ class Measurement:
             seconds.append(perf_counter() - start)
         return seconds
 
-    def scan(self, context: int, count: int, repeat: int, multiply: bool) -> list[float]:
-        """Seconds of `count` bare passes over what a token reads (see `Runtime.scan`); `repeat` times."""
-        return [sum(self.runtime.scan(context, multiply=multiply) for _ in range(count)) for _ in range(repeat)]
+    def bare(self, context: int, count: int, repeat: int) -> list[tuple[float, float]]:
+        """A plain pass over what a token reads, and one that multiplies it too (see `Runtime.scan`), in times of a
+        greedy step. `repeat` times `count` of each in turn, so that all three meet the machine in the same state."""
+        self._fill(context)
+        ratios = []
+        for _ in range(repeat):
+            read, scan = (
+                sum(self.runtime.scan(context, multiply=multiply) for _ in range(count)) for multiply in (False, True)
+            )
+            step = self._decode(context, count, 1)[0]
+            ratios.append((read / step, scan / step))
+        return ratios
 
     def replay(self, tokenizer: str, speculate: bool) -> list[dict[str, float]]:
         """Every edit once (see `replay`), each right after a few single steps at the same speed of the machine: `raw`
