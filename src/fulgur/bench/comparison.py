@@ -174,12 +174,12 @@ class Comparison:
         from fulgur.bench.foresight import edits_known, least_seconds
 
         known = edits_known(self._tokenizer)
-        widths = {width: self.samples[f"verify{width}"] for width in (*self._between, *self.widths)}
         tokens = sum(len(right) for right in known)
         ratios = []
-        for i, one in enumerate(widths[1]):
-            seconds = {width: samples[i] for width, samples in widths.items()}
-            ratios.append(tokens * one / sum(least_seconds(right, seconds) for right in known))
+        for i, replay in enumerate(self.replays):
+            seconds = {width: self.samples[f"verify{width}"][i] for width in (*self._between, *self.widths)}
+            seconds[1] = median(run["raw"] for run in replay)  # what the edits are held against
+            ratios.append(tokens * seconds[1] / sum(least_seconds(right, seconds) for right in known))
         return median(ratios)
 
     @property
