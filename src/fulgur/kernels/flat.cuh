@@ -43,14 +43,7 @@ __device__ __forceinline__ void multiply_segments(Stream& stream, char* memory, 
       u32 operand = x + (at - tile) * 256;
 #pragma unroll 1
       for (; at < upto; ++at, operand += 256) multiply_block<Qkv>(acc, stream, operand);
-      if (2 * t < columns) {
-        segment[2 * t * TILE + g] = acc[0];
-        segment[2 * t * TILE + g + 8] = acc[2];
-      }
-      if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
-        segment[(2 * t + 1) * TILE + g] = acc[1];
-        segment[(2 * t + 1) * TILE + g + 8] = acc[3];
-      }
+      keep_sums(segment, acc, columns);
       if (at >= end) break;
       tile = at;
       segment += WARPS * columns * TILE;

@@ -116,6 +116,19 @@ template <class M> __device__ __forceinline__ int split_of(const Shape& s, int u
   return M::SPLITS && s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
 }
 
+// A warp's sums of a tile, to shared memory: [row of the step][16].
+__device__ __forceinline__ void keep_sums(float* to, const float (&acc)[4], int columns) {
+  const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+  if (2 * t < columns) {
+    to[2 * t * TILE + g] = acc[0];
+    to[2 * t * TILE + g + 8] = acc[2];
+  }
+  if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
+    to[(2 * t + 1) * TILE + g] = acc[1];
+    to[(2 * t + 1) * TILE + g + 8] = acc[3];
+  }
+}
+
 // Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
 template <class M>
 __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin,
@@ -134,14 +147,7 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, flo
 #pragma unroll 1
     for (int block = slice * s.blocks >> s.cut_bits; block < block_end; ++block) multiply_block<M>(acc, stream, x + block * 256);
     float* to = slices + ((((round - begin) * teams + team) << s.kw_bits) + member) * columns * TILE;
-    if (2 * t < columns) {
-      to[2 * t * TILE + g] = acc[0];
-      to[2 * t * TILE + g + 8] = acc[2];
-    }
-    if (MAX_ROWS > 1 && 2 * t + 1 < columns) {
-      to[(2 * t + 1) * TILE + g] = acc[1];
-      to[(2 * t + 1) * TILE + g + 8] = acc[3];
-    }
+    keep_sums(to, acc, columns);
   }
 }
 
