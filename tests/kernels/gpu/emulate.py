@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fulgur.kernels.gpu.build import sources
 from fulgur.kernels.gpu.drivers import FEEDER, THREADS
@@ -51,8 +53,21 @@ def build(plan: Plan, driver: str, folder: Path, wgmma: bool = True) -> ctypes.C
     return ctypes.CDLL(str(library))
 
 
+def fenced(values: np.ndarray) -> np.ndarray:
+    """A copy whose end lies before a page that nobody may touch: who reads or writes beyond it ends the process."""
+    whole = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, whole + mmap.PAGESIZE)
+    end = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + whole
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
+    begin = (whole - values.nbytes) // 16 * 16  # as aligned as vectors need it
+    out = np.frombuffer(memory, values.dtype, values.size, begin).reshape(values.shape)
+    out[...] = values
+    return out
+
+
 class Emulated:
-    """One driver over numpy buffers. Activations start as NaN where the sources must write before they read."""
+    """One driver over numpy buffers with fences. Activations start as NaN where the sources must write before they
+    read."""
 
     def __init__(
         self, weights: GpuWeights, driver: str, folder: Path, *, context: int = 512, seed: int = 1, epoch: int = 1,
@@ -65,24 +80,25 @@ class Emulated:
         self._record = state_record(plan.rows)
         found = [self.library.sizes(i) for i in range(3)]
         assert found == [ctypes.sizeof(Args), ctypes.sizeof(self._record), ctypes.sizeof(Mailbox)]
-        self.buffers = {name: np.zeros(size // 4 + 1, np.float32) for name, size in buffer_bytes(plan).items()}
+        self.buffers = {name: fenced(np.zeros(size // 4, np.float32)) for name, size in buffer_bytes(plan).items()}
         for name in PAIRS:
-            self.buffers[name][: len(self.buffers[name]) // 2 * 2].view(np.int64).fill(old_pair(epoch))
+            self.buffers[name].view(np.int64).fill(old_pair(epoch))
         self.buffers["best"].fill(np.nan)
         cos, sin = rope_tables(c, context)
         blocks = -(-context // 64)
-        self.buffers["rope"] = np.concatenate((cos, sin), axis=1)
-        self.buffers["kv"] = np.zeros((c.n_layers, 2, blocks, c.n_kv_heads, 64, c.head_dim), np.uint16)
-        self.buffers["logits"] = np.full((plan.rows, c.vocab_size), np.nan, np.float32)
+        self.buffers["rope"] = fenced(np.concatenate((cos, sin), axis=1))
+        self.buffers["kv"] = fenced(np.zeros((c.n_layers, 2, blocks, c.n_kv_heads, 64, c.head_dim), np.uint16))
+        self.buffers["logits"] = fenced(np.full((plan.rows, c.vocab_size), np.nan, np.float32))
         # Blocks in an order of their own, so that a table that is not used shows.
-        self.buffers["tables"] = np.random.default_rng(5).permutation(blocks).astype(np.int32)[None]
+        self.buffers["tables"] = fenced(np.random.default_rng(5).permutation(blocks).astype(np.int32)[None])
         self.state, self.mailbox = self._record(), Mailbox()
         self.args = Args(kv_blocks=blocks, table_width=blocks)
         for name, array in self.buffers.items():
             setattr(self.args, name, array.ctypes.data)
-        self._weights = weights
-        for name, tensor in (("weights", weights.arena), ("norms", weights.norms), ("embed", weights.embed)):
-            setattr(self.args, name, tensor.data_ptr())
+        tensors = {"weights": weights.arena, "norms": weights.norms, "embed": weights.embed.view(torch.uint16)}
+        self._weights = {name: fenced(tensor.numpy()) for name, tensor in tensors.items()}
+        for name, array in self._weights.items():
+            setattr(self.args, name, array.ctypes.data)
         self.args.state, self.args.mailbox = ctypes.addressof(self.state), ctypes.addressof(self.mailbox)
 
     def _launch(self, kernel: str, ctas: int, threads: int, shared: int) -> None:
