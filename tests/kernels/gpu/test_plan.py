@@ -91,6 +91,15 @@ def test_bytes_of_a_token_are_those_of_the_model() -> None:
     assert tokens_bytes(make_plan(moe, weights="int4")) == pytest.approx(1.6, rel=0.02)
 
 
+@pytest.mark.parametrize("ctas", [24, 46, 76, 128])
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "int4"])
+def test_a_wide_model_fits_small_gpus(weights: str, ctas: int) -> None:
+    """99 KB of shared memory, as GPUs of desktops have."""
+    plan = make_plan(SHAPES["qwen2.5-coder-7b"], weights=weights, ctas=ctas, rows=1)
+    for driver in ("persistent", "graph"):
+        assert layout(plan, driver, 99 << 10).slots >= 2
+
+
 @pytest.mark.parametrize("wgmma", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("weights", FORMATS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
@@ -96,18 +97,18 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 12 * queries
     attention = _up(tile + keys + scores + 64)
     activations = operand(plan, wgmma)
-    rounds, folded = slice_rounds(plan), _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
-    slices = (rounds * WARPS + folded) * TILE * 4
+    folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
     late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
-    overlap = min(slices, late) // LINE * LINE
-    area = _up(rows * activations.stride)
-    if driver == "persistent":
-        area = max(area, attention - overlap)
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
-    # Fewer than two slots hide nothing: rather smaller pieces.
-    for chunks in (min(4, plan.matrices["qkv"].format.data), 2):
+    # Fewer than two slots hide nothing: rather smaller pieces, then sums of fewer units at a time.
+    for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
+        slices = (rounds * WARPS + folded) * TILE * 4
+        overlap = min(slices, late) // LINE * LINE
+        area = _up(rows * activations.stride)
+        if driver == "persistent":
+            area = max(area, attention - overlap)
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
         left = limit - record - slices - area - 8 * WARPS * (runs + 1)
         slots = min(left // (WARPS * (slot + 16)), 32)
@@ -119,10 +120,13 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     )
 
 
-def slice_rounds(plan: Plan) -> int:
-    """Rounds whose slices wait in shared memory to be added: all of a phase, where that is not too many."""
+def slice_rounds(plan: Plan) -> list[int]:
+    """Rounds whose slices may wait in shared memory to be added, the best first: all of a phase, where that is not too
+    many. Every row of a step has slices of its own, of a flat cut two; candidates for a token need four rounds."""
     most = _most_rounds(plan)
-    return max(most, 4) if plan.rows == 1 and most <= 24 else 16
+    wanted = max(most, 4) if plan.rows == 1 and most <= 24 else 16
+    least = max(4, plan.rows * (2 if plan.matrices["head"].flat else 1))
+    return [wanted, *(n for n in (16, 8, 4) if least <= n < wanted)]
 
 
 def _most_rounds(plan: Plan) -> int:
