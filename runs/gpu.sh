@@ -17,8 +17,7 @@ if [ "$what" != bench ]; then
   timeout 330 "$PYTHON" -m fulgur.kernels.gpu.check --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
-      # Calls that the CUDA bindings try and the driver does not know are no errors of ours.
-      timeout 110 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 \
+      timeout 110 compute-sanitizer --tool "$tool" --error-exitcode 9 \
         "$PYTHON" -m fulgur.kernels.gpu.check --quick --only "drivers agree qwen3_moe" --seconds 90 \
         >"$RESULTS/$tool.txt" 2>&1
       code=$?

@@ -2,8 +2,8 @@
 #pragma once
 #include "attention.cuh"
 #include "feed.cuh"
-#include "flat.cuh"
 #include "finish.cuh"
+#include "flat.cuh"
 #include "linear.cuh"
 #include "router.cuh"
 
