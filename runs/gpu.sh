@@ -16,15 +16,14 @@ status=0
 if [ "$what" != bench ]; then
   timeout 330 "$PYTHON" -m fulgur.kernels.gpu.check --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
   if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck; do
-      timeout 110 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-        "$PYTHON" -m fulgur.kernels.gpu.check --quick --only "drivers agree qwen3_moe" --seconds 90 \
-        >"$RESULTS/$tool.txt" 2>&1
-      code=$?
-      [ $code -eq 0 ] || status=1
-      echo "compute-sanitizer $tool: exit $code; $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$RESULTS/$tool.txt" | tail -1)"
-      grep -E '^========= (Invalid|Error|Warning|Program|Race|Potential)' "$RESULTS/$tool.txt" | sort | uniq -c | sort -rn | head -5
-    done
+    # Errors of API calls are left out: cuda-bindings asks for every function that any driver has. (racecheck is of no use here:
+    # it knows barriers, and takes copies that complete a gate and words that are released and acquired for races.)
+    timeout 110 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
+      "$PYTHON" -m fulgur.kernels.gpu.check --quick --only "drivers agree qwen3_moe" --seconds 90 >"$RESULTS/memcheck.txt" 2>&1
+    code=$?
+    [ $code -eq 0 ] || status=1
+    echo "compute-sanitizer memcheck: exit $code; $(grep -E 'ERROR SUMMARY' "$RESULTS/memcheck.txt" | tail -1)"
+    grep -E '^========= (Invalid|Error|Warning|Program|Potential)' "$RESULTS/memcheck.txt" | sort | uniq -c | sort -rn | head -5
   fi
 fi
 if [ "$what" != check ]; then

@@ -102,9 +102,13 @@ struct Share {
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
 constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
+  // These come first: they are found by their offsets too.
+  alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm
+#if EXPERTS
+  float share[MAX_ROWS][CHOSEN];
+#endif
   u64 last_mark;
   Share shares[MATRICES];
-  alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
   u32 routed, multiplying, finished;      // for the feeders: layers whose experts are known, the phase at work, the end
@@ -113,18 +117,21 @@ struct Shared {
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
-  float share[MAX_ROWS][CHOSEN];
 #endif
 };
 // The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
 // not wait for it.
-__device__ __forceinline__ float inverse_of(const Shared& shared, int row) {
-  const float4* sums = (const float4*)shared.sums[row];
+__device__ __forceinline__ float inverse_at(u32 sums) {
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < WARPS / 4; ++i) total += (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
+  for (int i = 0; i < WARPS / 4; ++i) {
+    const uint4 v = shared16(sums + i * 16);
+    total += (__uint_as_float(v.x) + __uint_as_float(v.y)) + (__uint_as_float(v.z) + __uint_as_float(v.w));
+  }
   return rsqrtf(total / D_MODEL + NORM_EPS);
 }
+__device__ __forceinline__ float inverse_of(const Shared& shared, int row) { return inverse_at(shared_address(shared.sums[row])); }
+constexpr int SUMS_AT = 0, SHARE_AT = MAX_ROWS * WARPS * 4;
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }

@@ -79,8 +79,9 @@ struct Segments {
 };
 
 // As the one of linear.cuh; a unit is a tile.
-template <class Place, class Find, class Store, class Also>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Find place, Store store, Also) {
+template <class Place, class Find, class Store, class Also, class Alone>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, int, const Shape& s, const Share& share, Find place,
+                                       Store store, Also, Alone) {
   const int columns = MAX_ROWS == 1 ? 1 : rows;
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
   const Share tiles = tiles_of(s, share);
@@ -96,7 +97,7 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     const int units = min(tiles.last - tiles.first, stop << WARP_BITS) - (begin << WARP_BITS);
     const bool adds = column < columns && warp < units << column_bits;
     int unit = (begin << WARP_BITS) + (warp >> column_bits);
-    Place to;
+    Place to{};      // undefined it would be alive through all phases
     Segments segments;
     if (adds) {
       to = place(tiles.first + unit, column, r);

@@ -36,7 +36,10 @@ template <class M> __device__ inline bool begin(Stream& stream, const Args& args
 }
 
 __device__ __forceinline__ void run(Stream& stream, const Args& args, Shared& shared, char* memory, const Shape& s) {
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s, share_of(s, rows_of(shared)), nullptr);
+  const Share share = share_of(s, rows_of(shared));
+  prepare_task(area_of(memory) + AREA_BYTES, args, memory, s, share);
+  __syncwarp();
+  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s.phase, s, share, nullptr);
 }
 
 KERNEL step_qkv(const __grid_constant__ Args args) {

@@ -4,7 +4,7 @@
 // tile meet in shared memory and are added in a fixed order. A result thus never depends on the number of rows or on
 // timing. Several tiles are reduced at a time to keep block barriers rare.
 //
-// On Hopper narrow weights go to the tensor cores as they are (`multiply_codes`). Elsewhere they become bf16 in registers, exactly, and
+// On Hopper narrow weights go to the tensor cores as they are (`multiply_slices`). Elsewhere they become bf16 in registers, exactly, and
 // meet 8 rows of bf16 activations, as bf16 weights do everywhere (`multiply_units`). Scales multiply the sums.
 #pragma once
 #include "operand.cuh"
@@ -13,8 +13,8 @@
 // Eight weights of 4 bits, sign and magnitude, as e4m3 codes of a 512th of their value: those of bits 0-2 and 7 of every byte; those of
 // bits 4-6, whose sign is bit 3 of the next byte.
 __device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
-  first = w & 0x87878787u;
-  second = (w >> 4 | w << 28) & 0x87878787u;
+  first = (u32)fresh((int)(w & 0x87878787u));      // made here: between two `wgmma` it would keep them from overlapping
+  second = (u32)fresh((int)((w >> 4 | w << 28) & 0x87878787u));
 }
 // Four fp8 e4m3 to two bf16 pairs, bytes 0 and 2, 1 and 3: moving exponent and mantissa into place makes a number 2^120 too small.
 __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
@@ -154,63 +154,91 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, flo
 // The same with `wgmma`, its other operand the two terms of operand.cuh, one row of the step at a time. The four warps of a
 // warpgroup have the same unit and go step by step together (KW is 4 at least); one whose slice is shorter multiplies its last
 // block once more and forgets it. In lanes t == warp % 4 are the sums of the warp's own columns, in the others those of its neighbours.
-template <class M>
-__device__ __forceinline__ void multiply_codes(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
+//
+// N blocks at once, of which the warp has `left` (all if slices are EVEN): one wait for their instructions.
+template <class M, int N>
+__device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms, u32 scales, int left,
                                                int columns) {
   using B = Block<M>;
-  float* slices = slices_of(memory);
-  const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
-  int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
-  B b = {};      // left undefined it would be alive through all phases: 16 registers, spills, a sixth of the speed
-#pragma unroll 1
-  for (int round = begin; round < stop; ++round) {
-    int unit = share.first + round * teams + team;
-    if (unit >= share.last) break;
-    int slice = (split_of<M>(s, unit) << s.kw_bits) + member;
-    int first = slice * s.blocks >> s.cut_bits, length = ((slice + 1) * s.blocks >> s.cut_bits) - first;
-    u32 x = shared_address(area_of(memory)) + (MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0);
-    u32 terms = wgmma_operand(x + TERMS_AT + (slice >> 2) * s.steps * STEP_BYTES), scales = x + first * 4;
-    float acc[MAX_ROWS][2] = {};
-#pragma unroll 1
-    for (int step = 0; step < s.steps; ++step, terms += STEP_BYTES / WGMMA_UNIT, scales += 4) {
-      if (step < length)
 #pragma unroll
-        for (int piece = 0; piece < M::PIECES; ++piece) b.load(stream, piece);
+  for (int n = 0; n < N; ++n)
+    if (EVEN || n < left)
 #pragma unroll
-      for (int row = 0; row < MAX_ROWS; ++row) {
-        if (row && row >= columns) break;
-        float sums[B::GROUPS][4];
-        wgmma_begin();
+      for (int piece = 0; piece < M::PIECES; ++piece) b[n].load(stream, piece);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          wgmma(sums[i * B::GROUPS / 4], b.w[i], terms + (row * OPERAND_STRIDE + i * 2 * CORE_BYTES) / WGMMA_UNIT,
-                i % (4 / B::GROUPS) > 0);
-        wgmma_wait();
+  for (int row = 0; row < MAX_ROWS; ++row) {
+    if (row && row >= columns) break;
+    float sums[N][B::GROUPS][4];
+    wgmma_begin();
 #pragma unroll
-        for (int i = 0; i < B::GROUPS; ++i) wgmma_sums(sums[i]);
-        if (step >= length) continue;
-        float scale = __uint_as_float(shared4(scales + row * OPERAND_STRIDE));
+    for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int i = 0; i < B::GROUPS; ++i) {
-          acc[row][0] = fmaf(b.top[i] * scale, fmaf(sums[i][1], 0.0625f, sums[i][0]), acc[row][0]);
-          acc[row][1] = fmaf(b.bottom[i] * scale, fmaf(sums[i][3], 0.0625f, sums[i][2]), acc[row][1]);
-        }
+      for (int n = 0; n < N; ++n)
+        wgmma(sums[n][i * B::GROUPS / 4], b[n].w[i], terms + (row * OPERAND_STRIDE + n * STEP_BYTES + i * 2 * CORE_BYTES) / WGMMA_UNIT,
+              i % (4 / B::GROUPS) > 0);
+    wgmma_wait();
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int i = 0; i < B::GROUPS; ++i) wgmma_sums(sums[n][i]);
+      if (!EVEN && n >= left) continue;
+      const float scale = __uint_as_float(shared4(scales + row * OPERAND_STRIDE + n * 4));
+#pragma unroll
+      for (int i = 0; i < B::GROUPS; ++i) {
+        acc[row][0] = fmaf(b[n].top[i] * scale, fmaf(sums[n][i][1], 0.0625f, sums[n][i][0]), acc[row][0]);
+        acc[row][1] = fmaf(b[n].bottom[i] * scale, fmaf(sums[n][i][3], 0.0625f, sums[n][i][2]), acc[row][1]);
       }
     }
-    float* to = slices + ((((round - begin) * teams + team) << s.kw_bits) + member) * columns * TILE;
-    if (t == (warp & 3)) {
+  }
+}
+// K is not split over CTAs where `wgmma` multiplies.
+__device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Share& share) {
+  const int warp = threadIdx.x >> 5, slice = warp & ((1 << s.kw_bits) - 1), first = slice * s.blocks >> s.cut_bits, teams = WARPS >> s.kw_bits;
+  const u32 x = shared_address(area_of(memory));
+  Cut cut{};
+  if (WGMMA && s.unit != 0.f) {
+    cut.terms = wgmma_operand(x + TERMS_AT + (slice >> 2) * s.steps * STEP_BYTES);
+    cut.scales = x + first * 4;
+    cut.steps = s.steps;
+    cut.less = s.steps - (((slice + 1) * s.blocks >> s.cut_bits) - first);
+  }
+  cut.slices = shared_address(slices_of(memory)) + warp * (TILE * 4);
+  cut.rounds = max(share.last - share.first - (warp >> s.kw_bits) + teams - 1, 0) / teams;
+  cut.kw_bits = s.kw_bits;
+  return cut;
+}
+template <class M>
+__device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, int id, const Shape& s, const Share& share, int begin, int stop,
+                                                int columns) {
+  const Cut cut = MAX_ROWS == 1 ? stream.cut(id) : cut_of(memory, s, share);
+  const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.less, teams = WARPS >> cut.kw_bits;
+  u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
+  Block<M> b[2];
+  if (!EVEN) b[0] = b[1] = {};      // undefined they would be alive through all phases: registers, spills, a sixth of the speed
+  int unit = share.first + begin * teams + (warp >> cut.kw_bits);
+#pragma unroll 1
+  for (int left = (ONE_BATCH ? cut.rounds : min((int)cut.rounds, stop)) - begin; left > 0; --left, unit += teams, to += WARPS * columns * (TILE * 4)) {
+    const u32 x = MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0;
+    u32 terms = cut.terms + x / WGMMA_UNIT, scales = cut.scales + x;
+    float acc[MAX_ROWS][2] = {};
+    int step = 0;
+#pragma unroll 1
+    for (; step + 1 < steps; step += 2, terms += 2 * STEP_BYTES / WGMMA_UNIT, scales += 8)
+      multiply_codes<M, 2>(acc, b, stream, terms, scales, length - step, columns);
+    if (step < steps) multiply_codes<M, 1>(acc, b, stream, terms, scales, length - step, columns);
+    if ((thread & 3) == (warp & 3)) {
 #pragma unroll
       for (int row = 0; row < MAX_ROWS; ++row) {
         if (row && row >= columns) break;
-        to[row * TILE + g] = acc[row][0];
-        to[row * TILE + g + 8] = acc[row][1];
+        put4(to + row * (TILE * 4), __float_as_uint(acc[row][0]));
+        put4(to + row * (TILE * 4) + 32, __float_as_uint(acc[row][1]));
       }
     }
   }
 }
 template <class M>
-__device__ __forceinline__ void multiply(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop, int columns) {
-  if constexpr (BY_WGMMA<M>) multiply_codes<M>(stream, memory, s, share, begin, stop, columns);
+__device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, const Shape& s, const Share& share, int begin, int stop, int columns) {
+  if constexpr (BY_WGMMA<M>) multiply_slices<M>(stream, memory, id, s, share, begin, stop, columns);
   else multiply_units<M>(stream, memory, slices_of(memory), s, share, begin, stop, columns);
 }
 
@@ -226,13 +254,24 @@ __device__ __forceinline__ float added(const float* slices, int stride, int kw_b
   return sum + __shfl_xor_sync(~0u, sum, 16);
 }
 
+// The same for N slices a half; `at`: the shared address of the first.
+template <int N> __device__ __forceinline__ float added_at(u32 at) {
+  float part[N], sum = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) part[k] = __uint_as_float(shared4(at + k * (TILE * 4)));
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum += part[k];
+  return sum + __shfl_xor_sync(~0u, sum, 16);
+}
+
 #if !FLAT
 // `store(place(unit, row, r), row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
 // lanes 16 on hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. Where a sum goes is found while others
 // still multiply. `also()` runs when the slices are there. The caller has a block barrier before they are written again.
-template <class Place, class Find, class Store, class Also>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, const Shape& s, const Share& share, Find place, Store store,
-                                       Also also) {
+// `alone()` does all this for a tile a warp at most.
+template <class Place, class Find, class Store, class Also, class Alone>
+__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, int id, const Shape& s, const Share& share, Find place, Store store,
+                                       Also also, Alone alone) {
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
@@ -244,14 +283,15 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, c
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
 #if EXPERTS
-    if (ROUTER_DIFFERS && (s.phase == Router::ID || s.phase == Fold::ID)) multiply<Router>(stream, memory, s, share, begin, stop, columns);
+    if (ROUTER_DIFFERS && (id == Router::ID || id == Fold::ID)) multiply<Router>(stream, memory, id, s, share, begin, stop, columns);
     else
 #endif
-    if (HEAD_DIFFERS && s.phase == Head::ID) multiply<Head>(stream, memory, s, share, begin, stop, columns);
-    else multiply<Qkv>(stream, memory, s, share, begin, stop, columns);
+    if (HEAD_DIFFERS && id == Head::ID) multiply<Head>(stream, memory, id, s, share, begin, stop, columns);
+    else multiply<Qkv>(stream, memory, id, s, share, begin, stop, columns);
+    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS) return alone();
     const int units = min((stop - begin) * teams, share.last - share.first - begin * teams), column = warp & ((1 << column_bits) - 1);
     const bool adds = column < columns && warp < units << column_bits;
-    Place to;
+    Place to{};      // undefined it would be alive through all phases
     if (adds) to = place(share.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
     if (begin == 0) also();

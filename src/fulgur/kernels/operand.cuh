@@ -68,15 +68,17 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE, from += width / 2)
 #pragma unroll 1
     for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {      // all lanes of a warp together
-      // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
-      for (u32 spins = 0; !is_of(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
-      u64 words[AT_ONCE][2];
+      u64 words[AT_ONCE][2] = {};
       bool wanted[AT_ONCE];
+      int terms[AT_ONCE];      // found before the wait, not behind it
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         int at = begin + i * THREADS * 4;
         wanted[i] = at < width && (stretch == filled || at % stretch < filled);
+        if constexpr (COPY_IN_FP8) terms[i] = fresh(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
       }
+      // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
+      for (u32 spins = 0; !is_of(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
       for (u32 spins = 0;; count_spin(spins, state)) {
         bool here = true;
 #pragma unroll
@@ -96,7 +98,7 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
           float up, down;
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
           const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-          put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), low(values.x) * up, high(values.x) * up,
+          put_terms(operand + TERMS_AT + terms[i], low(values.x) * up, high(values.x) * up,
                     low(values.y) * up, high(values.y) * up);
           if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
@@ -116,9 +118,11 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
                                     u32 epoch, int rows, const Shape& s, bool routed) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
+  int terms[PER_THREAD];      // found before the wait, not behind it
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
+    if constexpr (NORM_IN_FP8) terms[i] = fresh(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
     w[i] = !in_row(at) ? make_float4(0, 0, 0, 0) : EXPERTS && !weight ? make_float4(1, 1, 1, 1) : *(const float4*)(weight + at);
   }
 #pragma unroll 1
@@ -177,6 +181,8 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       if constexpr (NORM_IN_FP8)      // a warp holds a block
         peak[i] = warp_max_bits(__float_as_uint(fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w)))));
     }
+    sum = warp_sum(sum);
+    if ((thread & 31) == 0) shared.sums[row][thread >> 5] = sum;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
       // Columns beyond the model's width are zeros here; they meet weights that are zero.
@@ -188,12 +194,10 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         float up, down;
         scales_of(__uint_as_float(peak[i]), up, down);
         const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-        put_terms(operand + TERMS_AT + terms_at(s, block) + within_terms(column), v[i].x * up, v[i].y * up, v[i].z * up, v[i].w * up);
+        put_terms(operand + TERMS_AT + terms[i], v[i].x * up, v[i].y * up, v[i].z * up, v[i].w * up);
         if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
       }
     }
-    sum = warp_sum(sum);
-    if ((thread & 31) == 0) shared.sums[row][thread >> 5] = sum;
   }
   if constexpr (NORM_IN_FP8) publish_to_wgmma();
   block_barrier();

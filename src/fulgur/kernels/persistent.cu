@@ -35,15 +35,19 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   }
   take_registers<104>();
   const int rows = rows_of(shared);
-  int layer = 0, step = 0;
-  u32 epoch = shared.epoch, arrivals = 0;
+#pragma unroll 1
+  for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.shares[id]);
+  __syncwarp();
+  int layer = 0;
+  u32 epoch = shared.epoch;      // the layers of this launch are counted by it
   float held = 0;
-  Shape s = SHAPES[Qkv::ID];
+  int id = Qkv::ID;
 #pragma unroll 1
   for (;;) {
-    const bool starts = s.phase == Qkv::ID, ffn = s.phase == Gate_up::ID, ends = s.phase == Head::ID;
-    const bool beside = EXPERTS && s.phase == BEFORE_ATTENTION;      // the router, which few CTAs have a share in
-    const Share share = shared.shares[s.phase];
+    const Shape& s = SHAPES[id];
+    const bool starts = id == Qkv::ID, ffn = id == Gate_up::ID, ends = id == Head::ID;
+    const bool beside = EXPERTS && id == BEFORE_ATTENTION;      // the router, which few CTAs have a share in
+    const Share share = shared.shares[id];
     if (!beside || share.first < share.last) {
       // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
       if (starts) attention_prefetch(args, shared, layer);
@@ -56,46 +60,46 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
           mark(args, shared, NORM_FFN);
           rank_experts(shared);
           block_barrier();
-          if (threadIdx.x == 0) {      // their weights may come at full speed: nothing is waited for any more
+          if (thread_index() == 0) {      // their weights may come at full speed: nothing is waited for any more
             store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);
-            store_release(shared_address(&shared.routed), step * LAYERS + layer + 1);
+            store_release(shared_address(&shared.routed), epoch - shared.epoch + 1);
           }
           share_experts(shared);
         }
 #endif
         if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
       } else {
-        const bool heads = s.phase == O::ID;
+        const bool heads = id == O::ID;
         if (!SAME_ROWS && rows == 1) hold(args, shared, layer, epoch, s, share, held);
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
                      (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
                      args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
-      phase(stream, args, shared, memory, rows, layer, epoch, s, share, &held);
-      mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : s.phase == O::ID ? PROJECT_O : s.phase == Down::ID ? DOWN
+      phase(stream, args, shared, memory, rows, layer, epoch, id, s, share, &held);
+      mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : id == O::ID ? PROJECT_O : id == Down::ID ? DOWN
                          : ROUTER);
     }
-    if (s.phase == BEFORE_ATTENTION) {
+    if (id == BEFORE_ATTENTION) {
       attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);
     }
-    if (s.phase == Down::ID) {
+    if (id == Down::ID) {
       ++epoch;
-      s = SHAPES[++layer == LAYERS ? Head::ID : Qkv::ID];
+      id = ++layer == LAYERS ? Head::ID : Qkv::ID;
     } else if (!ends) {
-      s = SHAPES[beside ? O::ID : s.phase + 1];      // the fold comes with o
+      id = beside ? O::ID : id + 1;      // the fold comes with o
     } else {
-      arrivals += CTAS;
+      const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {
         arrive(args.counters);
-        await(args.counters, arrivals, args.state);
+        await(args.counters, step * CTAS, args.state);
       }
       block_barrier();
       mark(args, shared, WAIT_CHOOSE);
       choose(args, shared);
       const int steps = __ldcg(&args.state->steps);
-      bool done = ++step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
+      bool done = step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
       if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
       if (done) break;
       block_barrier();
@@ -107,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       block_barrier();
       mark(args, shared, CHOOSE);
       layer = 0;
-      s = SHAPES[Qkv::ID];
+      id = Qkv::ID;
     }
   }
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);

@@ -41,7 +41,57 @@ __device__ __forceinline__ void hold(const Args& args, const Shared& shared, int
     held = residual(args, shared, s.phase == O::ID, layer, epoch, 0, min(tile * TILE + (int)(threadIdx.x & 15), D_MODEL - 1));
 }
 
-// Where a thread's sum of a tile goes.
+// Where the sums of a unit go, `column` a row of the step.
+struct Target {
+  u64* to;                       // the word of the first row; null: they are not sent
+  int at, row, expert;           // the first row, of the matrix; the row of the step; which of its experts
+  int rows, shift;               // rows that are sent, 2^shift a word
+};
+__device__ __forceinline__ Target target_of(const Args& args, const Shape& s, const Share& share, int unit, int column) {
+  const int id = s.phase, which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
+  Target t{nullptr, tile * TILE, column, 0, TILE, 1};
+  if (id == O::ID || id == Down::ID) {              // two neighbours go out as one word
+    if (MAX_ROWS > 1 && s.row_units) t.row = which;
+    t.to = args.x + (((id == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + t.row) * D_MODEL + t.at) / 2;
+    t.rows = min(TILE, D_MODEL - t.at);
+  } else if (id == Qkv::ID) {
+    t.to = args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + t.at) / 2;
+    t.rows = min(TILE, QKV_ROWS - t.at);
+#if EXPERTS
+  } else if (id == Router::ID || id == Fold::ID) {
+    const int part = which + (id == Fold::ID ? Router::SPLIT : 0);      // the fold: in the graph driver
+    t.to = args.router + (part * MAX_ROWS + column) * EXPERTS + t.at;
+    t.rows = min(TILE, EXPERTS - t.at);
+    t.shift = 0;
+#endif
+  } else if (id == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows
+    int to = tile * 8;
+#if EXPERTS
+    t.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
+    t.expert = which - t.row * CHOSEN;
+    to += t.expert * (Down::COPY_BLOCKS * BLOCK);
+#endif
+    t.to = args.h + (t.row * (Down::BLOCKS * BLOCK) + to) / 2;
+    t.rows = 8;
+  }
+  return t;
+}
+// A warp's task of a matrix (stream.cuh), for steps of one row. It reads no other's.
+__device__ __forceinline__ void prepare_task(char* rings, const Args& args, char* memory, const Shape& s, const Share& share) {
+  if constexpr (MAX_ROWS == 1) {
+    const int warp = threadIdx.x >> 5;
+    const Share tiles = tiles_of(s, share);
+    Task task{cut_of(memory, s, share), {}};
+    if (tiles.first + warp < tiles.last) {
+      const Target t = target_of(args, s, share, tiles.first + warp, 0);
+      const u32 sums = shared_address(slices_of(memory)) + (warp << s.kw_bits) * (TILE * 4);
+      task.aim = Aim{t.to, sums, (unsigned char)t.rows, (unsigned char)t.shift, (unsigned char)t.expert, 0};
+    }
+    ((Task*)(ring_at(rings, warp) + 1))[s.phase] = task;
+  }
+}
+
+// A thread's own row of a tile.
 struct Place {
   u64* to;                 // a word; null: another thread sends it, or nobody
   int row, at;             // of the step; of the matrix
@@ -50,92 +100,116 @@ struct Place {
 };
 
 // One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
-// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept.
+// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept. `id` is the phase's, in a register: its shape lies in memory.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
-                                      const Shape& s, const Share& share, float* held) {
+                                      int id, const Shape& s, const Share& share, float* held) {
   const int warp = threadIdx.x >> 5;
   const Share tiles = tiles_of(s, share);
   const bool holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
-  if (holds && SAME_ROWS && s.phase == O::ID && layer == 0) hold(args, shared, 0, epoch, s, share, *held);
+  if (SAME_ROWS && id == O::ID && layer == 0 && holds) hold(args, shared, 0, epoch, s, share, *held);
   Best best;
-  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), s.phase);
+  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
 #if EXPERTS
   // The router's fold is a product of the same heads: in the persistent driver some warps multiply a block of it first.
-  Share fold{0, 0};
-  if (held && s.phase == O::ID) fold = shared.shares[Fold::ID];
+  const bool folds = held && id == O::ID;
   float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
-  if (fold.first < fold.last) multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, MAX_ROWS == 1 ? 1 : rows);
+  if (folds) {
+    const Share fold = shared.shares[Fold::ID];
+    if (fold.first < fold.last) multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, MAX_ROWS == 1 ? 1 : rows);
+  }
 #endif
   auto place = [&](int unit, int column, int r) {
-    const int id = fresh(s.phase);
-    const bool adds = id == O::ID || id == Down::ID;
-    const int which = (int)(((float)unit + 0.5f) * s.per_tile), tile = unit - which * s.tiles;     // the split, the row, or the row's expert
-    const bool twin = threadIdx.x & 16;      // the other half of the warp sends it
-    Place p{nullptr, column, tile * TILE + r, 1.f, 0};
-    if (adds || id == Qkv::ID) {              // two neighbours go out as one word
-      if (MAX_ROWS > 1 && adds && s.row_units) p.row = which;
-      if (!twin && r % 2 == 0 && p.at < (adds ? D_MODEL : QKV_ROWS))
-        p.to = adds ? args.x + (((id == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + p.row) * D_MODEL + p.at) / 2
-                    : args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + p.at) / 2;
-#if EXPERTS
-    } else if (id == Router::ID || id == Fold::ID) {
-      const int part = which + (id == Fold::ID ? Router::SPLIT : 0);      // the fold: in the graph driver
-      if (!twin && p.at < EXPERTS) p.to = args.router + (part * MAX_ROWS + column) * EXPERTS + p.at;
-#endif
-    } else if (id == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows; two neighbours go out as one word
-      int to = tile * 8 + r;
-#if EXPERTS
-      p.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
-      p.expert = which - p.row * CHOSEN;
-      to += p.expert * (Down::COPY_BLOCKS * BLOCK);
-#endif
-      if (!twin && r < 8 && r % 2 == 0) p.to = args.h + (p.row * (Down::BLOCKS * BLOCK) + to) / 2;
-    }
+    const Target t = target_of(args, s, share, unit, column);
+    const int lane = threadIdx.x & 31;
+    Place p{nullptr, t.row, t.at + r, 1.f, t.expert};
+    if (t.to && lane < t.rows && !(lane & t.shift)) p.to = t.to + (lane >> t.shift);
     if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
     return p;
   };
   auto store = [&](const Place& p, int column, int r, float sum, float pair) {
-    const int id = fresh(s.phase);
-    const bool adds = id == O::ID || id == Down::ID;
-    if (adds || id == Qkv::ID) {
-      sum *= p.factor;
-      if (adds && p.at < D_MODEL) {
-        if (holds) sum += *held;
-        else if (!second_part(s, share, p.at / TILE)) sum += residual(args, shared, id == O::ID, layer, epoch, p.row, p.at);
-        if (SAME_ROWS && holds) *held = passed(sum);
-      }
-      float neighbour = __shfl_xor_sync(~0u, sum, 1);
-      if (p.to) send_pair(p.to, sum, neighbour, epoch);
-#if EXPERTS
-    } else if (id == Router::ID || id == Fold::ID) {
-      if (p.to) send(p.to, __float_as_uint(sum), epoch);
-#endif
-    } else if (id == Gate_up::ID) {      // SwiGLU, times the expert's share
-      sum *= p.factor;
+    sum *= p.factor;
+    if (id == Gate_up::ID) {      // SwiGLU, times the expert's share
       float value = quotient(sum, 1.f + exponential(-sum)) * (pair * p.factor);
 #if EXPERTS
       value *= shared.share[p.row][p.expert];
 #endif
       float neighbour = __shfl_xor_sync(~0u, value, 1);
       if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
-    } else if (!(threadIdx.x & 16) && p.at < VOCAB) {
-      sum *= p.factor;
-      if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
-      best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
+    } else if (id == Head::ID) {
+      if (!(threadIdx.x & 16) && p.at < VOCAB) {
+        if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
+        best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
+      }
+#if EXPERTS
+    } else if (id == Router::ID || id == Fold::ID) {
+      if (p.to) send(p.to, __float_as_uint(sum), epoch);
+#endif
+    } else {
+      if (id != Qkv::ID) {
+        if (holds) sum += *held;
+        else if (p.at < D_MODEL && !second_part(s, share, p.at / TILE)) sum += residual(args, shared, id == O::ID, layer, epoch, p.row, p.at);
+        if (SAME_ROWS && holds) *held = passed(sum);
+      }
+      float neighbour = __shfl_xor_sync(~0u, sum, 1);
+      if (p.to) send_pair(p.to, sum, neighbour, epoch);
     }
   };
-  linear<Place>(stream, memory, rows, s, share, place, store, [&] {
+  auto also = [&] {
 #if EXPERTS
     const int column = warp - WARPS / 2, r = threadIdx.x & 31, columns = MAX_ROWS == 1 ? 1 : rows;      // by warps that seldom add
-    if (fold.first == fold.last || column < 0 || column >= columns) return;
+    if (!folds || column < 0 || column >= columns) return;
+    const Share fold = shared.shares[Fold::ID];
+    if (fold.first == fold.last) return;
     float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
     int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
     if (r < TILE && at < EXPERTS)
       send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
 #endif
-  });
+  };
+  // A warp that runs alone takes ten cycles an instruction: behind the barrier are as few as can be.
+  auto alone = [&] {
+    const Cut cut = stream.cut(id);
+    const Aim aim = stream.aim(id);
+    const int thread = (int)thread_index(), lane = thread & 31, bits = cut.kw_bits;
+    const bool sends = lane < aim.rows && !(lane & aim.shift);
+    const u32 from = fresh(aim.sums + ((lane >> 4 << (bits - 1)) * TILE + (lane & 15)) * 4);
+    u64* const to = aim.to + (lane >> aim.shift);
+    const u32 record = cut.slices - (thread >> 5) * (TILE * 4) - SHARED_BYTES;
+    const float factor = id == Qkv::ID || id == Gate_up::ID ? inverse_at(record + SUMS_AT) : 1.f;
+    block_barrier();
+    also();
+    if (!aim.to) return;
+    const float sum = (bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from)) * factor;
+    if (id == Gate_up::ID) {
+      const float pair = __shfl_xor_sync(~0u, sum, 8);
+      float value = quotient(sum, 1.f + exponential(-sum)) * pair;
+#if EXPERTS
+      value *= __uint_as_float(shared4(record + SHARE_AT + aim.expert * 4));
+#endif
+      const float neighbour = __shfl_xor_sync(~0u, value, 1);
+      if (sends) send(to, pack_bf16(value, neighbour), epoch);
+#if EXPERTS
+    } else if (id == Router::ID || id == Fold::ID) {
+      if (sends) send(to, __float_as_uint(sum), epoch);
+#endif
+    } else {
+      float value = sum;
+      if (id != Qkv::ID) {
+        if (holds) {
+          value += *held;
+        } else {
+          const int row = (share.first + (thread >> 5)) * TILE + (lane & 15);
+          if (row < D_MODEL) value += residual(args, shared, id == O::ID, layer, epoch, 0, row);
+        }
+        if (SAME_ROWS && holds) *held = passed(value);
+      }
+      const float neighbour = __shfl_xor_sync(~0u, value, 1);
+      if (sends) send_pair(to, value, neighbour, epoch);
+    }
+  };
+  linear<Place>(stream, memory, rows, id, s, share, place, store, also, alone);
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
-  if (s.phase == Head::ID) {
+  if (id == Head::ID) {
     block_barrier();
     store_candidates(args, memory, rows, best);
   }

@@ -142,6 +142,7 @@ __device__ __forceinline__ u32 shared4(u32 at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
   return v;
 }
+__device__ __forceinline__ void put4(u32 at, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
 __device__ __forceinline__ u32 shared2(u32 at) {
   unsigned short v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
@@ -176,10 +177,17 @@ __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.a
 constexpr int WGMMA_UNIT = 16;       // bytes that b goes on when 1 is added to it
 __device__ __forceinline__ u32 wgmma_operand(u32 at) { return at / WGMMA_UNIT | CORE_BYTES / WGMMA_UNIT << 16; }
 __device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
-  asm volatile("{.reg .pred p; .reg .b64 d; setp.ne.b32 p, %9, 0; mov.b64 d, {%8, %10};\n"
-               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
+  if (!add) {      // c is written only: what is read before it is written stays in registers through all phases
+    asm volatile("{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0; mov.b64 d, {%8, %9};\n"
+                 "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
+    return;
+  }
+  asm volatile("{.reg .b64 d; mov.b64 d, {%8, %9};\n"
+               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, 1, 1, 1;}"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "r"((int)add), "n"(8));
+               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
 }
 // The sums are there after the wait, and not to be touched before they went through here.
 __device__ __forceinline__ void wgmma_wait() {

@@ -35,27 +35,28 @@ struct Logits {
 
 // After the barrier behind the logits of all rows: the experts, to be read after the next.
 __device__ inline void rank_experts(Shared& shared) {
+  const int thread = (int)thread_index();
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
     const float* logit = shared.logit[row];
-    int mine = threadIdx.x / RANKERS, rank = 0;
+    int mine = thread / RANKERS, rank = 0;
     if (mine < EXPERTS) {
       float value = logit[mine];
 #pragma unroll
-      for (int e = threadIdx.x % RANKERS * 4; e < EXPERTS_OF_4; e += RANKERS * 4) {
+      for (int e = thread % RANKERS * 4; e < EXPERTS_OF_4; e += RANKERS * 4) {
         float4 others = *(const float4*)(logit + e);
         rank += (others.x > value) + (others.y > value) + (others.z > value) + (others.w > value);
       }
     }
 #pragma unroll
     for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
-    if (mine < EXPERTS && threadIdx.x % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
+    if (mine < EXPERTS && thread % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
   }
 }
 
 // After another: the shares, to be read after a third.
 __device__ inline void share_experts(Shared& shared) {
-  const int row = threadIdx.x / CHOSEN, mine = threadIdx.x % CHOSEN;
+  const int thread = (int)thread_index(), row = thread / CHOSEN, mine = thread % CHOSEN;
   if (row >= rows_of(shared)) return;
   const float* logit = shared.logit[row];
   const int* expert = shared.expert[row];

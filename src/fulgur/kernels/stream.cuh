@@ -20,26 +20,54 @@ struct alignas(16) Slot {
   u64 gate;                  // an mbarrier
   u32 within;                // how far behind the slot's first byte its piece begins
 };
-struct Ring {                // of one warp, but for its bytes
+// What a warp has to know of its share of a matrix. For steps of one row it is found once, not in every layer while others wait.
+struct alignas(16) Cut {
+  u32 terms, scales;         // for `wgmma`, shared addresses: of the operand's terms (as the instruction takes it), of their scales
+  u32 slices;                // the same of the warp's slice of sums
+  unsigned short rounds;     // units of its team
+  unsigned char steps;       // blocks of the longest slice
+  unsigned char kw_bits : 4, less : 4;               // as in Shape; blocks that its own has less
+};
+struct alignas(16) Aim {
+  u64* to;                   // the word of the first row of its first tile; null: it has none, or its sums are not sent
+  u32 sums;                  // shared address: the slices of that tile
+  unsigned char rows, shift, expert, pad;            // rows that are sent, 2^shift a word; which of the row's experts
+};
+struct Task {
+  Cut cut;
+  Aim aim;
+};
+struct alignas(16) Ring {    // of one warp, behind its slots; then its tasks
   u32 taken;                 // pieces that the warp has read
   unsigned short layer_runs, all_runs;     // the runs of a layer, then those of the head
 };
-// In shared memory, each for all warps: runs, slots, rings, bytes.
-constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, SLOTS_BYTES = WARPS * SLOTS * 16, RINGS_BYTES = WARPS * 8;
+// In shared memory, each for all warps: runs; slots, ring and tasks; bytes.
+constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, TASKS_BYTES = MAX_ROWS == 1 ? MATRICES * (int)sizeof(Task) : 0;
+constexpr int WARP_BYTES = SLOTS * 16 + (int)sizeof(Ring) + TASKS_BYTES, SLOTS_BYTES = WARPS * WARP_BYTES;
 __device__ __forceinline__ Run* runs_of(char* memory, int warp) { return (Run*)memory + warp * MAX_RUNS; }
-__device__ __forceinline__ Slot* slots_at(char* memory, int warp) { return (Slot*)(memory + RUNS_BYTES) + warp * SLOTS; }
-__device__ __forceinline__ Ring* ring_at(char* memory, int warp) { return (Ring*)(memory + RUNS_BYTES + SLOTS_BYTES) + warp; }
+__device__ __forceinline__ Slot* slots_at(char* memory, int warp) { return (Slot*)(memory + RUNS_BYTES + warp * WARP_BYTES); }
+__device__ __forceinline__ Ring* ring_at(char* memory, int warp) { return (Ring*)(slots_at(memory, warp) + SLOTS); }
 __device__ __forceinline__ u32 bytes_at(char* memory, int warp) {
-  return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + RINGS_BYTES + warp * SLOTS * SLOT_BYTES;
+  return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + warp * SLOTS * SLOT_BYTES;
 }
 
 // A warp's end of its ring. The feeders may begin after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
-  u32 bytes, slots, ring;    // shared addresses
+  u32 bytes, slots;          // shared addresses
   int slot;                  // the next to be read
   u32 parity, taken;         // of the phase that completes it; pieces read
 
   __device__ static int warp() { return threadIdx.x >> 5; }
+  // Through the ring's address: the compiler would find that of shared memory anew each time, which takes longer than the load.
+  __device__ __forceinline__ u32 task(int id) const { return slots + SLOTS * 16 + (int)sizeof(Ring) + id * (int)sizeof(Task); }
+  __device__ __forceinline__ Cut cut(int id) const {
+    const uint4 v = shared16(task(id));
+    return Cut{v.x, v.y, v.z, (unsigned short)v.w, (unsigned char)(v.w >> 16), (unsigned char)(v.w >> 24 & 15), (unsigned char)(v.w >> 28)};
+  }
+  __device__ __forceinline__ Aim aim(int id) const {
+    const uint4 v = shared16(task(id) + sizeof(Cut));
+    return Aim{(u64*)((u64)v.y << 32 | v.x), v.z, (unsigned char)v.w, (unsigned char)(v.w >> 8), (unsigned char)(v.w >> 16), 0};
+  }
 
 #if FLAT
   template <class M> __device__ static int list(Run* to, int n, int) {
@@ -77,7 +105,6 @@ struct Stream {
   __device__ void prepare(char* memory) {
     bytes = bytes_at(memory, warp());
     slots = shared_address(slots_at(memory, warp()));
-    ring = shared_address(ring_at(memory, warp()));
     slot = 0;
     parity = taken = 0;
     int lane = threadIdx.x & 31;
@@ -118,7 +145,7 @@ struct Stream {
   __device__ __forceinline__ void release() {
     __syncwarp();
     ++taken;
-    if ((threadIdx.x & 31) == 0) store_relaxed(ring, taken);
+    if ((threadIdx.x & 31) == 0) store_relaxed(slots + SLOTS * 16, taken);
     if (++slot == SLOTS) {
       slot = 0;
       parity ^= 1;

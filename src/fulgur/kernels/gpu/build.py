@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def _nvrtc_version() -> tuple[int, int]:
 
 
 def compile_source(name: str, texts: dict[str, str], arch: str) -> bytes:
-    """NVRTC over texts in memory; the log of a failure becomes the message."""
+    """NVRTC over texts in memory; the log of a failure becomes the message, remarks about what compiled are logged."""
     nvrtc = _nvrtc()
     others = {key: text for key, text in texts.items() if key != name}
 
@@ -86,10 +87,14 @@ def compile_source(name: str, texts: dict[str, str], arch: str) -> bytes:
     program = value(nvrtc.nvrtcCreateProgram(texts[name].encode(), name.encode(), len(others), bodies, names))
     options = [f"-arch={arch}".encode(), *(option.encode() for option in OPTIONS)]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * value(nvrtc.nvrtcGetProgramLogSize(program))
-        value(nvrtc.nvrtcGetProgramLog(program, log))  # the bindings fill the buffer in place
+    size = value(nvrtc.nvrtcGetProgramLogSize(program))
+    text = ""
+    if size > 1:  # the bindings fill the buffer in place, and all bytes objects of length 1 are one
+        log = b" " * size
+        value(nvrtc.nvrtcGetProgramLog(program, log))
         text = log.rstrip(b"\0 ").decode(errors="replace").strip()
+        logging.getLogger(__name__).info("%s for %s: %s", name, arch, text)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise FulgurError(f"{name} does not compile for {arch}:\n{text}", hint="Update the NVRTC package.")
     cubin = b" " * value(nvrtc.nvrtcGetCUBINSize(program))
     value(nvrtc.nvrtcGetCUBIN(program, cubin))

@@ -43,6 +43,7 @@ class Layout:
     attention: int
     area: int
     runs: int  # of a warp's list, at most
+    tasks: int  # bytes of what a warp knows of its ring and, for one row, of its share of every matrix
     rounds: int  # of units whose slices are kept at a time
     folded: int  # slices of the router's fold
     overlap: int  # bytes of attention's scratch that lie where slices do
@@ -55,7 +56,9 @@ class Layout:
 
     @property
     def total(self) -> int:
-        return self.record + self.slices + self.area + WARPS * (8 * self.runs + 8 + self.slots * (self.slot + 16))
+        return (
+            self.record + self.slices + self.area + WARPS * (8 * self.runs + self.tasks + self.slots * (self.slot + 16))
+        )
 
     @property
     def attention_only(self) -> int:
@@ -102,6 +105,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
+    tasks = 16 + (32 * len(plan.matrices) if rows == 1 else 0)
     # Fewer than two slots hide nothing: rather smaller pieces, then sums of fewer units at a time.
     for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4
@@ -110,9 +114,9 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
         if driver == "persistent":
             area = max(area, attention - overlap)
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
-        left = limit - record - slices - area - 8 * WARPS * (runs + 1)
+        left = limit - record - slices - area - WARPS * (8 * runs + tasks)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, rounds, folded, overlap, activations)
+        found = Layout(slots, chunks, slot, record, attention, area, runs, tasks, rounds, folded, overlap, activations)
         if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
@@ -194,6 +198,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
+        "EVEN": int(not any(m.blocks % (m.kw * m.split) for m in plan.matrices.values() if m.format.data < 8)),
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,
         "OPERAND_STRIDE": memory.operand.stride,

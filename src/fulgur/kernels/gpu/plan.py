@@ -252,7 +252,7 @@ def make_plan(
         offset += -(-best.nbytes // ALIGN) * ALIGN
 
     e, k = config.n_experts, config.experts_per_token
-    add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1, 2))
+    add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1,))
     if moe:
         add("router", e, d, format_named("bf16"), (2,))
     add("o", d, config.q_rows, usual, (1,))

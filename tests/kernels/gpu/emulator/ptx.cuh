@@ -210,6 +210,7 @@ inline void store_relaxed(u32 at, u32 v) { store_release(at, v); }
 inline u32 load_acquire_shared(u32 at) { return *(const volatile u32*)(emu::current->cta->base + at); }
 inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
 inline u32 shared4(u32 at) { return *(const u32*)(emu::current->cta->base + at); }
+inline void put4(u32 at, u32 v) { *(u32*)(emu::current->cta->base + at) = v; }
 inline u32 shared2(u32 at) { return *(const unsigned short*)(emu::current->cta->base + at); }
 inline float half_of(u32 pair, int h) { return __uint_as_float(h ? pair & 0xffff0000u : pair << 16); }
 inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
