@@ -18,7 +18,7 @@ def words(text: str) -> list[int]:
 
 def input_row(terminal: Terminal) -> str:
     """The row with the draft: the last one that begins with the prompt sign."""
-    return next(line for line in reversed(terminal.lines) if line.startswith("›"))
+    return next((line for line in reversed(terminal.lines) if line.startswith("›")), "")
 
 
 def test_an_answer_with_its_numbers(screen: Terminal) -> None:
@@ -62,7 +62,7 @@ def test_escape_stops_and_keeps_what_was_said(screen: Terminal) -> None:
     screen.wait("stopped; what was said is kept")
     said = words(screen.everything)
     assert said == list(range(len(said))) and len(said) >= 20
-    assert input_row(screen) == "› my draft"
+    screen.wait(lambda: input_row(screen) == "› my draft")
     screen.send(ENTER)
     screen.wait("You said: my draft")
 
@@ -175,7 +175,8 @@ def test_a_server_that_comes_back_goes_on_in_mid_answer(mortal: ScriptedServer, 
     # A model goes on from what it had said; the scripted one plays its whole reply again after it.
     said = words(screen.everything)
     assert said == [*range(len(said) - 220), *range(220)] and len(said) > 240
-    assert "✗" not in screen.everything and input_row(screen) == "› my draft"
+    screen.wait(lambda: input_row(screen) == "› my draft")
+    assert "✗" not in screen.everything
 
 
 def test_the_draft_survives_a_server_that_stays_away(mortal: ScriptedServer, screen: Terminal) -> None:
@@ -186,7 +187,7 @@ def test_the_draft_survives_a_server_that_stays_away(mortal: ScriptedServer, scr
     screen.wait("✗ No server answers", 30)
     said = words(screen.everything)
     assert said == list(range(len(said)))
-    assert input_row(screen) == "› what I was about to say"
+    screen.wait(lambda: input_row(screen) == "› what I was about to say")
     mortal.start()
     screen.send(ENTER)
     screen.wait("You said: what I was about to say")
