@@ -35,7 +35,7 @@ __device__ __forceinline__ int split_bits(int position) {
 }
 static_assert(KV_BLOCK == 1 << 6, "the shortest split is a block");
 
-// One head of one row by one warp: sum of the K splits, bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
+// One head of one row by one warp: bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
 // and those half a head further.
 template <class Put>
 __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, int row, int head, int position,
@@ -54,17 +54,17 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
     if (turn) angle[w / 2][w % 2] = *(const float2*)(rope + at);      // cosines, sines
     if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
   }
-  u64 words[Qkv::SPLIT][PAIRS][2];
+  u64 words[PAIRS][2];
   for (u32 spins = 0;; count_spin(spins, args.state)) {
     bool here = true;
 #pragma unroll
-    for (int w = 0; w < Qkv::SPLIT * PAIRS * 2; ++w) {
-      int split = w / (PAIRS * 2), i = w / 2 % PAIRS * 32 + lane, at = ((split * MAX_ROWS + row) * QKV_ROWS + head * HEAD_DIM + w % 2 * HALF) / 2;
-      if (HALF / 2 % 32 == 0 || i < HALF / 2) words[split][w / 2 % PAIRS][w % 2] = load_word(args.qkv + at + i);
+    for (int w = 0; w < PAIRS * 2; ++w) {
+      int i = w / 2 * 32 + lane, at = (row * QKV_ROWS + head * HEAD_DIM + w % 2 * HALF) / 2;
+      if (HALF / 2 % 32 == 0 || i < HALF / 2) words[w / 2][w % 2] = load_word(args.qkv + at + i);
     }
 #pragma unroll
-    for (int w = 0; w < Qkv::SPLIT * PAIRS * 2; ++w)
-      here &= (HALF / 2 % 32 && w / 2 % PAIRS * 32 + lane >= HALF / 2) || is_pair_of(words[w / (PAIRS * 2)][w / 2 % PAIRS][w % 2], epoch);
+    for (int w = 0; w < PAIRS * 2; ++w)
+      here &= (HALF / 2 % 32 && w / 2 * 32 + lane >= HALF / 2) || is_pair_of(words[w / 2][w % 2], epoch);
     if (here) break;
   }
   float2 v[PAIRS][2];
@@ -74,11 +74,8 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
     float2& pair = v[w / 2][w % 2];
     pair.x = pair.y = 0;
     if (HALF / 2 % 32 && w / 2 * 32 + lane >= HALF / 2) continue;
-#pragma unroll
-    for (int s = 0; s < Qkv::SPLIT; ++s) {
-      pair.x += first_of(words[s][w / 2][w % 2]);
-      pair.y += second_of(words[s][w / 2][w % 2]);
-    }
+    pair.x = first_of(words[w / 2][w % 2]);
+    pair.y = second_of(words[w / 2][w % 2]);
     if (QKV_BIAS) {
       pair.x += offset[w / 2][w % 2].x;
       pair.y += offset[w / 2][w % 2].y;

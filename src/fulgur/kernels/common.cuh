@@ -46,7 +46,7 @@ struct Args {
   const float* rope;        // [context][cos half, sin half]
   // Words (exchange.cuh) of a float, of two of 24 bits or of two bf16.
   u64* x;                   // [after o, after down][rows][d / 2]: the residual
-  u64* qkv;                 // [split][rows][QKV_ROWS / 2]
+  u64* qkv;                 // [rows][QKV_ROWS / 2]
   u64* partial;             // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
   u64* attended;            // [rows][O blocks * 64]
   u64* router;              // [split of router, split of fold][rows][experts]
@@ -102,11 +102,7 @@ struct Share {
 // operand of a matrix product or the scratch of attention; the gates and the ring of weights.
 constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
-  // These come first: they are found by their offsets too.
-  alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm
-#if EXPERTS
-  float share[MAX_ROWS][CHOSEN];
-#endif
+  alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm. First: `phase` finds them by the record's address
   u64 last_mark;
   Share shares[MATRICES];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
@@ -117,6 +113,7 @@ struct Shared {
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
+  float share[MAX_ROWS][CHOSEN];
 #endif
 };
 // The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
@@ -131,7 +128,6 @@ __device__ __forceinline__ float inverse_at(u32 sums) {
   return rsqrtf(total / D_MODEL + NORM_EPS);
 }
 __device__ __forceinline__ float inverse_of(const Shared& shared, int row) { return inverse_at(shared_address(shared.sums[row])); }
-constexpr int SUMS_AT = 0, SHARE_AT = MAX_ROWS * WARPS * 4;
 static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }

@@ -112,7 +112,7 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, i
         segments.find(slices, s, share, begin, unit, tiles.first + unit, columns);
       }
       float sum = segments.sum(columns * TILE);
-      store(to, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
+      store(to, column, sum);
     }
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < chunks);

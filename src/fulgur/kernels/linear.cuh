@@ -265,8 +265,8 @@ template <int N> __device__ __forceinline__ float added_at(u32 at) {
 }
 
 #if !FLAT
-// `store(place(unit, row, r), row, r, sum, pair)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
-// lanes 16 on hold the same again. Gate and up rows share a tile: there `pair` is row r ^ 8. Where a sum goes is found while others
+// `store(place(unit, row, r), row, sum)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
+// lanes 16 on hold the same again. Where a sum goes is found while others
 // still multiply. `also()` runs when the slices are there. The caller has a block barrier before they are written again.
 // `alone()` does all this for a tile a warp at most.
 template <class Place, class Find, class Store, class Also, class Alone>
@@ -300,7 +300,7 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, i
       int u = i >> column_bits;
       if (i != warp) to = place(share.first + begin * teams + u, column, r);
       float sum = added(slices_of(memory) + ((u << s.kw_bits) * columns + column) * TILE, columns * TILE, s.kw_bits);
-      store(to, column, r, sum, __shfl_xor_sync(~0u, sum, 8));
+      store(to, column, sum);
     }
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < rounds);

@@ -55,7 +55,7 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
     t.to = args.x + (((id == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + t.row) * D_MODEL + t.at) / 2;
     t.rows = min(TILE, D_MODEL - t.at);
   } else if (id == Qkv::ID) {
-    t.to = args.qkv + ((which * MAX_ROWS + column) * QKV_ROWS + t.at) / 2;
+    t.to = args.qkv + (column * QKV_ROWS + t.at) / 2;
     t.rows = min(TILE, QKV_ROWS - t.at);
 #if EXPERTS
   } else if (id == Router::ID || id == Fold::ID) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
 }
 // A warp's task of a matrix (stream.cuh), for steps of one row. It reads no other's.
 __device__ __forceinline__ void prepare_task(char* rings, const Args& args, char* memory, const Shape& s, const Share& share) {
-  if constexpr (MAX_ROWS == 1) {
+  if constexpr (TASKS_BYTES > 0) {
     const int warp = threadIdx.x >> 5;
     const Share tiles = tiles_of(s, share);
     Task task{cut_of(memory, s, share), {}};
@@ -100,7 +100,8 @@ struct Place {
 };
 
 // One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
-// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept. `id` is the phase's, in a register: its shape lies in memory.
+// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept. `id` is the phase's, in a
+// register: its shape lies in memory.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
                                       int id, const Shape& s, const Share& share, float* held) {
   const int warp = threadIdx.x >> 5;
@@ -126,10 +127,10 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
     return p;
   };
-  auto store = [&](const Place& p, int column, int r, float sum, float pair) {
+  auto store = [&](const Place& p, int column, float sum) {
     sum *= p.factor;
-    if (id == Gate_up::ID) {      // SwiGLU, times the expert's share
-      float value = quotient(sum, 1.f + exponential(-sum)) * (pair * p.factor);
+    if (id == Gate_up::ID) {      // SwiGLU, times the expert's share; lane ^ 8 has the up row
+      float value = quotient(sum, 1.f + exponential(-sum)) * __shfl_xor_sync(~0u, sum, 8);
 #if EXPERTS
       value *= shared.share[p.row][p.expert];
 #endif
@@ -171,41 +172,14 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     const Cut cut = stream.cut(id);
     const Aim aim = stream.aim(id);
     const int thread = (int)thread_index(), lane = thread & 31, bits = cut.kw_bits;
-    const bool sends = lane < aim.rows && !(lane & aim.shift);
     const u32 from = fresh(aim.sums + ((lane >> 4 << (bits - 1)) * TILE + (lane & 15)) * 4);
-    u64* const to = aim.to + (lane >> aim.shift);
     const u32 record = cut.slices - (thread >> 5) * (TILE * 4) - SHARED_BYTES;
-    const float factor = id == Qkv::ID || id == Gate_up::ID ? inverse_at(record + SUMS_AT) : 1.f;
+    Place p{nullptr, 0, (share.first + (thread >> 5)) * TILE + (lane & 15), 1.f, aim.expert};
+    if (lane < aim.rows && !(lane & aim.shift)) p.to = aim.to + (lane >> aim.shift);
+    if (id == Qkv::ID || id == Gate_up::ID) p.factor = inverse_at(record);
     block_barrier();
     also();
-    if (!aim.to) return;
-    const float sum = (bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from)) * factor;
-    if (id == Gate_up::ID) {
-      const float pair = __shfl_xor_sync(~0u, sum, 8);
-      float value = quotient(sum, 1.f + exponential(-sum)) * pair;
-#if EXPERTS
-      value *= __uint_as_float(shared4(record + SHARE_AT + aim.expert * 4));
-#endif
-      const float neighbour = __shfl_xor_sync(~0u, value, 1);
-      if (sends) send(to, pack_bf16(value, neighbour), epoch);
-#if EXPERTS
-    } else if (id == Router::ID || id == Fold::ID) {
-      if (sends) send(to, __float_as_uint(sum), epoch);
-#endif
-    } else {
-      float value = sum;
-      if (id != Qkv::ID) {
-        if (holds) {
-          value += *held;
-        } else {
-          const int row = (share.first + (thread >> 5)) * TILE + (lane & 15);
-          if (row < D_MODEL) value += residual(args, shared, id == O::ID, layer, epoch, 0, row);
-        }
-        if (SAME_ROWS && holds) *held = passed(value);
-      }
-      const float neighbour = __shfl_xor_sync(~0u, value, 1);
-      if (sends) send_pair(to, value, neighbour, epoch);
-    }
+    if (aim.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));
   };
   linear<Place>(stream, memory, rows, id, s, share, place, store, also, alone);
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);

@@ -42,7 +42,7 @@ struct alignas(16) Ring {    // of one warp, behind its slots; then its tasks
   unsigned short layer_runs, all_runs;     // the runs of a layer, then those of the head
 };
 // In shared memory, each for all warps: runs; slots, ring and tasks; bytes.
-constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, TASKS_BYTES = MAX_ROWS == 1 ? MATRICES * (int)sizeof(Task) : 0;
+constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, TASKS_BYTES = MAX_ROWS == 1 && !FLAT ? MATRICES * (int)sizeof(Task) : 0;
 constexpr int WARP_BYTES = SLOTS * 16 + (int)sizeof(Ring) + TASKS_BYTES, SLOTS_BYTES = WARPS * WARP_BYTES;
 __device__ __forceinline__ Run* runs_of(char* memory, int warp) { return (Run*)memory + warp * MAX_RUNS; }
 __device__ __forceinline__ Slot* slots_at(char* memory, int warp) { return (Slot*)(memory + RUNS_BYTES + warp * WARP_BYTES); }

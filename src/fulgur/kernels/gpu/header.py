@@ -43,7 +43,7 @@ class Layout:
     attention: int
     area: int
     runs: int  # of a warp's list, at most
-    tasks: int  # bytes of what a warp knows of its ring and, for one row, of its share of every matrix
+    tasks: int  # bytes of what a warp knows of its ring and, for one row and no flat cut, of its share of every matrix
     rounds: int  # of units whose slices are kept at a time
     folded: int  # slices of the router's fold
     overlap: int  # bytes of attention's scratch that lie where slices do
@@ -105,7 +105,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
-    tasks = 16 + (32 * len(plan.matrices) if rows == 1 else 0)
+    tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
     # Fewer than two slots hide nothing: rather smaller pieces, then sums of fewer units at a time.
     for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4

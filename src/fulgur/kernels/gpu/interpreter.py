@@ -120,11 +120,11 @@ class Interpreter:
         return x
 
     def _qkv(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
-        return {"qkv": self._passed(self._normed(phase, self._residual(phase, b), phase.layer, 0))}
+        return {"qkv": self._passed(self._normed(phase, self._residual(phase, b), phase.layer, 0)[0])}
 
     def _attention(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c, i, n = self.config, phase.layer, len(b["token"])
-        qkv = b["qkv"].sum(axis=0, dtype=np.float32)
+        qkv = b["qkv"]
         at = 2 * c.d_model + 2 * c.head_dim
         if c.qkv_bias:
             qkv = qkv + self._vector(i, at, c.q_rows + 2 * c.kv_rows)

@@ -69,7 +69,7 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
     group = c.n_heads // c.n_kv_heads
     return {
         "x": WORD * rows * (1 + m["down"].parts) * c.d_model // 2,  # vectors of pairs
-        "qkv": WORD * m["qkv"].split * rows * (c.q_rows + 2 * c.kv_rows) // 2,
+        "qkv": WORD * rows * (c.q_rows + 2 * c.kv_rows) // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
         "router": WORD * (m["router"].split + m["fold"].split) * rows * c.n_experts if plan.moe else 16,
