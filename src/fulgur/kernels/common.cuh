@@ -5,7 +5,8 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 * FEEDERS;      // that compute; with those behind them that bring the weights
+// That compute; with those behind them that bring the weights; with those that guess (four warps, since they give their registers to the others).
+constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS, ALL_THREADS = FEEDING_THREADS + 128 * GUESSES;
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head
@@ -86,12 +87,13 @@ __device__ __forceinline__ float warp_sum(float v) {
   for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
   return v;
 }
-// By one instruction of integers, whose order is that of floats once negative ones are turned round.
-__device__ __forceinline__ float warp_max(float v) {
-  u32 bits = __float_as_uint(v);
-  bits = warp_max_bits(bits ^ ((u32)((int)bits >> 31) | 0x80000000u));
-  return __uint_as_float(bits ^ (~(u32)((int)bits >> 31) | 0x80000000u));
+// Integers in the order of floats: negative ones are turned round. And back.
+__device__ __forceinline__ u32 ordered(float v) {
+  const u32 bits = __float_as_uint(v);
+  return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
 }
+__device__ __forceinline__ float unordered(u32 bits) { return __uint_as_float(bits ^ (~(u32)((int)bits >> 31) | 0x80000000u)); }
+__device__ __forceinline__ float warp_max(float v) { return unordered(warp_max_bits(ordered(v))); }
 
 // What one CTA does of a matrix: units.
 struct Share {
@@ -107,13 +109,17 @@ struct Shared {
   Share shares[MATRICES];
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
-  u32 routed, multiplying, finished;      // for the feeders: layers whose experts are known, the phase at work, the end
+  u32 routed, guessed, multiplying, finished;      // for the feeders: layers whose experts are known and guessed, the phase at work, the end
+  u32 wrong;               // a bit for each place of the last guess that was wrong
+  u32 projected;           // for the warp that guesses: layers whose qkv this CTA has multiplied
   float sharpness;
   u32 seed[2];
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
+  alignas(16) int guess[(CHOSEN + 3) / 4 * 4], chosen[(CHOSEN + 3) / 4 * 4];      // by rank: without attention, and with it
+  signed char place[EXPERTS_OF_4];                      // of an expert in the guess; -1: none
 #endif
 };
 // The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
@@ -135,7 +141,7 @@ __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_
 // Before the feeders begin: by one thread, a barrier of all threads follows.
 constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
-  shared.routed = routed;
+  shared.routed = shared.guessed = shared.projected = routed;
   shared.multiplying = NO_PHASE;
   shared.finished = 0;
 }
@@ -150,6 +156,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
   }
 #if EXPERTS
   for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS) shared.expert[0][i] = 0;      // stays where logits are not numbers
+  if (threadIdx.x < CHOSEN) shared.chosen[threadIdx.x] = 0;
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
 #endif
@@ -173,12 +180,20 @@ __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS =
 
 // Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
 enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTE, GATE_UP, COPY_DOWN, DOWN,
-            NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE };
+            NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE,
+            WRONG_LAYERS, WRONG_EXPERTS };      // the last two are counts
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE
   if (threadIdx.x) return;
   u64 now = cycles();
   add_later(args.marks + blockIdx.x * 32 + part, now - shared.last_mark);
   shared.last_mark = now;
+#endif
+}
+__device__ __forceinline__ void mark_wrong(const Args& args, const Shared& shared) {
+#if PROFILE
+  if (threadIdx.x) return;
+  add_later(args.marks + blockIdx.x * 32 + WRONG_LAYERS, 1);
+  add_later(args.marks + blockIdx.x * 32 + WRONG_EXPERTS, count_bits(shared.wrong));
 #endif
 }

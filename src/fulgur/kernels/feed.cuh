@@ -8,7 +8,8 @@
 // A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
 // every PACE cycles, which the memory bears without a queue. (Dense models only.)
 //
-// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`.
+// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`, or goes on slowly on a
+// guess (guess.cuh).
 #pragma once
 #include "stream.cuh"
 
@@ -21,12 +22,14 @@ struct Cursor {
   int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
   u32 phase;                // of the run
   u32 passed;               // pieces
+  int guessed;              // the first run of this layer that comes on a guess; -1: none
 
   __device__ __forceinline__ void begin(const char* first, bool whole) {
     base = first;
     index = layers = left = piece = 0;
     layer = whole ? 0 : LAYERS;
     passed = 0;
+    guessed = -1;
   }
 };
 
@@ -64,9 +67,17 @@ struct Feeder {
     long long copy = 0;
 #if EXPERTS
     if (run.phase == Gate_up::ID || run.phase == Down::ID) {
-      if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) return;
-      copy = shared->expert[run.choice / CHOSEN][run.choice % CHOSEN] *
-             (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
+      const int* expert = shared->expert[run.choice / CHOSEN];
+      if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
+#if GUESSES
+        if (run.phase == Down::ID || (int)load_acquire_shared(shared_address(&shared->guessed)) <= c.layers) return;
+        expert = shared->guess;
+        if (c.guessed < 0) c.guessed = c.index;
+#else
+        return;
+#endif
+      }
+      copy = expert[run.choice % CHOSEN] * (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
     }
 #endif
     c.phase = run.phase;
@@ -91,11 +102,20 @@ struct Feeder {
     c.piece = last ? 0 : c.piece + 1;
     return c.size + (last ? record : 0);
   }
+  // The experts are known: if one of this ring's was guessed wrongly all come again, and the warp drops what came (stream.cuh).
+  __device__ __forceinline__ void settle(Cursor& c) {
+    if (shared4(ring + 8) & shared->wrong) {
+      c.index = c.guessed;
+      c.left = c.piece = 0;
+    }
+    c.guessed = -1;
+  }
   __device__ __forceinline__ void issue(Cursor& c) {
     int length = length_of(c);
     // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
     u32 within = SHIFTED ? (u32)(u64)c.at & 127 : 0;
     if (SHIFTED) slots[to].within = within;
+    if (GUESSES) slots[to].guessed = c.guessed >= 0;
     copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate));
     c.at += length;
     --c.left;
@@ -150,12 +170,18 @@ struct Feeder {
         }
       }
       if (over) continue;
+      if (GUESSES && copies.guessed >= 0) {
+        if ((int)load_acquire_shared(shared_address(&s.routed)) > copies.layers) settle(copies);
+        else if (clock_low() - rested < GUESS_PACE) continue;
+      }
       bool full = copies.passed - load_acquire_shared(ring) >= SLOTS;
       if (!full && copies.left == 0) next(copies);
       full |= copies.left == 0;
       const u32 flying = copies.passed - arrived, multiplying = load_acquire_shared(shared_address(&s.multiplying));
-      if (!full && (int)flying < (copies.phase == multiplying ? deep : shallow)) issue(copies);
-      else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
+      if (!full && (int)flying < (copies.phase == multiplying ? deep : shallow)) {
+        issue(copies);
+        if (GUESSES) rested = clock_low();
+      } else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
     }
   }
 };

@@ -100,10 +100,9 @@ KERNEL step_fold(const __grid_constant__ Args args) {
 #endif
 
 // The experts are not known before the kernels in front have ended: find them, then open the stream.
-template <class M> __device__ inline void open_experts(Stream& stream, Shared& shared, char* memory) {
+template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
-  rank_experts(shared);
-  block_barrier();
+  rank_experts(args, shared, slices_of(memory));
   stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);
   __syncthreads();
 #endif
@@ -116,7 +115,7 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
                shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true);
-  open_experts<Gate_up>(stream, shared, memory);
+  open_experts<Gate_up>(stream, args, shared, memory);
 #if EXPERTS
   share_experts(shared);
 #endif
@@ -137,7 +136,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
   }
   block_barrier();
 #endif
-  open_experts<Down>(stream, shared, memory);
+  open_experts<Down>(stream, args, shared, memory);
   operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
                shared.epoch + args.layer, args.state, SHAPE_OF(Down));
   run(stream, args, shared, memory, SHAPE_OF(Down));

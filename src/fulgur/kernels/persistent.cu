@@ -3,6 +3,7 @@
 // All CTAs walk through the same phases. Nobody waits for anybody but for the values of a phase that come from others
 // (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps. Keys and
 // values of the next attention are drawn to L2 in time.
+#include "guess.cuh"
 #include "phases.cuh"
 
 __constant__ Shape SHAPES[] = {
@@ -28,8 +29,16 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   }
   __syncthreads();
   if (shared.done) return;
+  // Threads are launched with 96 registers each, with those that guess 80.
+#if GUESSES
+  if (threadIdx.x >= FEEDING_THREADS) {
+    give_registers<24>();
+    if (threadIdx.x < FEEDING_THREADS + 32) guess_experts(args, shared);
+    return;
+  }
+#endif
   if (threadIdx.x >= THREADS) {
-    give_registers<56>();      // of the 96 a thread is launched with: 128 threads give 40, 512 take 8
+    give_registers<GUESSES ? 40 : 56>();
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, __ldcg(&args.state->steps) > 1);
     return;
   }
@@ -58,12 +67,17 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
-          rank_experts(shared);
-          block_barrier();
-          if (thread_index() == 0) {      // their weights may come at full speed: nothing is waited for any more
-            store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);
-            store_release(shared_address(&shared.routed), epoch - shared.epoch + 1);
+          const u32 layers = epoch - shared.epoch + 1;
+          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);      // nothing is waited for any more
+#if GUESSES
+          if (settle_experts(shared, layers)) {
+            mark_wrong(args, shared);
+            stream.drop_guessed(shared.wrong);
           }
+#else
+          rank_experts(args, shared, slices_of(memory));
+          if (thread_index() == 0) store_release(shared_address(&shared.routed), layers);
+#endif
           share_experts(shared);
         }
 #endif
@@ -80,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : id == O::ID ? PROJECT_O : id == Down::ID ? DOWN
                          : ROUTER);
     }
+    if (GUESSES && starts && threadIdx.x == 0) store_relaxed(shared_address(&shared.projected), epoch - shared.epoch + 1);
     if (id == BEFORE_ATTENTION) {
       attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);

@@ -44,8 +44,20 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
   asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(THREADS_) : "memory");
 }
+// The same, and how many threads come with `v`.
+template <int THREADS_> __device__ __forceinline__ int barrier_count(int which, bool v) {
+  int count;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; barrier.cta.red.popc.aligned.u32 %0, %1, %2, p;}"
+               : "=r"(count) : "r"(which), "n"(THREADS_), "r"((u32)v) : "memory");
+  return count;
+}
 // Among the first four lanes.
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
+// A bit a lane; how many there are.
+__device__ __forceinline__ u32 lanes_with(bool v) { return __ballot_sync(~0u, v); }
+__device__ __forceinline__ int count_bits(u32 v) { return __popc(v); }
+// For so many nanoseconds, about: who looks again and again takes the others' turns.
+__device__ __forceinline__ void nap(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
 // Registers of a thread from here on, for four warps that lie together: what some give up others may take.
 template <int N> __device__ __forceinline__ void take_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

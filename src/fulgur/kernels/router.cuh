@@ -7,6 +7,7 @@
 #include "exchange.cuh"
 
 #if EXPERTS
+static_assert(CHOSEN < 32, "a lane an expert");
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
 // A row's logits on their way: a thread has one expert's. They are asked for together with the residual (operand.cuh): when the
@@ -25,32 +26,74 @@ struct Logits {
     for (int i = 0; i < PARTS; ++i) all &= is_of(words[i], epoch);
     return all;
   }
-  __device__ __forceinline__ float sum(int expert) const {
+  // Of all parts, or of those that attention has no share in.
+  __device__ __forceinline__ float sum(int expert, int parts = PARTS) const {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < PARTS; ++i) sum += __uint_as_float((u32)words[i]);
+    for (int i = 0; i < PARTS; ++i)
+      if (i < parts) sum += __uint_as_float((u32)words[i]);
+    return numbered(sum, expert);
+  }
+  static __device__ __forceinline__ float numbered(float sum, int expert) {
     return __uint_as_float((__float_as_uint(sum) & ~255u) | (255u - expert));
   }
 };
 
-// After the barrier behind the logits of all rows: the experts, to be read after the next.
-__device__ inline void rank_experts(Shared& shared) {
-  const int thread = (int)thread_index();
+// The experts that have the first ranks, by rank. True for one thread of each.
+__device__ __forceinline__ bool rank(const float* logit, int* to) {
+  const int thread = (int)thread_index(), mine = thread / RANKERS;
+  int rank = 0;
+  if (mine < EXPERTS) {
+    float value = logit[mine];
+#pragma unroll
+    for (int e = thread % RANKERS * 4; e < EXPERTS_OF_4; e += RANKERS * 4) {
+      float4 others = *(const float4*)(logit + e);
+      rank += (others.x > value) + (others.y > value) + (others.z > value) + (others.w > value);
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
+  const bool chosen = mine < EXPERTS && thread % RANKERS == 0 && rank < CHOSEN;
+  if (chosen) to[rank] = mine;
+  return chosen;
+}
+
+// The order of a row's experts, by a warp: where the guess was right it is the guess's, so that weights that were copied on it (guess.cuh)
+// are those that are needed; the others come in its gaps by their rank. `wrong`: a bit for each gap. Every driver has this order: sums are added in it.
+__device__ __forceinline__ void order_experts(const int* guess, const int* chosen, int* expert, u32& wrong) {
+  const int lane = threadIdx.x & 31, mine = min(lane, CHOSEN - 1);
+  bool stays = false, known = false;      // the guess of this place is right; the one of this rank was guessed
+#pragma unroll
+  for (int i = 0; i < CHOSEN; ++i) {
+    stays |= guess[mine] == chosen[i];
+    known |= chosen[mine] == guess[i];
+  }
+  const u32 kept = lanes_with(lane < CHOSEN && stays);
+  u32 added = lanes_with(lane < CHOSEN && !known);
+  wrong = ~kept & ((1u << CHOSEN) - 1);
+  if (lane >= CHOSEN) return;
+  for (int gaps = lane - count_bits(kept & ((1u << lane) - 1)); gaps > 0; --gaps) added &= added - 1;
+  expert[lane] = stays ? guess[lane] : chosen[min(count_bits((added & ~(added - 1)) - 1), CHOSEN - 1)];
+}
+
+// After the barrier behind the logits of all rows: the experts. `scratch`: floats of shared memory, EXPERTS_OF_4 of them. Ends with a block
+// barrier.
+__device__ inline void rank_experts(const Args& args, Shared& shared, float* scratch) {
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    const float* logit = shared.logit[row];
-    int mine = thread / RANKERS, rank = 0;
-    if (mine < EXPERTS) {
-      float value = logit[mine];
-#pragma unroll
-      for (int e = thread % RANKERS * 4; e < EXPERTS_OF_4; e += RANKERS * 4) {
-        float4 others = *(const float4*)(logit + e);
-        rank += (others.x > value) + (others.y > value) + (others.z > value) + (others.w > value);
-      }
+    if (threadIdx.x < EXPERTS_OF_4) scratch[threadIdx.x] = -INF;
+    if (threadIdx.x < EXPERTS) {
+      Logits logits;
+      logits.load(args, row, threadIdx.x);      // they are there
+      scratch[threadIdx.x] = logits.sum(threadIdx.x, Router::SPLIT);
     }
-#pragma unroll
-    for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
-    if (mine < EXPERTS && thread % RANKERS == 0 && rank < CHOSEN) shared.expert[row][rank] = mine;
+    block_barrier();
+    rank(scratch, shared.guess);
+    rank(shared.logit[row], shared.chosen);
+    block_barrier();
+    u32 wrong;
+    if (threadIdx.x < 32) order_experts(shared.guess, shared.chosen, shared.expert[row], wrong);
+    block_barrier();
   }
 }
 

@@ -19,6 +19,7 @@ struct alignas(8) Run {
 struct alignas(16) Slot {
   u64 gate;                  // an mbarrier
   u32 within;                // how far behind the slot's first byte its piece begins
+  u32 guessed;               // the piece is of experts that were guessed
 };
 // What a warp has to know of its share of a matrix. For steps of one row it is found once, not in every layer while others wait.
 struct alignas(16) Cut {
@@ -40,6 +41,7 @@ struct Task {
 struct alignas(16) Ring {    // of one warp, behind its slots; then its tasks
   u32 taken;                 // pieces that the warp has read
   unsigned short layer_runs, all_runs;     // the runs of a layer, then those of the head
+  u32 choices;               // a bit for each of a row's experts that its runs of gate and up are of
 };
 // In shared memory, each for all warps: runs; slots, ring and tasks; bytes.
 constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, TASKS_BYTES = MAX_ROWS == 1 && !FLAT ? MATRICES * (int)sizeof(Task) : 0;
@@ -112,7 +114,13 @@ struct Stream {
   }
   // All lanes write the same.
   __device__ static void written(char* memory, int layer_runs, int all_runs) {
-    *ring_at(memory, warp()) = Ring{0, (unsigned short)layer_runs, (unsigned short)all_runs};
+    u32 choices = 0;
+#if GUESSES
+    __syncwarp();
+    for (int i = 0; i < layer_runs; ++i)
+      if (runs_of(memory, warp())[i].phase == Gate_up::ID) choices |= 1u << runs_of(memory, warp())[i].choice;
+#endif
+    *ring_at(memory, warp()) = Ring{0, (unsigned short)layer_runs, (unsigned short)all_runs, choices};
   }
   // The whole model, from layer 0.
   __device__ void open_all(char* memory, int rows) {
@@ -140,6 +148,15 @@ struct Stream {
     gate_wait(slots + slot * 16, parity);
     u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
     return bytes + slot * SLOT_BYTES + within;
+  }
+  // Before the experts' products, some of which were guessed wrongly: if one of the warp's was, all that came on the guess is dropped.
+  __device__ __forceinline__ void drop_guessed(u32 wrong) {
+    if (!(shared4(slots + SLOTS * 16 + 8) & wrong)) return;
+    for (;;) {
+      gate_wait(slots + slot * 16, parity);
+      if (!shared4(slots + slot * 16 + 12)) return;
+      release();
+    }
   }
   // Loads and stores of a warp to shared memory happen in their order: when the number shows, the piece has been read.
   __device__ __forceinline__ void release() {

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fulgur.kernels.gpu.build import sources
-from fulgur.kernels.gpu.drivers import FEEDER, THREADS
+from fulgur.kernels.gpu.drivers import FEEDER, THREADS, persistent_threads
 from fulgur.kernels.gpu.header import header, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import PAIRS, Args, Mailbox, buffer_bytes, old_pair, state_record
@@ -120,7 +120,9 @@ class Emulated:
         state.first[:n] = [position] * n
         self.buffers["counters"].fill(0)
         if self.driver == "persistent":
-            self._launch("decode_persistent", self.plan.ctas, THREADS + FEEDER, self.memory.total)
+            self._launch(
+                "decode_persistent", self.plan.ctas, persistent_threads(self.plan, self.memory), self.memory.total
+            )
         else:
             for _ in range(steps):
                 for phase in self.plan.phases():

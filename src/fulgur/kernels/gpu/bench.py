@@ -24,7 +24,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import SOURCES, architecture, compile_source
 from fulgur.kernels.gpu.device import Gpu, Module, probe
 from fulgur.kernels.gpu.drivers import Driver
-from fulgur.kernels.gpu.header import DRIVERS
+from fulgur.kernels.gpu.header import DRIVERS, guesses
 from fulgur.kernels.gpu.runtime import Runtime, open_random
 from fulgur.kernels.gpu.shapes import SHAPES
 
@@ -141,6 +141,11 @@ def profile(runtime: Runtime, steps: int = 64) -> str:
         per = cycle / steps / (1 if i >= len(PARTS) - 4 else plain.plan.config.n_layers)
         if found[:, i].any():
             lines.append(f"  {part:14} {float(found[:, i].mean()) * per:7.2f} {float(found[:, i].max()) * per:7.2f}")
+    if guesses(plain.plan, plain.memory):
+        layers = plain.plan.config.n_layers * steps
+        wrong = marks.double()[0, len(PARTS) :] / layers
+        right = 1 - float(wrong[1]) / plain.plan.config.experts_per_token
+        lines.append(f"  experts guessed: {right:.1%} right, in {1 - float(wrong[0]):.1%} of the layers all of them")
     return "\n".join(lines)
 
 

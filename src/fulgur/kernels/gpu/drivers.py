@@ -8,12 +8,17 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import architecture, build
 from fulgur.kernels.gpu.device import Gpu, Module
 from fulgur.kernels.gpu.formats import FEEDERS, WARPS
-from fulgur.kernels.gpu.header import DRIVERS, layout
+from fulgur.kernels.gpu.header import DRIVERS, Layout, guesses, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
 THREADS = 32 * WARPS
 FEEDER = 32 * FEEDERS
+GUESSER = 128  # registers are handed over by four warps together; one works
+
+
+def persistent_threads(plan: Plan, memory: Layout) -> int:
+    return THREADS + FEEDER + (GUESSER if guesses(plan, memory) else 0)
 
 
 class Driver:
@@ -32,8 +37,8 @@ class Driver:
         if self.name == "persistent":
             args = self._copy(logits)
             self._module.launch(
-                "decode_persistent", args, ctas=self.plan.ctas, threads=THREADS + FEEDER, shared=self.memory.total,
-                stream=stream.cuda_stream, cooperative=True,
+                "decode_persistent", args, ctas=self.plan.ctas, threads=persistent_threads(self.plan, self.memory),
+                shared=self.memory.total, stream=stream.cuda_stream, cooperative=True,
             )  # fmt: skip
             return
         import torch

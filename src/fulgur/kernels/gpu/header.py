@@ -18,6 +18,7 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 # Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
 # be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
+GUESS_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 
 
@@ -92,8 +93,8 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = 8 + 8 * len(plan.matrices) + 16 + 4 * rows * WARPS + 4 * (4 * rows + 9)
-    record = _up(record + 16 + 4 * rows * (_up(c.n_experts, 4) + 2 * c.experts_per_token))
+    record = 8 + 8 * len(plan.matrices) + 48 + 8 * c.experts_per_token + 4 * rows * WARPS + 4 * (4 * rows + 12)
+    record = _up(record + 16 + (4 * rows + 1) * _up(c.n_experts, 4) + 8 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
@@ -136,6 +137,12 @@ def slice_rounds(plan: Plan) -> list[int]:
 def _most_rounds(plan: Plan) -> int:
     """Of any phase over one row."""
     return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
+
+
+def guesses(plan: Plan, memory: Layout) -> bool:
+    """Whether the persistent driver guesses experts (guess.cuh): where warps can hand over registers, for those that
+    guess leave too few to the others."""
+    return plan.moe and plan.rows == 1 and memory.operand.wgmma
 
 
 def in_flight(memory: Layout, limit: int) -> int:
@@ -198,6 +205,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
+        "GUESSES": int(driver == "persistent" and guesses(plan, memory)),
+        "GUESS_PACE": GUESS_PACE,
         "EVEN": int(not any(m.blocks % (m.kw * m.split) for m in plan.matrices.values() if m.format.data < 8)),
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,

@@ -66,6 +66,7 @@ struct Cta {
   std::vector<Warpgroup> warpgroups;
   std::vector<char> published;                 // shared memory as matrix instructions of warpgroups see it
   int publishers = 0;
+  int votes = 0, counted = 0;                  // of a barrier that counts
   std::vector<Copy> copies;                    // issued, not landed yet
 };
 struct Fiber {
@@ -125,6 +126,16 @@ template <int MEMBERS> void barrier_of(int) {
   emu::current->cta->computing.members = MEMBERS;
   emu::meet(emu::current->cta->computing);
 }
+template <int MEMBERS> int barrier_count(int which, bool v) {
+  emu::Cta* cta = emu::current->cta;
+  cta->computing.members = MEMBERS;
+  if (v) ++cta->votes;
+  emu::meet(cta->computing);
+  int count = cta->votes;
+  if (++cta->counted == MEMBERS) cta->votes = cta->counted = 0;
+  barrier_of<MEMBERS>(which);      // nobody votes again before all have read
+  return count;
+}
 inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
 template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
@@ -146,6 +157,21 @@ inline bool any_lane(bool v) {
     if (f->warp->slot[p][i][0]) return true;
   return false;
 }
+inline u32 lanes_with(bool v) {
+  emu::Fiber* f = emu::current;
+  int p = f->parity;
+  f->warp->slot[p][f->thread.x & 31][0] = v;
+  emu::meet(f->warp->gate);
+  f->parity ^= 1;
+  u32 bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= (u32)!!f->warp->slot[p][i][0] << i;
+  return bits;
+}
+inline void nap(u32) {
+  emu::ready.push_back(emu::current);
+  emu::sleep();
+}
+inline int count_bits(u32 v) { return __builtin_popcount(v); }
 template <int N> void take_registers() {}
 template <int N> void give_registers() {}
 template <class T> T __ldcg(const T* p) { return *p; }
