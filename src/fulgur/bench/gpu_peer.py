@@ -84,8 +84,8 @@ def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[
         return model(torch.tensor([tokens], device=device)).logits[0].float(), clear
 
 
-def compiled_rate(config: ModelConfig, prompt: int, steps: int) -> float:
-    """Tokens a second of transformers with a static cache and torch.compile, random bf16 weights, greedy."""
+def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool = True) -> float:
+    """Tokens a second of transformers with a static cache and, if wanted, torch.compile; random bf16 weights, greedy."""
     import torch
     import transformers
 
@@ -107,7 +107,7 @@ def compiled_rate(config: ModelConfig, prompt: int, steps: int) -> float:
         out = model(token, past_key_values=cache, cache_position=position, position_ids=position[None], use_cache=True)
         return out.logits[:, -1:].argmax(-1)
 
-    fast = torch.compile(step, mode="reduce-overhead", fullgraph=False)
+    fast = torch.compile(step, mode="reduce-overhead", fullgraph=False) if compiled else step
     times: list[float] = []
     with torch.no_grad():
         token = step(tokens, torch.arange(prompt, device="cuda")).clone()
@@ -124,4 +124,5 @@ def compiled_rate(config: ModelConfig, prompt: int, steps: int) -> float:
 if __name__ == "__main__":
     from fulgur.kernels.gpu.shapes import SHAPES
 
-    print(compiled_rate(SHAPES[sys.argv[1]], int(sys.argv[2]), 40))
+    # MODEL PROMPT [uncompiled]: experts take torch.compile minutes
+    print(decode_rate(SHAPES[sys.argv[1]], int(sys.argv[2]), 40, compiled="uncompiled" not in sys.argv[3:]))

@@ -49,6 +49,7 @@ struct Feeder {
   __device__ __forceinline__ void next(Cursor& c) {
 #pragma unroll 1
     while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
+      if (GUESSES && c.guessed >= 0) return;      // a layer ends when its experts are known
       if (c.layer < LAYERS && ++c.layer < LAYERS) {
         c.base += LAYER_STRIDE;
         c.index = 0;

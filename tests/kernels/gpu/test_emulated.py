@@ -34,13 +34,17 @@ CASES = [
 
 
 # Fewer tiles than CTAs: in bf16 the down projection's are made of two parts.
-FAMILIES = {**SMALL, "narrow": replace(SMALL["qwen2"], d_model=64, n_heads=2, n_kv_heads=1, d_ffn=1000)}
+FAMILIES = {
+    **SMALL,
+    "narrow": replace(SMALL["qwen2"], d_model=64, n_heads=2, n_kv_heads=1, d_ffn=1000),
+    "narrow_moe": replace(SMALL["qwen3_moe"], d_model=64),
+}
 
 
 def weights_of(family: str, weights: str, rows: int, head: str | None = None) -> GpuWeights:
     config = FAMILIES[family]
     tensors = random_model(config, 3)
-    plan = make_plan(config, weights=weights, head=head, ctas=6 if family == "narrow" else 4, rows=rows)
+    plan = make_plan(config, weights=weights, head=head, ctas=6 if family.startswith("narrow") else 4, rows=rows)
     assert plan.matrices["down"].parts == (2 if family == "narrow" else 1)
     return assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
 
@@ -93,7 +97,8 @@ def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, wgm
 
 
 @pytest.mark.parametrize(
-    ("family", "weights", "head"), [("llama", "fp8", "bf16"), ("qwen3_moe", "int4", "fp8"), ("narrow", "bf16", "bf16")]
+    ("family", "weights", "head"),
+    [("llama", "fp8", "bf16"), ("qwen3_moe", "int4", "fp8"), ("narrow", "bf16", "bf16"), ("narrow_moe", "fp8", "fp8")],
 )
 def test_decoding_on_the_device(family: str, weights: str, head: str, folder: Path) -> None:
     """Many steps in one launch, the same by both drivers, as by steps of one; it ends at a stop token and on cancel.
