@@ -85,7 +85,7 @@ def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[
 
 
 def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool = True) -> float:
-    """Tokens a second of transformers with a static cache and, if wanted, torch.compile; random bf16 weights, greedy."""
+    """Tokens a second of transformers with a static cache, with or without torch.compile; random bf16 weights."""
     import torch
     import transformers
 
