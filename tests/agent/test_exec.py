@@ -1,12 +1,14 @@
 """`fulgur exec` as scripts use it: output, events, schema, stdin, resume and exit codes."""
 
 import asyncio
+import fcntl
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -155,6 +157,24 @@ def test_interrupt_is_130_and_keeps_what_was_said(base_url: str, workspace: Path
     out, err = done.communicate(timeout=15)
     assert done.returncode == 0, err
     assert json.loads(out.splitlines()[0])["resumed_turns"] == 1
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe cannot be set here")
+def test_interrupt_while_nobody_reads_the_output(base_url: str, workspace: Path) -> None:
+    process = start(workspace, "long story")
+    assert process.stdout is not None
+    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    held, before = b"", bytes(4)
+    while held == bytes(4) or held != before:  # until the next write waits for room
+        before = held
+        time.sleep(0.5)
+        held = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 130
+    process.communicate()
+    done = start(workspace, "--resume", "last", "--json", "hello")
+    out, err = done.communicate(timeout=15)
+    assert json.loads(out.splitlines()[0])["resumed_turns"] == 1, err
 
 
 def test_it_starts_the_local_server_by_itself(home: Path, workspace: Path) -> None:

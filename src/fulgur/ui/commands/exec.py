@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
+import select
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fulgur.errors import UsageError
 from fulgur.ui.flags import add_config_flags, settings_from
@@ -85,17 +92,48 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str) -> in
     code = 1
     try:
         agent.submit(prompt)
-        async for event in agent.events():
-            printer.show(event)
-            if isinstance(event, events.TURN_ENDS):
-                code = _end(event, args.output_last_message)
-                if isinstance(event, events.TurnStopped) or not agent.state.queued:
-                    break
+        with _interruptible_output():
+            async for event in agent.events():
+                printer.show(event)
+                if isinstance(event, events.TURN_ENDS):
+                    code = _end(event, args.output_last_message)
+                    if isinstance(event, events.TurnStopped) or not agent.state.queued:
+                        break
     except asyncio.CancelledError:
         code = 130  # the session file has everything that was said
     finally:
         await agent.close()
     return code
+
+
+@contextlib.contextmanager
+def _interruptible_output() -> Iterator[None]:
+    """Whoever reads our output may have stopped: then a write blocks, and with it the loop that would hear of an
+    interrupt. An interrupt lets the write, and what is still to be written, go nowhere; the session has it all."""
+    cancel = signal.getsignal(signal.SIGINT)  # of asyncio: it cancels the main task
+    if not callable(cancel) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            _let_go_if_full(stream)
+        cancel(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, cancel)
+
+
+def _let_go_if_full(stream: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):  # no file behind it, or closed
+        number = stream.fileno()
+        if not select.select([], [number], [], 0)[1]:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, number)
+            os.close(null)
 
 
 def _end(event: AgentEvent, output: Path | None) -> int:
