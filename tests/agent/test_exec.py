@@ -12,6 +12,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,50 +140,61 @@ def test_wrong_use(base_url: str, workspace: Path, capsys: pytest.CaptureFixture
     assert run(workspace, "-s", "nowhere", "hi") == 2
 
 
-def start(workspace: Path, *words: str) -> "subprocess.Popen[str]":
+@contextmanager
+def started(workspace: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Interrupts reach it even if whoever started the tests ignores them, as shells in the background do."""
     command = [sys.executable, "-m", "fulgur", "exec", "-C", str(workspace), *words]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    heeded = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_interrupt_is_130_and_keeps_what_was_said(base_url: str, workspace: Path) -> None:
-    process = start(workspace, "long story")
-    assert process.stdout is not None
-    process.stdout.read(50)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(15) == 130
-    process.communicate()
-    done = start(workspace, "--resume", "last", "--json", "hello")
-    out, err = done.communicate(timeout=15)
+    with started(workspace, "long story") as process:
+        assert process.stdout is not None
+        process.stdout.read(50)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 130
+    assert resumed_turns(workspace) == 1
+
+
+def resumed_turns(workspace: Path) -> int:
+    with started(workspace, "--resume", "last", "--json", "hello") as done:
+        out, err = done.communicate(timeout=15)
     assert done.returncode == 0, err
-    assert json.loads(out.splitlines()[0])["resumed_turns"] == 1
+    return int(json.loads(out.splitlines()[0])["resumed_turns"])
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe cannot be set here")
 def test_interrupt_while_nobody_reads_the_output(base_url: str, workspace: Path) -> None:
-    process = start(workspace, "long story")
-    assert process.stdout is not None
-    fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-    held, before = b"", bytes(4)
-    while held == bytes(4) or held != before:  # until the next write waits for room
-        before = held
-        time.sleep(0.5)
-        held = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(15) == 130
-    process.communicate()
-    done = start(workspace, "--resume", "last", "--json", "hello")
-    out, err = done.communicate(timeout=15)
-    assert json.loads(out.splitlines()[0])["resumed_turns"] == 1, err
+    with started(workspace, "long story") as process:
+        assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        held, before = b"", bytes(4)
+        while held == bytes(4) or held != before:  # until the next write waits for room
+            before = held
+            time.sleep(0.5)
+            held = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 130
+    assert resumed_turns(workspace) == 1
 
 
 def test_it_starts_the_local_server_by_itself(home: Path, workspace: Path) -> None:
     script = home / "script.toml"
     script.write_text('[[reply]]\nsteps = [{text = "From my own server."}]\n')
     (home / "server.toml").write_text(f'[models.own]\nbackend = "scripted"\npath = "{script}"\n')
-    process = start(workspace, "-m", "own", "hi")
-    out, err = process.communicate(timeout=40)
+    with started(workspace, "-m", "own", "hi") as process:
+        out, err = process.communicate(timeout=40)
     record: dict[str, Any] = json.loads((home / "server.json").read_text())
     os.kill(record["pid"], signal.SIGTERM)
     assert (process.returncode, out) == (0, "From my own server.\n"), err
