@@ -181,6 +181,7 @@ def test_interrupt_while_nobody_reads_the_output(base_url: str, workspace: Path)
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
         held, before = b"", bytes(4)
         while held == bytes(4) or held != before:  # until the next write waits for room
+            assert process.poll() is None
             before = held
             time.sleep(0.5)
             held = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))

@@ -124,5 +124,7 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
 if __name__ == "__main__":
     from fulgur.kernels.gpu.shapes import SHAPES
 
-    # MODEL PROMPT [uncompiled]: experts take torch.compile minutes
-    print(decode_rate(SHAPES[sys.argv[1]], int(sys.argv[2]), 40, compiled="uncompiled" not in sys.argv[3:]))
+    name, prompt, *how = sys.argv[1:]
+    if how not in ([], ["uncompiled"]):
+        sys.exit(f"{' '.join(how)}: after the model and the length of the prompt only `uncompiled` may follow")
+    print(decode_rate(SHAPES[name], int(prompt), 40, compiled=not how))

@@ -5,8 +5,8 @@
 #include "ptx.cuh"
 #include "constants.h"
 
-// That compute; with those behind them that bring the weights; with those that guess (four warps, since they give their registers to the others).
-constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS, ALL_THREADS = FEEDING_THREADS + 128 * GUESSES;
+// That compute; with those behind them that bring the weights; with those that guess.
+constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS, ALL_THREADS = FEEDING_THREADS + 32 * GUESSERS * GUESSES;
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
 constexpr int GROUP = HEADS / KV_HEADS;                       // query heads that share a key/value head

@@ -104,7 +104,7 @@ struct Place {
 // register: its shape lies in memory.
 __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
                                       int id, const Shape& s, const Share& share, float* held) {
-  const int warp = threadIdx.x >> 5;
+  [[maybe_unused]] const int warp = threadIdx.x >> 5;
   const Share tiles = tiles_of(s, share);
   const bool holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
   if (SAME_ROWS && id == O::ID && layer == 0 && holds) hold(args, shared, 0, epoch, s, share, *held);

@@ -7,18 +7,17 @@ from typing import Any
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.build import architecture, build
 from fulgur.kernels.gpu.device import Gpu, Module
-from fulgur.kernels.gpu.formats import FEEDERS, WARPS
+from fulgur.kernels.gpu.formats import FEEDERS, GUESSERS, WARPS
 from fulgur.kernels.gpu.header import DRIVERS, Layout, guesses, layout
 from fulgur.kernels.gpu.plan import Plan
 from fulgur.kernels.gpu.records import Args
 
 THREADS = 32 * WARPS
 FEEDER = 32 * FEEDERS
-GUESSER = 128  # registers are handed over by four warps together; one works
 
 
 def persistent_threads(plan: Plan, memory: Layout) -> int:
-    return THREADS + FEEDER + (GUESSER if guesses(plan, memory) else 0)
+    return THREADS + FEEDER + (32 * GUESSERS if guesses(plan, memory) else 0)
 
 
 class Driver:

@@ -7,7 +7,7 @@ from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.gpu.formats import FEEDERS, FORMATS, TILE, WARPS
+from fulgur.kernels.gpu.formats import FEEDERS, FORMATS, GUESSERS, TILE, WARPS
 from fulgur.kernels.gpu.plan import KV_BLOCK, Matrix, Plan
 
 RING = 4096  # tokens of the ring to the host
@@ -184,6 +184,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "CTAS": plan.ctas,
         "WARPS": WARPS,
         "FEEDERS": FEEDERS,
+        "GUESSERS": GUESSERS,
         "MATRICES": len(names),
         "WARP_BITS": WARPS.bit_length() - 1,
         "MAX_ROWS": plan.rows,

@@ -147,26 +147,19 @@ template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
   f->parity ^= 1;
   return v;
 }
-inline bool any_lane(bool v) {
+// A bit for each of the first `lanes`, who meet at the gate.
+inline u32 vote(emu::Gate& gate, int lanes, bool v) {
   emu::Fiber* f = emu::current;
   int p = f->parity;
   f->warp->slot[p][f->thread.x & 31][0] = v;
-  emu::meet(f->warp->firsts);
-  f->parity ^= 1;
-  for (int i = 0; i < 4; ++i)
-    if (f->warp->slot[p][i][0]) return true;
-  return false;
-}
-inline u32 lanes_with(bool v) {
-  emu::Fiber* f = emu::current;
-  int p = f->parity;
-  f->warp->slot[p][f->thread.x & 31][0] = v;
-  emu::meet(f->warp->gate);
+  emu::meet(gate);
   f->parity ^= 1;
   u32 bits = 0;
-  for (int i = 0; i < 32; ++i) bits |= (u32)!!f->warp->slot[p][i][0] << i;
+  for (int i = 0; i < lanes; ++i) bits |= (u32)!!f->warp->slot[p][i][0] << i;
   return bits;
 }
+inline bool any_lane(bool v) { return vote(emu::current->warp->firsts, 4, v); }
+inline u32 lanes_with(bool v) { return vote(emu::current->warp->gate, 32, v); }
 inline void nap(u32) {
   emu::ready.push_back(emu::current);
   emu::sleep();
