@@ -90,15 +90,18 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
     import transformers
 
     context = ModelConfig(**{**config.__dict__, "max_context": prompt + 4 * steps})
+    # The experts of one token as one product: a loop over experts takes torch.compile apart.
+    settings = settings_of(context, **({"experts_implementation": "batched_mm"} if config.n_experts else {}))
     with torch.device("meta"):
-        model = getattr(transformers, CLASSES[config.family] + "ForCausalLM")(settings_of(context))
+        model = getattr(transformers, CLASSES[config.family] + "ForCausalLM")(settings)
     model = model.to(torch.bfloat16).to_empty(device="cuda").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.02)
         for name, module in model.named_modules():  # buffers were not made on the meta device
             if name.endswith("rotary_emb"):
-                fresh = type(module)(settings_of(context), device="cuda")
+                with torch.device("cuda"):
+                    fresh = type(module)(settings)
                 model.get_submodule(name.rpartition(".")[0]).rotary_emb = fresh
     cache = transformers.StaticCache(config=model.config, max_cache_len=prompt + 4 * steps)
     tokens = torch.randint(0, config.vocab_size, (1, prompt), device="cuda")
