@@ -118,7 +118,7 @@ struct Shared {
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
   float share[MAX_ROWS][CHOSEN];
-  alignas(16) int guess[(CHOSEN + 3) / 4 * 4], chosen[(CHOSEN + 3) / 4 * 4];      // by rank: without attention, and with it
+  int guess[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];      // by rank: without attention, and with it
   signed char place[EXPERTS_OF_4];                      // of an expert in the guess; -1: none
 #endif
 };
@@ -155,8 +155,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.table[threadIdx.x] = __ldcg(&state->table[threadIdx.x]);
   }
 #if EXPERTS
-  for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS) shared.expert[0][i] = 0;      // stays where logits are not numbers
-  if (threadIdx.x < CHOSEN) shared.chosen[threadIdx.x] = 0;
+  for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS) shared.expert[0][i] = shared.guess[0][i] = shared.chosen[0][i] = 0;      // stays where logits are not numbers
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
 #endif

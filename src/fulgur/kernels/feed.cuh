@@ -72,7 +72,7 @@ struct Feeder {
       if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
 #if GUESSES
         if (run.phase == Down::ID || (int)load_acquire_shared(shared_address(&shared->guessed)) <= c.layers) return;
-        expert = shared->guess;
+        expert = shared->guess[0];
         if (c.guessed < 0) c.guessed = c.index;
 #else
         return;

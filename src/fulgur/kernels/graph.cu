@@ -102,10 +102,16 @@ KERNEL step_fold(const __grid_constant__ Args args) {
 // The experts are not known before the kernels in front have ended: find them, then open the stream.
 template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
-  rank_experts(args, shared, slices_of(memory));
+  rank_experts(args, shared, slices_of(memory), true);
   stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);
   __syncthreads();
 #endif
+}
+
+// Logits without attention lie where slices will; experts that make their number a multiple of four are never chosen.
+__device__ __forceinline__ void pad_early(const Shared& shared, char* memory) {
+  if (EXPERTS < EXPERTS_OF_4 && threadIdx.x >= EXPERTS && threadIdx.x < EXPERTS_OF_4)
+    for (int row = 0; row < rows_of(shared); ++row) slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = -INF;
 }
 
 KERNEL step_gate_up(const __grid_constant__ Args args) {
@@ -113,8 +119,9 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Gate_up>(stream, args, shared, memory)) return;
+  pad_early(shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
-               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true);
+               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true, slices_of(memory));
   open_experts<Gate_up>(stream, args, shared, memory);
 #if EXPERTS
   share_experts(shared);
@@ -133,7 +140,9 @@ KERNEL step_down(const __grid_constant__ Args args) {
     Logits logits;
     logits.load(args, row, threadIdx.x);
     shared.logit[row][threadIdx.x] = logits.sum(threadIdx.x);
+    slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = logits.sum(threadIdx.x, Router::SPLIT);
   }
+  pad_early(shared, memory);
   block_barrier();
 #endif
   open_experts<Down>(stream, args, shared, memory);

@@ -73,7 +73,7 @@ __device__ inline void guess_experts(const Args& args, Shared& shared) {
     __syncwarp();
     lane = (int)thread_index() & 31;
     if (lane < CHOSEN) {
-      shared.guess[lane] = mine;
+      shared.guess[0][lane] = mine;
       shared.place[mine] = lane;
     }
     __syncwarp();
@@ -86,7 +86,7 @@ __device__ inline void guess_experts(const Args& args, Shared& shared) {
 __device__ inline bool settle_experts(Shared& shared, u32 layers) {
   const int thread = (int)thread_index(), mine = thread / RANKERS;
   int place = -1;
-  if (rank(shared.logit[0], shared.chosen)) {
+  if (rank(shared.logit[0], shared.chosen[0])) {
     while ((int)(load_acquire_shared(shared_address(&shared.guessed)) - layers) < 0) nap(20);
     place = shared.place[mine];
   }
@@ -95,7 +95,7 @@ __device__ inline bool settle_experts(Shared& shared, u32 layers) {
   const bool any = barrier_count<THREADS>(1, right) < CHOSEN;
   u32 wrong = 0;
   if (any) {
-    if (thread < 32) order_experts(shared.guess, shared.chosen, shared.expert[0], wrong);
+    if (thread < 32) order_experts(shared.guess[0], shared.chosen[0], shared.expert[0], wrong);
     if (thread == 0) shared.wrong = wrong;
     block_barrier();
   } else if (thread == 0) {

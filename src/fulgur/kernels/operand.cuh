@@ -113,9 +113,10 @@ constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
 // What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product (`inverse_of`); x as it
-// is if there is no weight. The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's logits.
+// is if there is no weight. The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's logits (`early`: and
+// those without attention).
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
-                                    u32 epoch, int rows, const Shape& s, bool routed) {
+                                    u32 epoch, int rows, const Shape& s, bool routed, float* early = nullptr) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
   int terms[PER_THREAD];      // found before the wait, not behind it
@@ -153,7 +154,10 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         if (asks) {
           logits.load(args, row, thread);
           here = logits.here(epoch);
-          if (here) shared.logit[row][thread] = logits.sum(thread);
+          if (here) {
+            shared.logit[row][thread] = logits.sum(thread);
+            if (early) early[row * EXPERTS_OF_4 + thread] = logits.sum(thread, Router::SPLIT);
+          }
         }
 #endif
 #pragma unroll

@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
             stream.drop_guessed(shared.wrong);
           }
 #else
-          rank_experts(args, shared, slices_of(memory));
+          rank_experts(args, shared, slices_of(memory), false);
           if (thread_index() == 0) store_release(shared_address(&shared.routed), layers);
 #endif
           share_experts(shared);

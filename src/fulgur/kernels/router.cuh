@@ -76,26 +76,30 @@ __device__ __forceinline__ void order_experts(const int* guess, const int* chose
   expert[lane] = stays ? guess[lane] : chosen[min(count_bits((added & ~(added - 1)) - 1), CHOSEN - 1)];
 }
 
-// After the barrier behind the logits of all rows: the experts. `scratch`: floats of shared memory, EXPERTS_OF_4 of them. Ends with a block
-// barrier.
-__device__ inline void rank_experts(const Args& args, Shared& shared, float* scratch) {
-#pragma unroll 1
-  for (int row = 0; row < rows_of(shared); ++row) {
-    if (threadIdx.x < EXPERTS_OF_4) scratch[threadIdx.x] = -INF;
-    if (threadIdx.x < EXPERTS) {
+// After the barrier behind the logits of all rows: the experts. `early`: shared memory for the logits without attention, [rows][EXPERTS_OF_4]; they
+// may be there. Ends with a block barrier.
+__device__ inline void rank_experts(const Args& args, Shared& shared, float* early, bool there) {
+  const int thread = (int)thread_index(), rows = rows_of(shared);
+  if (!there) {
+    for (int row = 0; row < rows && thread < EXPERTS_OF_4; ++row) {
       Logits logits;
-      logits.load(args, row, threadIdx.x);      // they are there
-      scratch[threadIdx.x] = logits.sum(threadIdx.x, Router::SPLIT);
+      if (thread < EXPERTS) logits.load(args, row, thread);      // all have arrived
+      early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? logits.sum(thread, Router::SPLIT) : -INF;
     }
     block_barrier();
-    rank(scratch, shared.guess);
-    rank(shared.logit[row], shared.chosen);
-    block_barrier();
-    u32 wrong;
-    if (threadIdx.x < 32) order_experts(shared.guess, shared.chosen, shared.expert[row], wrong);
-    block_barrier();
   }
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    rank(early + row * EXPERTS_OF_4, shared.guess[row]);
+    rank(shared.logit[row], shared.chosen[row]);
+  }
+  block_barrier();
+  const int row = thread >> 5;
+  u32 wrong;
+  if (row < rows) order_experts(shared.guess[row], shared.chosen[row], shared.expert[row], wrong);
+  block_barrier();
 }
+static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES, "a warp a row; logits where slices lie");
 
 // After another: the shares, to be read after a third.
 __device__ inline void share_experts(Shared& shared) {

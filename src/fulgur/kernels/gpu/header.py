@@ -93,8 +93,8 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
     c, rows = plan.config, plan.rows
     group = c.n_heads // c.n_kv_heads
-    record = 8 + 8 * len(plan.matrices) + 48 + 8 * c.experts_per_token + 4 * rows * WARPS + 4 * (4 * rows + 12)
-    record = _up(record + 16 + (4 * rows + 1) * _up(c.n_experts, 4) + 8 * rows * c.experts_per_token)
+    record = 8 + 8 * len(plan.matrices) + 32 + 4 * rows * WARPS + 4 * (4 * rows + 12)
+    record = _up(record + 16 + (4 * rows + 1) * _up(c.n_experts, 4) + 16 * rows * c.experts_per_token)
     keys = 4 * rows * c.head_dim
     queries = -(-group // 8) * 8
     tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
