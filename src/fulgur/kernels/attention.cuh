@@ -112,19 +112,23 @@ __device__ __forceinline__ bf16* cache_at(const Args& args, int layer, int kind,
          position % KV_BLOCK * HEAD_DIM;
 }
 
-// Draw the keys and values that this CTA will attend to into L2; their addresses are known before the projections are.
+// A block of keys and values of one head, drawn into L2.
+__device__ __forceinline__ void prefetch_block(const Args& args, int layer, const int* table, int head, int at) {
+  constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
+    prefetch_l2((const char*)cache_at(args, layer, i / LINES, table, head, at) + i % LINES * 128);
+}
+constexpr int BLOCKS_AHEAD = 2;      // that a unit draws: from memory they take longer than a block's work
+// Those that this CTA will attend to first; their addresses are known before the projections are.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   int position = shared.position[0], bits = split_bits(position), splits = (position >> bits) + 1;
   if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
-    int head = unit % KV_HEADS, begin = unit / KV_HEADS << bits, end = min(begin + (1 << bits), position);
-    constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;     // cache lines of one block of one head
+    int begin = unit / KV_HEADS << bits, end = min(begin + min(1 << bits, BLOCKS_AHEAD * KV_BLOCK), position);
 #pragma unroll 1
-    for (int at = begin; at < end; at += KV_BLOCK)
-#pragma unroll 1
-      for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
-        prefetch_l2((const char*)cache_at(args, layer, i / LINES, table, head, at) + i % LINES * 128);
+    for (int at = begin; at < end; at += KV_BLOCK) prefetch_block(args, layer, table, unit % KV_HEADS, at);
   }
 }
 
@@ -261,6 +265,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
         for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
+    const bool more = block + KV_BLOCK < end;
+    if (more) fetch(block + KV_BLOCK);      // their registers are free again, and there is work until they come
+    if (block + BLOCKS_AHEAD * KV_BLOCK < min(end, first)) prefetch_block(args, layer, table, head, block + BLOCKS_AHEAD * KV_BLOCK);
     block_barrier();
 #pragma unroll 1
     for (int g = warp; g < GROUP; g += WARPS) {
@@ -308,10 +315,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         }
       }
     }
-    if (block + KV_BLOCK < end) {
-      fetch(block + KV_BLOCK);
-      block_barrier();
-    }
+    if (more) block_barrier();
   }
   mark(args, shared, SOFTMAX);
   u64* partial = args.partial + (row * KV_HEADS + head) * (MAX_SPLITS * GROUP * (HEAD_DIM + 2));
