@@ -27,13 +27,9 @@ static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles
 static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
 
-// The length of a split is a power of two: its logarithm.
-__device__ __forceinline__ int split_bits(int position) {
-  int bits = 6;
-  while ((position >> bits) >= MAX_SPLITS) ++bits;
-  return bits;
-}
-static_assert(KV_BLOCK == 1 << 6, "the shortest split is a block");
+// Keys of a split, whole blocks: as many as keep the splits within MAX_SPLITS. Then how many splits there are.
+__device__ __forceinline__ int split_length(int position) { return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK; }
+__device__ __forceinline__ int splits_at(int position, int length) { return (int)quotient((float)position + 0.5f, (float)length) + 1; }
 
 // One head of one row by one warp: bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
 // and those half a head further.
@@ -106,29 +102,29 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   }
 }
 
-__device__ __forceinline__ bf16* cache_at(const Args& args, int layer, int kind, const int* table, int head, int position) {
-  long long block = table[position / KV_BLOCK];
-  return args.kv + ((((long long)layer * 2 + kind) * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM) +
-         position % KV_BLOCK * HEAD_DIM;
+// A head's keys in a block of the cache, by the block's number; its values lie `to_values` further.
+__device__ __forceinline__ bf16* keys_at(const Args& args, int layer, int head, int block) {
+  return args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
-
-// A block of keys and values of one head, drawn into L2.
-__device__ __forceinline__ void prefetch_block(const Args& args, int layer, const int* table, int head, int at) {
+__device__ __forceinline__ long long to_values(const Args& args) { return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM); }
+__device__ __forceinline__ void prefetch_block(const Args& args, const bf16* keys) {
   constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;
 #pragma unroll 1
   for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
-    prefetch_l2((const char*)cache_at(args, layer, i / LINES, table, head, at) + i % LINES * 128);
+    prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
 }
-constexpr int BLOCKS_AHEAD = 2;      // that a unit draws: from memory they take longer than a block's work
-// Those that this CTA will attend to first; their addresses are known before the projections are.
+// From memory a block takes longer than the work on one: a unit draws those that it comes to next into L2.
+constexpr int BLOCKS_AHEAD = 2;
+
+// The first that this CTA will attend to; their addresses are known before the projections are.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
-  int position = shared.position[0], bits = split_bits(position), splits = (position >> bits) + 1;
+  const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
-    int begin = unit / KV_HEADS << bits, end = min(begin + min(1 << bits, BLOCKS_AHEAD * KV_BLOCK), position);
+    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, BLOCKS_AHEAD * KV_BLOCK), position);
 #pragma unroll 1
-    for (int at = begin; at < end; at += KV_BLOCK) prefetch_block(args, layer, table, unit % KV_HEADS, at);
+    for (int at = begin; at < end; at += KV_BLOCK) prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
   }
 }
 
@@ -170,17 +166,17 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const float* norms = args.norms + layer * NORM_STRIDE;
   const int thread = (int)thread_index();
   int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
-  int bits = split_bits(position), splits = (position >> bits) + 1;
-  int begin = split << bits, end = min(begin + (1 << bits), position + 1);
+  const int length = split_length(position), splits = splits_at(position, length);
+  const int begin = split * length, end = min(begin + length, position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
   // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
-  const long long values = args.kv_blocks * KV_HEADS * (KV_BLOCK * HEAD_DIM);      // from a key to its value
-  auto fetch = [&](int block) {      // what the cache holds of a block of keys; this step's own rows come later
-    const bf16* keys = cache_at(args, layer, 0, table, head, block);
+  const long long values = to_values(args);
+  auto fetch = [&](int block, int number) {      // what the cache holds of a block of keys; this step's own rows come later
+    const bf16* keys = keys_at(args, layer, head, number);
     const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
@@ -197,7 +193,10 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         if (slab < SLABS && j < known) k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
       }
   };
-  fetch(begin);
+  // The table is asked a block's work before an address is made of the answer.
+  auto number_of = [&](int block) { return table[min(block, position) / KV_BLOCK]; };
+  int next = number_of(begin + KV_BLOCK), after = number_of(begin + 2 * KV_BLOCK);
+  fetch(begin, number_of(begin));
   mark(args, shared, FETCH);
   // One head a warp: the queries, then keys and values of this step's rows. Row j of this sequence in this step is row
   // row - (position - first) + j of the step.
@@ -224,7 +223,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   mark(args, shared, PROJECT);
   if (end == position + 1 && thread < 2 * LANES_PER_KEY) {
     int kind = thread / LANES_PER_KEY, i = thread % LANES_PER_KEY * 8, j = position - first;
-    *(uint4*)(cache_at(args, layer, kind, table, head, position) + i) = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
+    bf16* to = keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
+    *(uint4*)to = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
   float acc[DIMS_PER_WARP][4];      // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
 #pragma unroll
@@ -266,8 +266,10 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
     const bool more = block + KV_BLOCK < end;
-    if (more) fetch(block + KV_BLOCK);      // their registers are free again, and there is work until they come
-    if (block + BLOCKS_AHEAD * KV_BLOCK < min(end, first)) prefetch_block(args, layer, table, head, block + BLOCKS_AHEAD * KV_BLOCK);
+    if (more) fetch(block + KV_BLOCK, next);      // their registers are free again, and there is work until they come
+    if (block + BLOCKS_AHEAD * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
+    next = after;
+    after = number_of(block + 3 * KV_BLOCK);
     block_barrier();
 #pragma unroll 1
     for (int g = warp; g < GROUP; g += WARPS) {
@@ -347,7 +349,7 @@ __device__ inline void attention(const Args& args, Shared& shared, char* memory,
   int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    int position = shared.position[row], units = KV_HEADS * ((position >> split_bits(position)) + 1);
+    const int position = shared.position[row], units = KV_HEADS * splits_at(position, split_length(position));
 #pragma unroll 1
     for (; next < units; next += CTAS) attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS);
     next -= units;

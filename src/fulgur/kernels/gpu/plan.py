@@ -159,11 +159,8 @@ class Plan:
         return int(min(1 << (most.bit_length() - 1), 64))
 
     def split_length(self, position: int) -> int:
-        """Keys of one attention split: a function of the position only."""
-        length = KV_BLOCK
-        while -(-(position + 1) // length) > self.max_splits:
-            length *= 2
-        return length
+        """Keys of one attention split, whole blocks: a function of the position only."""
+        return (position // (KV_BLOCK * self.max_splits) + 1) * KV_BLOCK
 
     @property
     def operand_blocks(self) -> int:
