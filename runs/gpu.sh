@@ -2,7 +2,7 @@
 # The GPU engine on this machine: build, check, time; one table at the end.
 #   runs/gpu.sh           everything (about 20 minutes on an H200)
 #   runs/gpu.sh check     correctness only (about 6 minutes)
-#   runs/gpu.sh bench     speed only, with transformers beside it (about 10 minutes)
+#   runs/gpu.sh bench     speed only, with transformers beside it (about 11 minutes)
 # Needs an NVIDIA driver, PyTorch, cuda-bindings and NVRTC; neither nvcc nor a C++ compiler. RESULTS: where files go.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +27,7 @@ if [ "$what" != bench ]; then
   fi
 fi
 if [ "$what" != check ]; then
-  timeout 580 "$PYTHON" -m fulgur.kernels.gpu.bench --phases --peer --seconds 480 --json "$RESULTS/gpu.json" 2>&1 |
+  timeout 700 "$PYTHON" -m fulgur.kernels.gpu.bench --phases --peer --contexts 4096,16384,32000 --seconds 600 --json "$RESULTS/gpu.json" 2>&1 |
     tee "$RESULTS/bench.txt" || status=1
 fi
 echo

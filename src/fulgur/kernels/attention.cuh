@@ -113,16 +113,14 @@ __device__ __forceinline__ void prefetch_block(const Args& args, const bf16* key
   for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
     prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
 }
-// From memory a block takes longer than the work on one: a unit draws those that it comes to next into L2.
-constexpr int BLOCKS_AHEAD = 2;
-
-// The first that this CTA will attend to; their addresses are known before the projections are.
+// The first two blocks that this CTA will attend to, drawn into L2: their addresses are known before the projections are. From memory a block
+// takes longer than the work on one, so a unit stays two ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
-    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, BLOCKS_AHEAD * KV_BLOCK), position);
+    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, 2 * KV_BLOCK), position);
 #pragma unroll 1
     for (int at = begin; at < end; at += KV_BLOCK) prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
   }
@@ -161,12 +159,12 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   }
 }
 
-__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row, int head, int split) {
+__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row, int head, int split,
+                                      int length, int splits) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
   const int thread = (int)thread_index();
   int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
-  const int length = split_length(position), splits = splits_at(position, length);
   const int begin = split * length, end = min(begin + length, position + 1);
   const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
@@ -193,10 +191,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         if (slab < SLABS && j < known) k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
       }
   };
-  // The table is asked a block's work before an address is made of the answer.
-  auto number_of = [&](int block) { return table[min(block, position) / KV_BLOCK]; };
-  int next = number_of(begin + KV_BLOCK), after = number_of(begin + 2 * KV_BLOCK);
-  fetch(begin, number_of(begin));
+  auto number_of = [&](int at) { return table[min(at, position) / KV_BLOCK]; };
+  fetch(begin, table[begin / KV_BLOCK]);
+  // Of the next two blocks. The table is asked a block's work before an address is made of the answer.
+  int next = 0, after = 0;
+  if (begin + KV_BLOCK < end) {
+    next = number_of(begin + KV_BLOCK);
+    after = number_of(begin + 2 * KV_BLOCK);
+  }
   mark(args, shared, FETCH);
   // One head a warp: the queries, then keys and values of this step's rows. Row j of this sequence in this step is row
   // row - (position - first) + j of the step.
@@ -266,10 +268,12 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
     const bool more = block + KV_BLOCK < end;
-    if (more) fetch(block + KV_BLOCK, next);      // their registers are free again, and there is work until they come
-    if (block + BLOCKS_AHEAD * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
-    next = after;
-    after = number_of(block + 3 * KV_BLOCK);
+    if (more) {
+      fetch(block + KV_BLOCK, next);      // its registers are free again, and there is work until it comes
+      if (block + 2 * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
+      next = after;
+      after = number_of(block + 3 * KV_BLOCK);
+    }
     block_barrier();
 #pragma unroll 1
     for (int g = warp; g < GROUP; g += WARPS) {
@@ -349,9 +353,10 @@ __device__ inline void attention(const Args& args, Shared& shared, char* memory,
   int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    const int position = shared.position[row], units = KV_HEADS * splits_at(position, split_length(position));
+    const int length = split_length(shared.position[row]), splits = splits_at(shared.position[row], length), units = KV_HEADS * splits;
 #pragma unroll 1
-    for (; next < units; next += CTAS) attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS);
+    for (; next < units; next += CTAS)
+      attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS, length, splits);
     next -= units;
   }
 }

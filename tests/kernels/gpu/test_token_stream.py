@@ -152,3 +152,12 @@ def test_the_bench_of_what_the_host_adds(tmp_path: Path, monkeypatch: pytest.Mon
     ]  # fmt: skip
     assert report.value("gpu.loop.tok_s.small.int4") > 0
     model.close()
+
+
+def test_rates_after_long_contexts() -> None:
+    from fulgur.kernels.gpu.bench import context_rates
+
+    model = opened("persistent")
+    rates = context_rates(model, [2, 70, model.max_context], steps=2, runs=1)
+    assert list(rates) == [2, 70] and all(rate > 0 for rate in rates.values())  # the last does not fit
+    model.close()
