@@ -205,9 +205,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     try:
-        options.contexts = [int(part) for part in options.contexts.split(",") if part]
+        contexts = [int(part) for part in options.contexts.split(",") if part]
     except ValueError:
-        parser.error(f"--contexts {options.contexts}: positions are numbers with commas between them")
+        contexts = [0]
+    if min(contexts, default=1) < 1:
+        parser.error(f"--contexts {options.contexts}: numbers of tokens, from 1, with commas between them")
+    options.contexts = contexts
     try:
         gpu = probe()
         lines = measure(gpu, options)
