@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import emulated_gpu
@@ -161,3 +162,28 @@ def test_rates_after_long_contexts() -> None:
     rates = context_rates(model, [2, 70, model.max_context], steps=2, runs=1)
     assert list(rates) == [2, 70] and all(rate > 0 for rate in rates.values())  # the last does not fit
     model.close()
+
+
+def test_a_context_that_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two drivers the faster one's rows are kept."""
+    from argparse import Namespace
+
+    from fulgur.kernels.gpu import bench
+
+    def row(name: str, weights: str, driver: str, *_: object) -> tuple[dict[str, float], dict[int, float]]:
+        rate = 200.0 if driver == "graph" else 100.0
+        return {"tok_s": rate, "share": 0.5, "gap": 0.0, "prefill": 0.0, "distinct": 1.0}, {64: rate / 2}
+
+    monkeypatch.setattr(bench, "bench_row", row)
+    monkeypatch.setattr(bench, "read_bandwidth", lambda gpu: 1e12)
+    monkeypatch.setattr(bench, "free", lambda: None)
+    options = Namespace(
+        seconds=60, models="llama-3.2-1b", drivers="persistent,graph", phases=False, contexts=[64, 999], peer=False,
+        json=tmp_path / "gpu.json",
+    )  # fmt: skip
+    lines = bench.measure(Namespace(name="a GPU"), options)
+    assert sum("50.0 tok/s after 64 tokens" in line for line in lines) == 1
+    assert sum("not run" in line and "after 999 tokens" in line for line in lines) == 2
+    rows = {row["name"]: row["value"] for row in json.loads(options.json.read_text())["rows"]}
+    assert rows["gpu.decode.tok_s.llama-3.2-1b.bf16"] == 200 and rows["gpu.context.tok_s.llama-3.2-1b.bf16.64"] == 100
+    assert "gpu.context.tok_s.llama-3.2-1b.bf16.999" not in rows

@@ -2,7 +2,7 @@
 
 Every row is a median over several runs of the decode loop after a prompt of random tokens; the share is of the read
 bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` says
-where a step of the persistent driver goes. `--contexts` times the persistent driver after so many tokens, too.
+where a step of the persistent driver goes. `--contexts` times decoding after so many tokens, too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
 
 
 def context_rates(runtime: Runtime, positions: list[int], steps: int = 64, runs: int = RUNS) -> dict[int, float]:
-    """Tokens a second after so many positions of random keys and values, where the model and the cache hold them."""
+    """Tokens a second after so many positions of random keys and values; none where they do not fit."""
     runtime._kv.normal_()
     blocks, none = np.arange(runtime.kv_blocks, dtype=np.int32), np.zeros(0, np.int32)
     rates = {}
@@ -176,7 +176,7 @@ def free() -> None:
 def bench_row(
     name: str, weights: str, driver: str, bandwidth: float, phases: bool, contexts: list[int]
 ) -> tuple[dict[str, float], dict[int, float]]:
-    """What was found of decoding, and the rates after `contexts` positions (of the persistent driver)."""
+    """What was found of decoding, and the rates after `contexts` positions."""
     blocks = -(-max([PROMPT + 3 * STEPS, *(position + STEPS for position in contexts)]) // 64)
     runtime = open_random(SHAPES[name], weights=weights, kv_blocks=blocks, driver=driver)
     try:
@@ -187,7 +187,7 @@ def bench_row(
         found["share"] = (plan.weight_bytes_per_token + cache) * found["tok_s"] / bandwidth
         if phases and driver == "persistent":
             print(profile(runtime), flush=True)
-        return found, context_rates(runtime, contexts if driver == "persistent" else [])
+        return found, context_rates(runtime, contexts)
     finally:
         runtime.close()
         del runtime
@@ -239,6 +239,7 @@ def measure(gpu: Gpu, options: argparse.Namespace) -> list[str]:
         if wanted and name not in wanted:
             continue
         best: dict[str, float] = {}
+        after: dict[int, float] = {}
         for driver in options.drivers.split(","):
             if time.monotonic() > deadline:
                 lines.append(f"{name} {weights} {driver}: not run, out of time")
@@ -257,19 +258,19 @@ def measure(gpu: Gpu, options: argparse.Namespace) -> list[str]:
                 f"[{time.monotonic() - start:.0f} s]"
             )
             print(lines[-1], flush=True)
-            for position, rate in contexts.items():
-                lines.append(f"{name:20} {weights:5} {driver:10} {rate:8.1f} tok/s after {position:,} tokens")
+            for position in options.contexts:
+                said = f"{contexts[position]:8.1f} tok/s" if position in contexts else "not run, the model holds fewer:"
+                lines.append(f"{name:20} {weights:5} {driver:10} {said} after {position:,} tokens")
                 print(lines[-1], flush=True)
-                rows.append(
-                    {"name": f"gpu.context.tok_s.{name}.{weights}.{position}", "value": round(rate, 1), "unit": "tok/s"}
-                )
             if found["tok_s"] > best.get("tok_s", 0):
-                best = found
+                best, after = found, contexts
         if best:
             row = f"{name}.{weights}"
             rows.append({"name": f"gpu.decode.tok_s.{row}", "value": round(best["tok_s"], 1), "unit": "tok/s"})
             share = round(best["share"], 4)
             rows.append({"name": f"gpu.decode.bandwidth_share.{row}", "value": share, "unit": ""})
+            for position, rate in after.items():
+                rows.append({"name": f"gpu.context.tok_s.{row}.{position}", "value": round(rate, 1), "unit": "tok/s"})
             save(options.json, gpu, rows)
     for name in dict.fromkeys(name for name, _, _ in TABLE) if options.peer else ():
         if not wanted or name in wanted:
