@@ -110,6 +110,7 @@ struct Shared {
   int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int done, produced, epoch;
   u32 routed, guessed, multiplying, finished;      // for the feeders: layers whose experts are known and guessed, the phase at work, the end
+  u32 weighed;             // layers whose experts' shares are known
   u32 wrong;               // a bit for each place of the last guess that was wrong
   u32 projected;           // for the warp that guesses: layers whose qkv this CTA has multiplied
   float sharpness;
@@ -117,9 +118,10 @@ struct Shared {
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
-  float share[MAX_ROWS][CHOSEN];
+  float share[CHOSEN];     // of the first row's experts, by a warp beside those that compute (guess.cuh)
   int guess[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];      // by rank: without attention, and with it
   signed char place[EXPERTS_OF_4];                      // of an expert in the guess; -1: none
+  alignas(8) uint2 bounds[(EXPERTS + 31) / 32];         // by warp: the lowest logit of the guessed, the highest of the others; in the order of `ordered`
 #endif
 };
 // The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
@@ -141,7 +143,7 @@ __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_
 // Before the feeders begin: by one thread, a barrier of all threads follows.
 constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
-  shared.routed = shared.guessed = shared.projected = routed;
+  shared.routed = shared.guessed = shared.projected = shared.weighed = routed;
   shared.multiplying = NO_PHASE;
   shared.finished = 0;
 }

@@ -123,9 +123,6 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
                shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true, slices_of(memory));
   open_experts<Gate_up>(stream, args, shared, memory);
-#if EXPERTS
-  share_experts(shared);
-#endif
   run(stream, args, shared, memory, SHAPE_OF(Gate_up));
   finish(shared);
 }

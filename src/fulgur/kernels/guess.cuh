@@ -82,19 +82,53 @@ __device__ inline void guess_experts(const Args& args, Shared& shared) {
   }
 }
 
-// After the barrier behind the logits: the truth, in the order of the guess. The feeders are told. Was any guess wrong?
-__device__ inline bool settle_experts(Shared& shared, u32 layers) {
-  const int thread = (int)thread_index(), mine = thread / RANKERS;
-  int place = -1;
-  if (rank(shared.logit[0], shared.chosen[0])) {
-    while ((int)(load_acquire_shared(shared_address(&shared.guessed)) - layers) < 0) nap(20);
-    place = shared.place[mine];
+// Another such warp: the shares of the experts, which are asked for when gate and up have been multiplied. Until `shared.finished`.
+__device__ inline void weigh_experts(Shared& shared) {
+  const int lane = (int)thread_index() & 31;
+#pragma unroll 1
+  for (;;) {
+    while (lanes_with((int)(load_acquire_shared(shared_address(&shared.routed)) - shared.weighed) <= 0)) {
+      if (lanes_with(load_acquire_shared(shared_address(&shared.finished)))) return;
+      nap(NAP);
+    }
+    const float share = expert_share(shared, 0, min(lane, CHOSEN - 1), inverse_of(shared, 0));
+    if (lane < CHOSEN) shared.share[lane] = share;
+    __syncwarp();
+    if (lane == 0) store_release(shared_address(&shared.weighed), shared.weighed + 1);
+    __syncwarp();
   }
-  const bool right = place >= 0;
-  if (right) shared.expert[0][place] = mine;
-  const bool any = barrier_count<THREADS>(1, right) < CHOSEN;
-  u32 wrong = 0;
+}
+__device__ __forceinline__ float weighed_share(const Shared& shared, int which, u32 layers) {
+  while ((int)(load_acquire_shared(shared_address(&shared.weighed)) - layers) < 0) nap(20);
+  return shared.share[which];
+}
+
+// In front of the barrier behind the logits, by the threads that have one each: a guess is right if the lowest logit of its experts is above
+// the highest of the others.
+__device__ __forceinline__ void compare_guess(Shared& shared, u32 layers) {
+  const int thread = (int)thread_index();
+  if (thread >= (EXPERTS + 31) / 32 * 32) return;
+  const bool there = (int)(load_acquire_shared(shared_address(&shared.guessed)) - layers) >= 0;
+  const u32 logit = thread < EXPERTS ? ordered(shared.logit[0][thread]) : 0;
+  const bool guessed = thread < EXPERTS && shared.place[thread] >= 0;
+  const u32 lowest = ~warp_max_bits(guessed ? ~logit : 0), highest = warp_max_bits(guessed ? 0 : logit);
+  if ((thread & 31) == 0) shared.bounds[thread >> 5] = make_uint2(there ? lowest : 0, highest);
+  if (there && thread < CHOSEN) shared.expert[0][thread] = shared.guess[0][thread];
+}
+// After it: the truth, in the order of the guess. The feeders are told. Was any guess wrong?
+__device__ inline bool settle_experts(Shared& shared, u32 layers) {
+  const int thread = (int)thread_index();
+  u32 lowest = ~0u, highest = 0, wrong = 0;
+#pragma unroll
+  for (int i = 0; i < (EXPERTS + 31) / 32; ++i) {
+    lowest = min(lowest, shared.bounds[i].x);
+    highest = max(highest, shared.bounds[i].y);
+  }
+  const bool any = lowest <= highest;
   if (any) {
+    rank(shared.logit[0], shared.chosen[0]);
+    while ((int)(load_acquire_shared(shared_address(&shared.guessed)) - layers) < 0) nap(20);
+    block_barrier();
     if (thread < 32) order_experts(shared.guess[0], shared.chosen[0], shared.expert[0], wrong);
     if (thread == 0) shared.wrong = wrong;
     block_barrier();

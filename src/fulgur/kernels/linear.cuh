@@ -71,7 +71,6 @@ template <class M> struct Block {
         }
       }
     }
-    stream.release();
   }
 };
 
@@ -85,6 +84,7 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
 #pragma unroll
   for (int piece = 0; piece < M::PIECES; ++piece) {
     b.load(stream, piece);
+    stream.release();
 #pragma unroll
     for (int n = piece * B::SLABS / M::PIECES; n < (piece + 1) * B::SLABS / M::PIECES; ++n) {
       if constexpr (M::FORMAT == BF16) {
@@ -161,10 +161,13 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
                                                int columns) {
   using B = Block<M>;
 #pragma unroll
-  for (int n = 0; n < N; ++n)
+  for (int n = 0; n < N; ++n) {
     if (EVEN || n < left)
 #pragma unroll
       for (int piece = 0; piece < M::PIECES; ++piece) b[n].load(stream, piece);
+    // Once for both, where the ring holds them: between loads it takes longer than they do.
+    if (n + 1 == N || SLOTS < N * M::PIECES) stream.release();
+  }
 #pragma unroll
   for (int row = 0; row < MAX_ROWS; ++row) {
     if (row && row >= columns) break;

@@ -8,7 +8,7 @@
 // warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1 (lo), and a STEP holds the
 // blocks that slices i .. i + 3 reach at the same time. What is in columns of others never touches a sum.
 #pragma once
-#include "router.cuh"
+#include "guess.cuh"
 
 // How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then stays
 // in the instruction cache.
@@ -31,6 +31,8 @@ constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // its fold the attended heads, both in bf16.
 constexpr bool NORM_IN_BF16 = EXPERTS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
+// Where qkv takes its operand as fp8 terms, the router's lies beside it: nobody has to ask for the residual twice.
+constexpr bool PLAIN_BESIDE = EXPERTS && BY_WGMMA<Qkv>;
 
 // From a row's operand to the two columns of one block.
 __device__ __forceinline__ int terms_at(const Shape& s, int block) {
@@ -113,10 +115,10 @@ constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
 // What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product (`inverse_of`); x as it
-// is if there is no weight. The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's logits (`early`: and
-// those without attention).
+// is if there is no weight, or beside it (`plain`). The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's
+// logits (`early`: and those without attention).
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
-                                    u32 epoch, int rows, const Shape& s, bool routed, float* early = nullptr) {
+                                    u32 epoch, int rows, const Shape& s, bool routed, float* early = nullptr, bool plain = false) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
   int terms[PER_THREAD];      // found before the wait, not behind it
@@ -170,6 +172,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i)
         v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
+#if GUESSES
+      if (routed) compare_guess(shared, epoch - shared.epoch + 1);
+#endif
       if (parts)
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
@@ -177,9 +182,11 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
                              v[i].w + second_of(second[i][1]));
     }
     u32 peak[PER_THREAD];
+    uint2 unweighted[PER_THREAD];
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
+      if (PLAIN_BESIDE) unweighted[i] = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
       v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
       if constexpr (NORM_IN_FP8)      // a warp holds a block
@@ -192,6 +199,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       // Columns beyond the model's width are zeros here; they meet weights that are zero.
       int at = (i * THREADS + thread) * 4;
       if (!in_row(at) && at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
+      if (PLAIN_BESIDE && plain) *(uint2*)(operand + BF16_AT + at * 2) = unweighted[i];
       if (NORM_IN_BF16 && (!NORM_IN_FP8 || !s.unit))
         *(uint2*)(operand + BF16_AT + at * 2) = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       if (NORM_IN_FP8 && s.unit) {

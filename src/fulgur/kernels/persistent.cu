@@ -3,7 +3,6 @@
 // All CTAs walk through the same phases. Nobody waits for anybody but for the values of a phase that come from others
 // (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps. Keys and
 // values of the next attention are drawn to L2 in time.
-#include "guess.cuh"
 #include "phases.cuh"
 
 __constant__ Shape SHAPES[] = {
@@ -15,6 +14,10 @@ __constant__ Shape SHAPES[] = {
 };
 
 constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;      // the router, or qkv
+// Whether this CTA has a share in the router.
+__device__ __forceinline__ bool routes(const Shared& shared) {
+  return PLAIN_BESIDE && shared.shares[BEFORE_ATTENTION].first < shared.shares[BEFORE_ATTENTION].last;
+}
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
@@ -34,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   if (threadIdx.x >= FEEDING_THREADS) {
     give_registers<24>();
     if (threadIdx.x < FEEDING_THREADS + 32) guess_experts(args, shared);
+    else if (threadIdx.x < FEEDING_THREADS + 64) weigh_experts(shared);
     return;
   }
 #endif
@@ -61,9 +65,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
       if (starts) attention_prefetch(args, shared, layer);
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
-      if (starts || ffn || ends || beside) {
+      if (PLAIN_BESIDE && beside) {
+        block_barrier();      // some warp may still add slices of qkv
+      } else if (starts || ffn || ends || beside) {
         operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
-                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s, ffn);
+                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s, ffn, nullptr, starts && routes(shared));
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
@@ -78,7 +84,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
           rank_experts(args, shared, slices_of(memory), false);
           if (thread_index() == 0) store_release(shared_address(&shared.routed), layers);
 #endif
-          share_experts(shared);
         }
 #endif
         if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);

@@ -96,7 +96,7 @@ struct Place {
   u64* to;                 // a word; null: another thread sends it, or nobody
   int row, at;             // of the step; of the matrix
   float factor;            // of the sum
-  int expert;              // which of the row's
+  float share;             // of the expert
 };
 
 // One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
@@ -122,9 +122,14 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   auto place = [&](int unit, int column, int r) {
     const Target t = target_of(args, s, share, unit, column);
     const int lane = threadIdx.x & 31;
-    Place p{nullptr, t.row, t.at + r, 1.f, t.expert};
+    Place p{nullptr, t.row, t.at + r, 1.f, 1.f};
     if (t.to && lane < t.rows && !(lane & t.shift)) p.to = t.to + (lane >> t.shift);
     if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
+#if GUESSES
+    if (id == Gate_up::ID) p.share = weighed_share(shared, t.expert, epoch - shared.epoch + 1);
+#elif EXPERTS
+    if (id == Gate_up::ID) p.share = expert_share(shared, t.row, t.expert, p.factor);
+#endif
     return p;
   };
   auto store = [&](const Place& p, int column, float sum) {
@@ -132,7 +137,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (id == Gate_up::ID) {      // SwiGLU, times the expert's share; lane ^ 8 has the up row
       float value = quotient(sum, 1.f + exponential(-sum)) * __shfl_xor_sync(~0u, sum, 8);
 #if EXPERTS
-      value *= shared.share[p.row][p.expert];
+      value *= p.share;
 #endif
       float neighbour = __shfl_xor_sync(~0u, value, 1);
       if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
@@ -174,9 +179,14 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     const int thread = (int)thread_index(), lane = thread & 31, bits = cut.kw_bits;
     const u32 from = fresh(aim.sums + ((lane >> 4 << (bits - 1)) * TILE + (lane & 15)) * 4);
     const u32 record = cut.slices - (thread >> 5) * (TILE * 4) - SHARED_BYTES;
-    Place p{nullptr, 0, (share.first + (thread >> 5)) * TILE + (lane & 15), 1.f, aim.expert};
+    Place p{nullptr, 0, (share.first + (thread >> 5)) * TILE + (lane & 15), 1.f, 1.f};
     if (lane < aim.rows && !(lane & aim.shift)) p.to = aim.to + (lane >> aim.shift);
     if (id == Qkv::ID || id == Gate_up::ID) p.factor = inverse_at(record);
+#if GUESSES
+    if (id == Gate_up::ID) p.share = weighed_share(shared, aim.expert, epoch - shared.epoch + 1);
+#elif EXPERTS
+    if (id == Gate_up::ID && aim.to) p.share = expert_share(shared, 0, aim.expert, p.factor);
+#endif
     block_barrier();
     also();
     if (aim.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));

@@ -101,17 +101,17 @@ __device__ inline void rank_experts(const Args& args, Shared& shared, float* ear
 }
 static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES, "a warp a row; logits where slices lie");
 
-// After another: the shares, to be read after a third.
-__device__ inline void share_experts(Shared& shared) {
-  const int thread = (int)thread_index(), row = thread / CHOSEN, mine = thread % CHOSEN;
-  if (row >= rows_of(shared)) return;
+// The share of one of a row's experts, by a whole warp; `inverse` of the row's root mean square. Every driver adds up in this order.
+__device__ __forceinline__ float expert_share(const Shared& shared, int row, int which, float inverse) {
+  constexpr int TERMS = NORM_TOPK ? CHOSEN : EXPERTS, LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : 8;
   const float* logit = shared.logit[row];
   const int* expert = shared.expert[row];
-  float peak = logit[expert[0]], inverse = inverse_of(shared, row), total = 0;
-  if (NORM_TOPK)
-    for (int i = 0; i < CHOSEN; ++i) total += exponential((logit[expert[i]] - peak) * inverse);
-  else
-    for (int e = 0; e < EXPERTS; ++e) total += exponential((logit[e] - peak) * inverse);
-  shared.share[row][mine] = quotient(exponential((logit[expert[mine]] - peak) * inverse), total);
+  const float peak = logit[expert[0]];
+  float total = 0;
+#pragma unroll 1
+  for (int i = threadIdx.x & (LANES - 1); i < TERMS; i += LANES) total += exponential((logit[NORM_TOPK ? expert[i] : i] - peak) * inverse);
+#pragma unroll
+  for (int i = LANES / 2; i; i >>= 1) total += __shfl_xor_sync(~0u, total, i);
+  return quotient(exponential((logit[expert[which]] - peak) * inverse), total);
 }
 #endif

@@ -143,11 +143,20 @@ struct Stream {
     written(memory, n, n);
   }
 
-  // The next piece has arrived at this shared address. `release` when the warp has read it.
-  __device__ __forceinline__ u32 acquire() const {
+  // The next piece has arrived at this shared address. `release` when the warp has read it, or it and some behind it.
+  __device__ __forceinline__ u32 acquire() {
     gate_wait(slots + slot * 16, parity);
     u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
-    return bytes + slot * SLOT_BYTES + within;
+    const u32 at = bytes + slot * SLOT_BYTES + within;
+    advance();
+    return at;
+  }
+  __device__ __forceinline__ void advance() {
+    ++taken;
+    if (++slot == SLOTS) {
+      slot = 0;
+      parity ^= 1;
+    }
   }
   // Before the experts' products, some of which were guessed wrongly: if one of the warp's was, all that came on the guess is dropped.
   __device__ __forceinline__ void drop_guessed(u32 wrong) {
@@ -155,17 +164,13 @@ struct Stream {
     for (;;) {
       gate_wait(slots + slot * 16, parity);
       if (!shared4(slots + slot * 16 + 12)) return;
+      advance();
       release();
     }
   }
-  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the piece has been read.
+  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the pieces have been read.
   __device__ __forceinline__ void release() {
     __syncwarp();
-    ++taken;
     if ((threadIdx.x & 31) == 0) store_relaxed(slots + SLOTS * 16, taken);
-    if (++slot == SLOTS) {
-      slot = 0;
-      parity ^= 1;
-    }
   }
 };
