@@ -21,7 +21,7 @@ struct AttentionScratch {
   alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
   alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last. This and the rest is written early
   alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];       // of this step's rows
-  float peak[QUERY_TILES * 8], total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
+  float total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
 static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
@@ -144,15 +144,17 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs; i += THREADS) {
+    // The highest first: then no share waits for the one before.
     float peak = -INF, total = 0, a = 0, b = 0;
-#pragma unroll 1
+#pragma unroll 4
+    for (int j = 0; j < splits; ++j) peak = fmaxf(peak, parts[j * pairs + i].x);
+#pragma unroll 4
     for (int j = 0; j < splits; ++j) {
-      float4 part = parts[j * pairs + i];
-      float top = fmaxf(peak, part.x), keep = power2(peak - top), share = power2(part.x - top);
-      total = total * keep + share * part.y;
-      a = a * keep + share * part.z;
-      b = b * keep + share * part.w;
-      peak = top;
+      const float4 part = parts[j * pairs + i];
+      const float share = power2(part.x - peak);
+      total += share * part.y;
+      a += share * part.z;
+      b += share * part.w;
     }
     send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i,
          pack_bf16(quotient(a, total), quotient(b, total)), epoch);
@@ -166,7 +168,6 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const int thread = (int)thread_index();
   int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
   const int begin = split * length, end = min(begin + length, position + 1);
-  const int* table = args.tables + shared.table[row] * args.table_width;
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
   // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
@@ -191,8 +192,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         if (slab < SLABS && j < known) k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
       }
   };
-  auto number_of = [&](int at) { return table[min(at, position) / KV_BLOCK]; };
-  fetch(begin, table[begin / KV_BLOCK]);
+  auto number_of = [&](int at) { return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK]; };
+  fetch(begin, number_of(begin));
   // Of the next two blocks. The table is asked a block's work before an address is made of the answer.
   int next = 0, after = 0;
   if (begin + KV_BLOCK < end) {
@@ -217,10 +218,6 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   }
 #pragma unroll 1
   for (int i = thread; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
-  if (thread < GROUP) {
-    s.peak[thread] = -INF;
-    s.total[thread] = 0;
-  }
   block_barrier();
   mark(args, shared, PROJECT);
   if (end == position + 1 && thread < 2 * LANES_PER_KEY) {
@@ -228,6 +225,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     bf16* to = keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
     *(uint4*)to = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
+  float peak = -INF, total = 0;     // of query `warp`; the sum is this lane's part of it
   float acc[DIMS_PER_WARP][4];      // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
 #pragma unroll
   for (int d = 0; d < DIMS_PER_WARP; ++d)
@@ -275,29 +273,23 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       after = number_of(block + 3 * KV_BLOCK);
     }
     block_barrier();
-#pragma unroll 1
-    for (int g = warp; g < GROUP; g += WARPS) {
-      float a = s.dot[0][g][lane], b = s.dot[0][g][lane + 32], old = s.peak[g];
+    if (warp < GROUP) {
+      float a = s.dot[0][warp][lane], b = s.dot[0][warp][lane + 32];
 #pragma unroll
       for (int i = 1; i < SLABS; ++i) {
-        a += s.dot[i][g][lane];
-        b += s.dot[i][g][lane + 32];
+        a += s.dot[i][warp][lane];
+        b += s.dot[i][warp][lane + 32];
       }
       a = block + lane < end ? a * scale : -INF;
       b = block + lane + 32 < end ? b * scale : -INF;
-      float peak = fmaxf(old, warp_max(fmaxf(a, b)));
+      const float old = peak;
+      peak = fmaxf(old, warp_max(fmaxf(a, b)));
       u32 pair = pack_bf16(power2(a - peak), power2(b - peak));      // the sum is of the rounded shares too
-      a = low(pair);
-      b = high(pair);
-      s.share[g][lane] = (bf16)pair;
-      s.share[g][lane + 32] = (bf16)(pair >> 16);
-      float total = warp_sum(a + b);
-      if (lane == 0) {
-        float shrink = power2(old - peak);
-        s.peak[g] = peak;
-        s.shrink[g] = shrink;
-        s.total[g] = s.total[g] * shrink + total;
-      }
+      s.share[warp][lane] = (bf16)pair;
+      s.share[warp][lane + 32] = (bf16)(pair >> 16);
+      const float shrink = power2(old - peak);
+      if (lane == 0) s.shrink[warp] = shrink;
+      total = total * shrink + (low(pair) + high(pair));
     }
     block_barrier();
 #pragma unroll
@@ -326,6 +318,10 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   mark(args, shared, SOFTMAX);
   u64* partial = args.partial + (row * KV_HEADS + head) * (MAX_SPLITS * GROUP * (HEAD_DIM + 2));
   u64* out = partial + split * (GROUP * (HEAD_DIM + 2));
+  if (splits == 1) {
+    if (warp < GROUP) s.total[warp] = warp_sum(total);
+    block_barrier();
+  }
 #pragma unroll
   for (int d = 0; d < DIMS_PER_WARP; ++d)
 #pragma unroll
@@ -340,9 +336,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         send(out + g * (HEAD_DIM + 2) + dim + 1, __float_as_uint(acc[d][2 * i + 1]), epoch);
       }
     }
-  if (splits > 1 && thread < GROUP) {
-    send(out + thread * (HEAD_DIM + 2) + HEAD_DIM, __float_as_uint(s.peak[thread]), epoch);
-    send(out + thread * (HEAD_DIM + 2) + HEAD_DIM + 1, __float_as_uint(s.total[thread]), epoch);
+  warp = (int)thread_index() >> 5;
+  if (splits > 1 && warp < GROUP) {
+    u64* to = out + warp * (HEAD_DIM + 2) + HEAD_DIM;
+    send(to, __float_as_uint(peak), epoch);
+    send(to + 1, __float_as_uint(warp_sum(total)), epoch);
   }
   if (splits > 1) join_splits(args, area, epoch, row, head, split, splits, partial);
   block_barrier();

@@ -223,8 +223,10 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
     lines.append(
-        "static __device__ __forceinline__ int first_unit(int cta, int units) "
-        "{ return units < CTAS ? max(cta - (CTAS - units), 0) : (int)((long long)cta * units / CTAS); }"
+        "static __device__ __forceinline__ int first_unit(int cta, int units) {\n"
+        "  const int each = units / CTAS, more = units % CTAS, even = CTAS - more;\n"
+        "  return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);\n"
+        "}"
     )
     lines += [_struct(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"

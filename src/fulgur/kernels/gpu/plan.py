@@ -1,8 +1,9 @@
 """One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
 
 Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
-A unit of work is a tile of 16 rows (of one expert, of one K split); CTA c of C takes units [c*U//C, (c+1)*U//C), or
-with fewer units than CTAs the last CTAs take one each, since the first attend. KW warps share a unit by cutting its
+A unit of work is a tile of 16 rows (of one expert, of one K split). CTAs take equal numbers of them; where that does not
+come out even, neither the first have more, which attend, nor the last quarter, which have a part in the router, as far
+as there are others. Of fewer units than CTAs the last take one each. KW warps share a unit by cutting its
 blocks of 128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a
 result never depends on how many rows run together.
 
@@ -83,10 +84,10 @@ class Matrix:
         return n * self.tiles * (1 if self.joined else self.chosen)
 
     def range(self, cta: int, ctas: int, n: int) -> tuple[int, int]:
-        total = self.units(n)
-        if total < ctas:
-            return max(cta - (ctas - total), 0), max(cta + 1 - (ctas - total), 0)
-        return cta * total // ctas, (cta + 1) * total // ctas
+        each, more = divmod(self.units(n), ctas)
+        start = ctas - more - (min(ctas // 4, ctas - more) if each else 0)
+        first, last = (c * each + min(max(c - start, 0), more) for c in (cta, cta + 1))
+        return first, last
 
     def span(self, cta: int, ctas: int) -> tuple[int, int]:
         """Cut flat: the blocks of a CTA, counted through all tiles."""
