@@ -129,11 +129,12 @@ __device__ __forceinline__ void keep_sums(float* to, const float (&acc)[4], int 
   }
 }
 
-// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory.
+// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory. The first unit is of the first warps, or
+// of those `shift` before the end.
 template <class M>
 __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin,
-                                               int stop, int columns) {      // slices: [unit of the batch][warp of the unit][row][16]
-  const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
+                                               int stop, int columns, int shift = 0) {      // slices: [unit of the batch][warp of the unit][row][16]
+  const int thread = (int)thread_index(), warp = ((thread >> 5) + shift) & (WARPS - 1), lane = thread & 31, g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
 #pragma unroll 1
   for (int round = begin; round < stop; ++round) {

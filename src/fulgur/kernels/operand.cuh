@@ -150,18 +150,6 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
           if (in_row(at)) load_words(words[i], x + (row * D_MODEL + at) / 2);
           if (parts && in_row(at)) load_words(second[i], x + ((MAX_ROWS + row) * D_MODEL + at) / 2);
         }
-#if EXPERTS
-        const bool asks = routed && thread < EXPERTS;
-        Logits logits;
-        if (asks) {
-          logits.load(args, row, thread);
-          here = logits.here(epoch);
-          if (here) {
-            shared.logit[row][thread] = logits.sum(thread);
-            if (early) early[row * EXPERTS_OF_4 + thread] = logits.sum(thread, Router::SPLIT);
-          }
-        }
-#endif
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
           here &= !in_row((i * THREADS + thread) * 4) ||
@@ -172,15 +160,18 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i)
         v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
-#if GUESSES
-      if (routed) compare_guess(shared, epoch - shared.epoch + 1);
-#endif
       if (parts)
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
           v[i] = make_float4(v[i].x + first_of(second[i][0]), v[i].y + second_of(second[i][0]), v[i].z + first_of(second[i][1]),
                              v[i].w + second_of(second[i][1]));
     }
+#if EXPERTS
+    // The logits come a little later than the residual: asked for now, looked at when that has been dealt with.
+    const bool asks = routed && thread < EXPERTS;
+    Logits logits{};
+    if (asks) logits.load(args, row, thread);
+#endif
     u32 peak[PER_THREAD];
     uint2 unweighted[PER_THREAD];
     float sum = 0;
@@ -210,7 +201,17 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
         if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
       }
     }
+#if EXPERTS
+    if (asks) {
+      for (u32 spins = 0; !logits.here(epoch); count_spin(spins, args.state)) logits.load(args, row, thread);
+      shared.logit[row][thread] = logits.sum(thread);
+      if (early) early[row * EXPERTS_OF_4 + thread] = logits.sum(thread, Router::SPLIT);
+    }
+#endif
   }
+#if GUESSES
+  if (routed) compare_guess(shared, epoch - shared.epoch + 1);
+#endif
   if constexpr (NORM_IN_FP8) publish_to_wgmma();
   block_barrier();
 }

@@ -110,15 +110,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   if (SAME_ROWS && id == O::ID && layer == 0 && holds) hold(args, shared, 0, epoch, s, share, *held);
   Best best;
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
-#if EXPERTS
-  // The router's fold is a product of the same heads: in the persistent driver some warps multiply a block of it first.
-  const bool folds = held && id == O::ID;
-  float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
-  if (folds) {
-    const Share fold = shared.shares[Fold::ID];
-    if (fold.first < fold.last) multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, MAX_ROWS == 1 ? 1 : rows);
-  }
-#endif
+  const bool folds = EXPERTS && held && id == O::ID;
   auto place = [&](int unit, int column, int r) {
     const Target t = target_of(args, s, share, unit, column);
     const int lane = threadIdx.x & 31;
@@ -160,16 +152,23 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
       if (p.to) send_pair(p.to, sum, neighbour, epoch);
     }
   };
+  // The router's fold is a product of the same heads: in the persistent driver the last warps multiply a block of it while the first add up o.
   auto also = [&] {
 #if EXPERTS
-    const int column = warp - WARPS / 2, r = threadIdx.x & 31, columns = MAX_ROWS == 1 ? 1 : rows;      // by warps that seldom add
-    if (!folds || column < 0 || column >= columns) return;
+    static_assert(Fold::KW <= WARPS / 2, "not by warps that add");
     const Share fold = shared.shares[Fold::ID];
-    if (fold.first == fold.last) return;
-    float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
-    int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
-    if (r < TILE && at < EXPERTS)
-      send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+    const int first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
+    if (!folds || fold.first == fold.last || warp < first) return;
+    float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
+    multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, columns, Fold::KW);
+    barrier_of<32 * Fold::KW>(2);
+    const int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
+#pragma unroll 1
+    for (int column = warp - first; column < columns; column += Fold::KW) {
+      const float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
+      if (r < TILE && at < EXPERTS)
+        send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+    }
 #endif
   };
   // A warp that runs alone takes ten cycles an instruction: behind the barrier are as few as can be.
@@ -192,6 +191,7 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (aim.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));
   };
   linear<Place>(stream, memory, rows, id, s, share, place, store, also, alone);
+  if (EXPERTS && !COPY_IN_FP8 && folds) block_barrier();      // the next operand would lie where the fold's does
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
   if (id == Head::ID) {
     block_barrier();

@@ -44,13 +44,6 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
   asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(THREADS_) : "memory");
 }
-// The same, and how many threads come with `v`.
-template <int THREADS_> __device__ __forceinline__ int barrier_count(int which, bool v) {
-  int count;
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; barrier.cta.red.popc.aligned.u32 %0, %1, %2, p;}"
-               : "=r"(count) : "r"(which), "n"(THREADS_), "r"((u32)v) : "memory");
-  return count;
-}
 // Among the first four lanes.
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
 // A bit a lane; how many there are.

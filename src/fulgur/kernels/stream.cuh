@@ -84,12 +84,12 @@ struct Stream {
     return n;
   }
 #else
-  template <class M> __device__ static int list(Run* to, int n, int rows) {
-    int end = M::first(blockIdx.x + 1, rows);
+  template <class M> __device__ static int list(Run* to, int n, int rows, int shift = 0) {
+    const int end = M::first(blockIdx.x + 1, rows), place = (warp() + shift) % WARPS;
 #pragma unroll 1
-    for (int unit = M::first(blockIdx.x, rows) + warp() / M::KW; unit < end; unit += WARPS / M::KW) {
+    for (int unit = M::first(blockIdx.x, rows) + place / M::KW; unit < end; unit += WARPS / M::KW) {
       int split = M::SPLIT > 1 ? unit / M::TILES : 0, tile = unit % M::TILES;
-      int block = M::slice(split, warp() % M::KW), stop = M::slice(split, warp() % M::KW + 1);
+      int block = M::slice(split, place % M::KW), stop = M::slice(split, place % M::KW + 1);
 #pragma unroll 1
       while (block < stop) {      // joined experts follow each other along K: a run ends where an expert does
         int expert = M::JOINED ? block / M::COPY_BLOCKS : 0, upto = M::JOINED ? min(stop, (expert + 1) * M::COPY_BLOCKS) : stop;
@@ -129,9 +129,11 @@ struct Stream {
     int n = list<Qkv>(to, 0, rows);
 #if EXPERTS
     n = list<Router>(to, n, rows);
-    n = list<Fold>(to, n, rows);
 #endif
     n = list<O>(to, n, rows);
+#if EXPERTS
+    n = list<Fold>(to, n, rows, Fold::KW);
+#endif
     n = list<Gate_up>(to, n, rows);
     n = list<Down>(to, n, rows);
     written(memory, n, list<Head>(to, n, rows));

@@ -234,6 +234,7 @@ def make_plan(
         copies: int = 1,
         chosen: int = 1,
         joined: bool = False,
+        most: int = WARPS,
     ) -> None:
         nonlocal offset
         candidates = (
@@ -243,7 +244,7 @@ def make_plan(
                 Matrix(name, rows_, cols, fmt, split, kw, offset, copies, chosen, joined)
                 for split in splits
                 for kw in (1, 2, 4, 8, 16)
-                if kw <= WARPS and (kw >= 4 or fmt.data == 8)  # the four warps of a `wgmma` share a unit
+                if kw <= most and (kw >= 4 or fmt.data == 8)  # the four warps of a `wgmma` share a unit
             )
         )
         matrices[name] = best = min(candidates, key=lambda m: _cost(m, ctas))
@@ -257,10 +258,9 @@ def make_plan(
     if moe:
         if -(-e // TILE) > ctas:
             raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
-        # A unit a CTA at most, beside o. Few blocks a warp: everybody waits for the experts.
-        add(
-            "fold", e, config.q_rows, format_named("bf16"), tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
-        )
+        # A unit a CTA at most, by half of its warps while the others add up o. Few blocks a warp: all wait for experts.
+        splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
+        add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
         add("down", d, config.d_expert, usual, (1,), e, k, True)
     else:

@@ -61,12 +61,11 @@ struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{0}, computing{0};                  // of all threads; of those that compute
+  Gate gate{0}, barriers[3]{{0}, {0}, {0}};    // of all threads; of some, by number (1: of those that compute)
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
   std::vector<char> published;                 // shared memory as matrix instructions of warpgroups see it
   int publishers = 0;
-  int votes = 0, counted = 0;                  // of a barrier that counts
   std::vector<Copy> copies;                    // issued, not landed yet
 };
 struct Fiber {
@@ -122,19 +121,10 @@ inline void land(const Copy& c) {
 
 inline u32 thread_index() { return emu::current->thread.x; }
 inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
-template <int MEMBERS> void barrier_of(int) {
-  emu::current->cta->computing.members = MEMBERS;
-  emu::meet(emu::current->cta->computing);
-}
-template <int MEMBERS> int barrier_count(int which, bool v) {
-  emu::Cta* cta = emu::current->cta;
-  cta->computing.members = MEMBERS;
-  if (v) ++cta->votes;
-  emu::meet(cta->computing);
-  int count = cta->votes;
-  if (++cta->counted == MEMBERS) cta->votes = cta->counted = 0;
-  barrier_of<MEMBERS>(which);      // nobody votes again before all have read
-  return count;
+template <int MEMBERS> void barrier_of(int which) {
+  emu::Gate& gate = emu::current->cta->barriers[which];
+  gate.members = MEMBERS;
+  emu::meet(gate);
 }
 inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
 template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
@@ -330,7 +320,7 @@ inline void wgmma_sums(float (&c)[4]) {
 // Stores show to wgmma once all threads that compute have published theirs.
 inline void publish_to_wgmma() {
   emu::Cta& cta = *emu::current->cta;
-  if (++cta.publishers % cta.computing.members == 0)
+  if (++cta.publishers % cta.barriers[1].members == 0)
     cta.published.assign((const char*)cta.base, (const char*)cta.memory.data() + cta.memory.size());
 }
 // To nearest even, with so many bits behind the point and from this exponent on.
