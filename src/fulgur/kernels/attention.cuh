@@ -132,11 +132,14 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   constexpr int NEXT = GROUP * (HEAD_DIM + 2), PAIRS = HEAD_DIM / 2;
   static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
   float4* parts = (float4*)area;                         // [split][pair]: maximum, sum, two values
-  const int first = split * (GROUP * PAIRS) / splits, pairs = (split + 1) * (GROUP * PAIRS) / splits - first;
+  // Divisions by way of floats: behind the sums nobody has work but this.
+  const float each = quotient((float)(GROUP * PAIRS), (float)splits);
+  const int first = (int)((float)split * each + 0.01f), pairs = (int)((float)(split + 1) * each + 0.01f) - first;
+  const float per_split = quotient(1.f, (float)pairs);
   block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs * splits; i += THREADS) {
-    int j = (int)quotient((float)i + 0.5f, (float)pairs), pair = first + i - j * pairs;
+    int j = (int)(((float)i + 0.5f) * per_split), pair = first + i - j * pairs;
     const u64* from = partial + j * NEXT + pair / PAIRS * (HEAD_DIM + 2);
     uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch, args.state);
     parts[i] = make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
@@ -332,15 +335,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + ((head * GROUP + g) * HEAD_DIM + dim) / 2,
              pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
       } else {
-        send(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), epoch);
-        send(out + g * (HEAD_DIM + 2) + dim + 1, __float_as_uint(acc[d][2 * i + 1]), epoch);
+        send2(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), __float_as_uint(acc[d][2 * i + 1]), epoch);
       }
     }
   warp = (int)thread_index() >> 5;
   if (splits > 1 && warp < GROUP) {
     u64* to = out + warp * (HEAD_DIM + 2) + HEAD_DIM;
-    send(to, __float_as_uint(peak), epoch);
-    send(to + 1, __float_as_uint(warp_sum(total)), epoch);
+    total = warp_sum(total);
+    send2(to, __float_as_uint(peak), __float_as_uint(total), epoch);
   }
   if (splits > 1) join_splits(args, area, epoch, row, head, split, splits, partial);
   block_barrier();

@@ -13,6 +13,9 @@
 #include "common.cuh"
 
 __device__ __forceinline__ void send(u64* to, u32 value, u32 epoch) { store_word(to, (u64)epoch << 32 | value); }
+__device__ __forceinline__ void send2(u64* to, u32 first, u32 second, u32 epoch) {
+  store_words(to, (u64)epoch << 32 | first, (u64)epoch << 32 | second);
+}
 __device__ __forceinline__ bool is_of(u64 word, u32 epoch) { return (int)((u32)(word >> 32) - epoch) >= 0; }
 __device__ __forceinline__ void count_spin(u32& spins, State* state) {
   if (++spins > PATIENCE) {

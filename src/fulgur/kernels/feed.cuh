@@ -175,12 +175,16 @@ struct Feeder {
         if ((int)load_acquire_shared(shared_address(&s.routed)) > copies.layers) settle(copies);
         else if (clock_low() - rested < GUESS_PACE) continue;
       }
-      bool full = copies.passed - load_acquire_shared(ring) >= SLOTS;
+      const u32 taken = load_acquire_shared(ring);
+      bool full = copies.passed - taken >= SLOTS;
       if (!full && copies.left == 0) next(copies);
       full |= copies.left == 0;
       const u32 flying = copies.passed - arrived, multiplying = load_acquire_shared(shared_address(&s.multiplying));
-      if (!full && (int)flying < (copies.phase == multiplying ? deep : shallow)) {
+      const int most = copies.phase == multiplying ? deep : shallow;
+      if (!full && (int)flying < most) {
         issue(copies);
+        // Another at once: to look at everything again takes longer than to copy.
+        if (copies.left && (int)flying + 1 < most && copies.passed - taken < SLOTS && !(GUESSES && copies.guessed >= 0)) issue(copies);
         if (GUESSES) rested = clock_low();
       } else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
     }

@@ -251,6 +251,10 @@ __device__ __forceinline__ void let_successor_start() {
 __device__ __forceinline__ void store_word(u64* to, u64 word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
+// Two of them at once, each as a whole.
+__device__ __forceinline__ void store_words(u64* to, u64 first, u64 second) {
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
+}
 __device__ __forceinline__ u64 load_word(const u64* from) {
   u64 word;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");

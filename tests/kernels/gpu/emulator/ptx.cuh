@@ -391,6 +391,12 @@ inline void let_others_run() {
 }
 constexpr u32 PATIENCE = 1u << 14;
 inline void store_word(u64* to, u64 word) { *(volatile u64*)to = word; }
+inline void store_words(u64* to, u64 first, u64 second) {
+  if ((uintptr_t)to % 16) { fprintf(stderr, "two words that are not aligned\n"); abort(); }
+  store_word(to, first);
+  let_others_run();      // each of them as a whole, not both
+  store_word(to + 1, second);
+}
 inline u64 load_word(const u64* from) {
   let_others_run();
   return *(const volatile u64*)from;
