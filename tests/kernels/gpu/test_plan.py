@@ -31,6 +31,14 @@ def test_every_block_is_read_once(name: str, rows: int) -> None:
         assert WARPS % matrix.kw == 0
 
 
+def test_who_attends_or_routes_has_no_unit_more_than_others() -> None:
+    plan = make_plan(SHAPES["qwen3-coder-30b-a3b"], weights="fp8")
+    shares = {n: [b - a for a, b in (m.range(c, 132, 1) for c in range(132))] for n, m in plan.matrices.items()}
+    assert set(shares["qkv"][:40]) == set(shares["qkv"][99:]) == {2} and sorted(set(shares["qkv"])) == [2, 3]
+    assert shares["fold"] == [0] * 100 + [1] * 32 and shares["router"] == [0] * 116 + [1] * 16
+    assert shares["gate_up"] == [6] * 108 + [5] * 24, "most of those with a part of the fold"
+
+
 @pytest.mark.parametrize("ctas", [132, 108, 4])
 @pytest.mark.parametrize("name", [name for name, config in ALL.items() if not config.n_experts])
 def test_every_block_of_a_flat_cut_is_read_once(name: str, ctas: int) -> None:

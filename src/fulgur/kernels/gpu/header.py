@@ -25,7 +25,8 @@ CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 @dataclass(frozen=True)
 class Operand:
     """Where a row's activations lie (operand.cuh): scales of blocks at 0, fp8 terms for `wgmma`, bf16. The last two
-    share their place, but with experts for the attended heads and the residual, which are needed as both."""
+    share their place, but with experts for the attended heads and the residual, which are needed as both: the router
+    and its fold are multiplied in bf16."""
 
     wgmma: bool
     terms_at: int
@@ -78,7 +79,8 @@ def operand(plan: Plan, wgmma: bool) -> Operand:
     wide = [m for name, m in plan.matrices.items() if name not in narrow]
     terms = {name: m.kw * m.split // 4 * steps(m) * 8 * CORE for name, m in narrow.items()}
     terms_at = _up(4 * max((m.blocks for m in narrow.values()), default=0), 64)
-    bf16_at = terms_at + (max(terms.get("o", 0), terms.get("qkv", 0)) if plan.moe else 0)
+    beside = ("qkv", "o", "gate_up") if plan.moe else ()  # gate and up: some warps may still multiply the fold
+    bf16_at = terms_at + max((terms.get(name, 0) for name in beside), default=0)
     # 64 bytes spread rows of bf16 over banks.
     ends = [terms_at + max(terms.values(), default=0), bf16_at + max((256 * m.blocks + 64 for m in wide), default=0)]
     return Operand(wgmma, terms_at, bf16_at, max(ends))
