@@ -1,11 +1,11 @@
 """One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
 
 Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
-A unit of work is a tile of 16 rows (of one expert, of one K split). CTAs take equal numbers of them; where that does not
-come out even, neither the first have more, which attend, nor the last quarter, which have a part in the router, as far
-as there are others. Of fewer units than CTAs the last take one each. KW warps share a unit by cutting its
-blocks of 128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a
-result never depends on how many rows run together.
+A unit of work is a tile of 16 rows (of one expert, of one K split). CTAs take equal numbers of them; where that does
+not come out even, neither the first have more, which attend, nor the last quarter, which have a part in the router, as
+far as there are others. Of fewer units than CTAs the last take one each. KW warps share a unit by cutting its blocks of
+128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a result
+never depends on how many rows run together.
 
 Dense models in bf16 are cut flat instead: blocks are counted through all tiles, a CTA takes a stretch of them (whole
 tiles, or parts of tiles whose sums are sent apart), and its warps take equal shares of up to 16 tiles at a time,
