@@ -3,7 +3,7 @@
 // The router's logits are a part of the residual before attention, and one of what attention adds (plan.py). The first part is known
 // when attention begins, and alone it names most of the experts. Their gate and up weights come into the rings on this guess, slowly
 // (GUESS_PACE), while memory would stand still. When all logits are there and an expert of a ring was guessed wrongly, the ring's right
-// weights come behind what it has of the guess, and that is dropped.
+// weights come behind what it has of the guess, and that is dropped. A second warp finds the experts' shares while they are multiplied.
 #pragma once
 #include "router.cuh"
 

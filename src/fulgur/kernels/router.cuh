@@ -10,7 +10,7 @@
 static_assert(CHOSEN < 32, "a lane an expert");
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
-// A row's logits on their way: a thread has one expert's. They are asked for together with the residual (operand.cuh): when the
+// A row's logits on their way: a thread has one expert's. They are received with the residual (operand.cuh): when the
 // experts are known their weights come at full speed, and whatever is waited for then waits behind them.
 struct Logits {
   static constexpr int PARTS = Router::SPLIT + Fold::SPLIT;
