@@ -111,16 +111,24 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
   Best best;
   if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
   const bool folds = EXPERTS && held && id == O::ID;
+#if EXPERTS
+  // Of one of a row's experts, by a whole warp.
+  auto share_of_expert = [&](int row, int which, float inverse) {
+#if GUESSES
+    return weighed_share(shared, which, epoch - shared.epoch + 1);
+#else
+    return expert_share(shared, row, which, inverse);
+#endif
+  };
+#endif
   auto place = [&](int unit, int column, int r) {
     const Target t = target_of(args, s, share, unit, column);
     const int lane = threadIdx.x & 31;
     Place p{nullptr, t.row, t.at + r, 1.f, 1.f};
     if (t.to && lane < t.rows && !(lane & t.shift)) p.to = t.to + (lane >> t.shift);
     if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
-#if GUESSES
-    if (id == Gate_up::ID) p.share = weighed_share(shared, t.expert, epoch - shared.epoch + 1);
-#elif EXPERTS
-    if (id == Gate_up::ID) p.share = expert_share(shared, t.row, t.expert, p.factor);
+#if EXPERTS
+    if (id == Gate_up::ID) p.share = share_of_expert(t.row, t.expert, p.factor);
 #endif
     return p;
   };
@@ -181,10 +189,8 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     Place p{nullptr, 0, (share.first + (thread >> 5)) * TILE + (lane & 15), 1.f, 1.f};
     if (lane < aim.rows && !(lane & aim.shift)) p.to = aim.to + (lane >> aim.shift);
     if (id == Qkv::ID || id == Gate_up::ID) p.factor = inverse_at(record);
-#if GUESSES
-    if (id == Gate_up::ID) p.share = weighed_share(shared, aim.expert, epoch - shared.epoch + 1);
-#elif EXPERTS
-    if (id == Gate_up::ID && aim.to) p.share = expert_share(shared, 0, aim.expert, p.factor);
+#if EXPERTS
+    if (id == Gate_up::ID && (GUESSES || aim.to)) p.share = share_of_expert(0, aim.expert, p.factor);
 #endif
     block_barrier();
     also();

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,20 +13,37 @@ import pytest
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.gpu.formats import FORMATS, WARPS
-from fulgur.kernels.gpu.header import layout
+from fulgur.kernels.gpu.header import FIRST_UNIT, layout
 from fulgur.kernels.gpu.plan import Plan, early_overwrites, make_plan
 from fulgur.kernels.gpu.shapes import SHAPES, SMALL
 from fulgur.model.config import ModelConfig
 
 ALL = {**SHAPES, **SMALL}
+Shares = Callable[[int], list[tuple[int, int]]]
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Shares:
+    """The units of each of 132 CTAs, as the CUDA sources find them."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler (g++ or clang++)")
+    folder = tmp_path_factory.mktemp("units")
+    text = "#include <algorithm>\n#define CTAS 132\n#define __device__\n#define __forceinline__ inline\n"
+    text += "using std::max, std::min;\n"
+    text += FIRST_UNIT + '\nextern "C" int first(int cta, int units) { return first_unit(cta, units); }\n'
+    (folder / "units.cpp").write_text(text, encoding="utf-8")
+    subprocess.run([compiler, "-std=c++17", "-shared", "-fPIC", "units.cpp", "-o", "units.so"], cwd=folder, check=True)
+    first = ctypes.CDLL(str(folder / "units.so")).first
+    return lambda units: [(first(cta, units), first(cta + 1, units)) for cta in range(132)]
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rows", [1, 5, 8])
-def test_every_block_is_read_once(name: str, rows: int) -> None:
+def test_every_block_is_read_once(name: str, rows: int, shares: Shares) -> None:
     plan = make_plan(ALL[name], weights="fp8")
     for matrix in plan.matrices.values():
-        edges = [matrix.range(cta, plan.ctas, rows) for cta in range(plan.ctas)]
+        edges = shares(matrix.units(rows))
         assert edges[0][0] == 0 and edges[-1][1] == matrix.units(rows)
         assert all(a[1] == b[0] for a, b in pairwise(edges))
         slices = [matrix.slice(s, w) for s in range(matrix.split) for w in range(matrix.kw)]
@@ -31,12 +52,12 @@ def test_every_block_is_read_once(name: str, rows: int) -> None:
         assert WARPS % matrix.kw == 0
 
 
-def test_who_attends_or_routes_has_no_unit_more_than_others() -> None:
+def test_who_attends_or_routes_has_no_unit_more_than_others(shares: Shares) -> None:
     plan = make_plan(SHAPES["qwen3-coder-30b-a3b"], weights="fp8")
-    shares = {n: [b - a for a, b in (m.range(c, 132, 1) for c in range(132))] for n, m in plan.matrices.items()}
-    assert set(shares["qkv"][:40]) == set(shares["qkv"][99:]) == {2} and sorted(set(shares["qkv"])) == [2, 3]
-    assert shares["fold"] == [0] * 100 + [1] * 32 and shares["router"] == [0] * 116 + [1] * 16
-    assert shares["gate_up"] == [6] * 108 + [5] * 24, "most of those with a part of the fold"
+    units = {name: [b - a for a, b in shares(m.units(1))] for name, m in plan.matrices.items()}
+    assert set(units["qkv"][:40]) == set(units["qkv"][99:]) == {2} and sorted(set(units["qkv"])) == [2, 3]
+    assert units["fold"] == [0] * 100 + [1] * 32 and units["router"] == [0] * 116 + [1] * 16
+    assert units["gate_up"] == [6] * 108 + [5] * 24, "most of those with a part of the fold"
 
 
 @pytest.mark.parametrize("ctas", [132, 108, 4])

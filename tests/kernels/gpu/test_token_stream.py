@@ -185,5 +185,6 @@ def test_a_context_that_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest
     assert sum("50.0 tok/s after 64 tokens" in line for line in lines) == 1
     assert sum("not run" in line and "after 999 tokens" in line for line in lines) == 2
     rows = {row["name"]: row["value"] for row in json.loads(options.json.read_text())["rows"]}
+    assert rows["gpu.graph.tok_s.llama-3.2-1b.bf16"] == 200  # the plain path's figure is always there
     assert rows["gpu.decode.tok_s.llama-3.2-1b.bf16"] == 200 and rows["gpu.context.tok_s.llama-3.2-1b.bf16.64"] == 100
     assert "gpu.context.tok_s.llama-3.2-1b.bf16.999" not in rows

@@ -258,6 +258,9 @@ def measure(gpu: Gpu, options: argparse.Namespace) -> list[str]:
                 f"[{time.monotonic() - start:.0f} s]"
             )
             print(lines[-1], flush=True)
+            if driver == "graph":
+                named = f"gpu.graph.tok_s.{name}.{weights}"
+                rows.append({"name": named, "value": round(found["tok_s"], 1), "unit": "tok/s"})
             for position in options.contexts:
                 said = f"{contexts[position]:8.1f} tok/s" if position in contexts else "not run, the model holds fewer:"
                 lines.append(f"{name:20} {weights:5} {driver:10} {said} after {position:,} tokens")

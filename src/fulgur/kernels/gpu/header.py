@@ -20,6 +20,12 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 AHEAD, PACE = 192 << 10, 2000
 GUESS_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
+# The units of CTA c begin here and end where those of c + 1 begin (plan.py says who has one more).
+FIRST_UNIT = """\
+static __device__ __forceinline__ int first_unit(int cta, int units) {
+  const int each = units / CTAS, more = units % CTAS, even = CTAS - more;
+  return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);
+}"""
 
 
 @dataclass(frozen=True)
@@ -224,12 +230,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
-    lines.append(
-        "static __device__ __forceinline__ int first_unit(int cta, int units) {\n"
-        "  const int each = units / CTAS, more = units % CTAS, even = CTAS - more;\n"
-        "  return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);\n"
-        "}"
-    )
+    lines.append(FIRST_UNIT)
     lines += [_struct(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 

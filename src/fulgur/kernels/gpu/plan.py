@@ -83,12 +83,6 @@ class Matrix:
             return self.tiles * self.split
         return n * self.tiles * (1 if self.joined else self.chosen)
 
-    def range(self, cta: int, ctas: int, n: int) -> tuple[int, int]:
-        each, more = divmod(self.units(n), ctas)
-        start = ctas - more - (min(ctas // 4, ctas - more) if each else 0)
-        first, last = (c * each + min(max(c - start, 0), more) for c in (cta, cta + 1))
-        return first, last
-
     def span(self, cta: int, ctas: int) -> tuple[int, int]:
         """Cut flat: the blocks of a CTA, counted through all tiles."""
         grain = 1 if self.parts > 1 else self.blocks
