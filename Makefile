@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-NATIVE := CMakeLists.txt $(shell find src/fulgur/kernels -name '*.cpp' -o -name '*.h')
+NATIVE := CMakeLists.txt $(shell find src/fulgur/kernels/cpu -name '*.cpp' -o -name '*.h')
 
 .PHONY: run test lint e2e bench clean
 .DELETE_ON_ERROR:

@@ -25,7 +25,7 @@ FORBIDDEN = {
     "client": {"engine", "model", "kernels", "agent", "ui"},
 }
 # folders that run with nothing but BARE and the standard library
-PLAIN = ("model", "kernels", "engine", "train")
+PLAIN = ("model", "kernels", "engine")
 # third-party names that only one folder may import
 OWNED = {"jinja2": "text", "llguidance": "text"}
 

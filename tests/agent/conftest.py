@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fulgur.agent.members import process
+from fulgur.edit.checks.members import process
 
 
 @pytest.fixture(autouse=True)

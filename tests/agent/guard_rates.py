@@ -81,8 +81,8 @@ def misspelt(source: str, node: Any, generator: random.Random) -> tuple[str, str
 
 
 def main(count: int, seed: int) -> None:
-    from fulgur.agent.members.__main__ import answer
-    from fulgur.agent.members.judge import set_up
+    from fulgur.edit.checks.members.__main__ import answer
+    from fulgur.edit.checks.members.judge import set_up
 
     set_up(Path(tempfile.mkdtemp()))
     sys.setrecursionlimit(3000)

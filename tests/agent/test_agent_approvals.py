@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, needs_sandbox, say, serving
 
-from fulgur.agent.commands import covered, only_looks, rememberable_prefix, simple_commands
+from fulgur.agent.loop.commands import covered, only_looks, rememberable_prefix, simple_commands
 from fulgur.protocol.agent import ApprovalAsked, ApprovalSettled, Decision, ToolFinished, TurnDone, TurnStopped
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from agent_world import Proxy, agent_on, call, go, say, serving
 
-from fulgur.agent.compaction import beginning
-from fulgur.agent.history import item_text, message
+from fulgur.agent.loop.compaction import beginning
+from fulgur.agent.session.history import item_text, message
 from fulgur.protocol.agent import Compacted, TextDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, say, serving
 
-from fulgur.agent.history import item_text
+from fulgur.agent.session.history import item_text
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
     Compacted,

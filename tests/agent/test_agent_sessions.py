@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, say, serving
 
-from fulgur.agent.history import call_output, item_text, message
-from fulgur.agent.session import SessionLog, find_session, summaries
-from fulgur.agent.state import SessionState
+from fulgur.agent.session.history import call_output, item_text, message
+from fulgur.agent.session.log import SessionLog, find_session, summaries
+from fulgur.agent.session.state import SessionState
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.agent import Queued, SessionStarted, Undone, Warned
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from agent_world import agent_on, go, say, serving
 
-from fulgur.agent.locate import find_place
-from fulgur.agent.question import is_question
+from fulgur.agent.route.question import is_question
 from fulgur.backends.base import Capabilities
+from fulgur.edit.embedded import ASSETS
+from fulgur.edit.locate import find_place
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.agent import (
@@ -27,7 +28,6 @@ from fulgur.protocol.agent import (
 )
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.tools.embedded import ASSETS
 
 EDITS = Capabilities(context=2048, chat=False, tools=False, edit=True)
 OLD = "def load(path):\n    return open(path).read()\n"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, say, serving
 
-from fulgur.agent import guard_names
-from fulgur.agent.guard_imports import unknown_imports
-from fulgur.agent.guard_names import undefined_names
-from fulgur.agent.guard_syntax import syntax_problems
-from fulgur.agent.guard_tests import touching_tests
-from fulgur.agent.members.introduced import added_lines
+from fulgur.edit.checks import names as guard_names
+from fulgur.edit.checks.imports import unknown_imports
+from fulgur.edit.checks.members.introduced import added_lines
+from fulgur.edit.checks.names import undefined_names
+from fulgur.edit.checks.syntax import syntax_problems
+from fulgur.edit.checks.tests import touching_tests
 from fulgur.protocol.agent import GuardReported, TurnDone
 
 

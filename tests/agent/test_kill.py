@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agent_world import agent_on, serving
 
-from fulgur.agent.session import SessionLog, find_session, summaries
-from fulgur.agent.state import SessionState
+from fulgur.agent.session.log import SessionLog, find_session, summaries
+from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import load_settings
 from fulgur.protocol.agent import TextDelta, TurnDone

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, go, say, serving
 
-from fulgur.agent.session import summaries
-from fulgur.agent.undo_store import DAY, due, prune
+from fulgur.agent.session.log import summaries
+from fulgur.agent.session.undo_store import DAY, due, prune
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Warned
 

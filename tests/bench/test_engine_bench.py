@@ -32,7 +32,7 @@ def test_candidates_cover_every_combination() -> None:
 
 
 def test_whole_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("fulgur.kernels._native")
+    pytest.importorskip("fulgur.kernels.cpu._native")
     for module in (engine, comparison):
         monkeypatch.setattr(module, "SHAPES", {"60M": TINY})
     monkeypatch.setattr(engine, "QUICK", engine.Effort(rounds=1, repeat=1))

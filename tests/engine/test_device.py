@@ -11,9 +11,9 @@ from fulgur.engine import device as choosing
 from fulgur.engine.device import choose
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.errors import FulgurError, UsageError
-from fulgur.kernels.gpu import device
-from fulgur.kernels.gpu import open as opening
-from fulgur.kernels.gpu.device import Gpu
+from fulgur.kernels.cuda import device
+from fulgur.kernels.cuda import open as opening
+from fulgur.kernels.cuda.device import Gpu
 from fulgur.server.config import load
 
 GPU = Gpu("Fake H200", (9, 0), 132, 141 << 30, 227 << 10)
@@ -77,7 +77,7 @@ def test_without_a_gpu_the_reason_is_told(big: Path, none: None) -> None:
 
 
 def test_experts_need_one(tmp_path: Path, none: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fulgur.kernels.gpu.shapes import SMALL
+    from fulgur.kernels.cuda.shapes import SMALL
 
     config = SMALL["qwen3_moe"]
     experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 136, "model_type": "qwen3_moe"}

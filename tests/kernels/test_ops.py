@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fulgur.kernels import _native
 from fulgur.kernels.cases import Case, cases
+from fulgur.kernels.cpu import _native
 
 CASES = list(cases())
 ISAS = [*_native.isas(), *(["amx_emulated"] if _native.has_emulated_amx() else [])]

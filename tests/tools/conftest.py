@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from fulgur.sandbox.policy import Policy
-from fulgur.tools.blobs import BlobStore
-from fulgur.tools.files import Files
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.files import Files
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from fulgur.errors import FulgurError
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.apply_patch import plan_patch
-from fulgur.tools.blobs import BlobStore
-from fulgur.tools.files import Files
 from fulgur.tools.patch_parse import PatchError, parse_patch
-from fulgur.tools.textfile import TextFile
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.files import Files
+from fulgur.workspace.textfile import TextFile
 
 CASES = sorted(path.name for path in (Path(__file__).parent / "patches").iterdir() if path.is_dir())
 

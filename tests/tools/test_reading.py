@@ -8,9 +8,9 @@ import pytest
 from fulgur.errors import FulgurError
 from fulgur.tools import reading
 from fulgur.tools.base import BadCall, Tool
-from fulgur.tools.files import Files
 from fulgur.tools.reading import reading_tools
 from fulgur.tools.writing import writing_tools
+from fulgur.workspace.files import Files
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.gpu import device
-from fulgur.kernels.gpu import open as opening
-from fulgur.kernels.gpu.device import Gpu
+from fulgur.kernels.cuda import device
+from fulgur.kernels.cuda import open as opening
+from fulgur.kernels.cuda.device import Gpu
 from fulgur.ui.commands.doctor import gpu
 
 FOUND = Gpu("Fake H200", (9, 0), 132, 141 << 30, 227 << 10, True, 60 << 20, 4.917e12, (13, 1))

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from fulgur.edit.embedded import Embedded, Reply, model_folder
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.text.edit_format import RecentEdit
-from fulgur.tools.embedded import Embedded, Reply, model_folder
-from fulgur.tools.refactor.journal import EditJournal
 from fulgur.ui.cli import main
 from fulgur.ui.commands.complete import around, cursor
 from fulgur.ui.commands.edit import Document, show
 from fulgur.ui.commands.next import candidates, last_change, like, renamed_like, sound
+from fulgur.workspace.journal import EditJournal
 
 TOKENIZER = Path(__file__).parents[2] / "src" / "fulgur" / "assets" / "tokenizer.json"
 SOURCE = b"def load(path):\r\n    data = read(path)\r\n    return data\r\n"

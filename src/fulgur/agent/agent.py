@@ -9,22 +9,21 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fulgur.agent import session
-from fulgur.agent.approvals import Approvals
 from fulgur.agent.broadcast import Broadcast
-from fulgur.agent.changes import Changes
-from fulgur.agent.context import Progress, TurnContext
-from fulgur.agent.guards import warm_guards
-from fulgur.agent.mcp import McpTools
-from fulgur.agent.models import ModelLink
-from fulgur.agent.opening import opening_events
-from fulgur.agent.prompt import find_rules, instructions
-from fulgur.agent.router import route
-from fulgur.agent.session import SessionLog, stored_log
-from fulgur.agent.state import SessionState
+from fulgur.agent.loop.approvals import Approvals
+from fulgur.agent.loop.context import Progress, TurnContext
+from fulgur.agent.loop.guards import warm_guards
+from fulgur.agent.loop.prompt import find_rules, instructions
+from fulgur.agent.loop.turn import Turn
+from fulgur.agent.route.models import ModelLink
+from fulgur.agent.route.router import route
+from fulgur.agent.session import log as session
+from fulgur.agent.session.changes import Changes
+from fulgur.agent.session.log import SessionLog, stored_log
+from fulgur.agent.session.opening import opening_events
+from fulgur.agent.session.state import SessionState
+from fulgur.agent.session.undo_store import due, prune
 from fulgur.agent.status import status_of
-from fulgur.agent.turn import Turn
-from fulgur.agent.undo_store import due, prune
 from fulgur.agent.workbench import Workbench
 from fulgur.config.effects import without_effect
 from fulgur.config.settings import Settings
@@ -32,6 +31,7 @@ from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
 from fulgur.protocol.agent import AgentEvent, Decision, SessionSummary, Status, TranscriptEntry, Warned
 from fulgur.sandbox.choose import shortcomings
+from fulgur.tools.mcp import McpTools
 
 T = TypeVar("T")
 _WARM_AFTER_SECONDS = 1.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fulgur.agent.context import Progress
-from fulgur.agent.models import ModelLink
-from fulgur.agent.prompt import find_rules
-from fulgur.agent.router import route
-from fulgur.agent.state import SessionState
+from fulgur.agent.loop.context import Progress
+from fulgur.agent.loop.prompt import find_rules
+from fulgur.agent.route.models import ModelLink
+from fulgur.agent.route.router import route
+from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.config.toml_text import value_text

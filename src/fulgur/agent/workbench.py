@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from fulgur.agent.members.process import MemberCheck
 from fulgur.config.settings import Settings
+from fulgur.edit.checks.members.process import MemberCheck
 from fulgur.errors import FulgurError
 from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.choose import choose
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.base import Tool
-from fulgur.tools.blobs import BlobStore
 from fulgur.tools.environment import command_environment
-from fulgur.tools.files import Files
 from fulgur.tools.reading import reading_tools
 from fulgur.tools.shell import Shell
-from fulgur.tools.snapshots import Snapshots
 from fulgur.tools.writing import writing_tools
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.files import Files
+from fulgur.workspace.snapshots import Snapshots
 
 
 @dataclass

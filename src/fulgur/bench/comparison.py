@@ -15,8 +15,8 @@ from fulgur.bench.report import cores
 from fulgur.bench.shapes import SEED, SHAPES
 from fulgur.bench.weights import AheadSource, write_gguf
 from fulgur.bench.worker import Worker, WorkerDied
-from fulgur.kernels import _native
-from fulgur.kernels.native import default_threads
+from fulgur.kernels.cpu import _native
+from fulgur.kernels.cpu.native import default_threads
 from fulgur.model.weights import assemble, save_packed
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> Report:
     """Measure every model and precision that was asked for."""
     models = _choose(args.models, list(SHAPES), "--models")
     precisions = _choose(args.bits, ["4", "8"], "--bits")
-    if importlib.util.find_spec("fulgur.kernels._native") is None:
+    if importlib.util.find_spec("fulgur.kernels.cpu._native") is None:
         raise FulgurError("the CPU kernels are not built", hint="Install the package (make run) and try again.")
     missing = [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
     if missing and not args.no_peer:

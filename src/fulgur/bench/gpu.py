@@ -2,7 +2,7 @@
 
 The difference of the two is what the host adds to a token: reading the ring, turning tokens into text, reporting them.
 Random weights, one stream, greedy, no speculation, medians of several runs. Which kernels take how long is measured by
-`python -m fulgur.kernels.gpu.bench`.
+`python -m fulgur.kernels.cuda.bench`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fulgur.bench.report import Report
 from fulgur.errors import UsageError
 
 if TYPE_CHECKING:
-    from fulgur.kernels.gpu.runtime import Runtime
+    from fulgur.kernels.cuda.runtime import Runtime
     from fulgur.text.tokenizer import Tokenizer
 
 PROMPT, STEPS, RUNS = 512, 448, 5
@@ -26,7 +26,7 @@ HOST_MICROSECONDS = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fulgur.kernels.gpu.shapes import SHAPES
+    from fulgur.kernels.cuda.shapes import SHAPES
 
     parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--weights", default="bf16", metavar="FORMAT", help="bf16, fp8 or int4")
@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    from fulgur.kernels.gpu.open import usable
-    from fulgur.kernels.gpu.runtime import open_random
-    from fulgur.kernels.gpu.shapes import SHAPES
+    from fulgur.kernels.cuda.open import usable
+    from fulgur.kernels.cuda.runtime import open_random
+    from fulgur.kernels.cuda.shapes import SHAPES
     from fulgur.text.tokenizer import Tokenizer
 
     if args.model not in SHAPES:

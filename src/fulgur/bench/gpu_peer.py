@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any
 
-from fulgur.kernels.gpu.formats import format_named
-from fulgur.kernels.gpu.pack import pack, quantise, unpack
+from fulgur.kernels.cuda.formats import format_named
+from fulgur.kernels.cuda.pack import pack, quantise, unpack
 from fulgur.model.config import ModelConfig
 from fulgur.model.random import random_model
 
@@ -125,7 +125,7 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
 
 
 if __name__ == "__main__":
-    from fulgur.kernels.gpu.shapes import SHAPES
+    from fulgur.kernels.cuda.shapes import SHAPES
 
     name, prompt, *how = sys.argv[1:]
     if how not in ([], ["uncompiled"]):

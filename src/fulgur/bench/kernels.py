@@ -6,8 +6,8 @@ import argparse
 from time import perf_counter
 
 from fulgur.bench.report import Report, progress
-from fulgur.kernels import _native
 from fulgur.kernels.cases import timing_cases
+from fulgur.kernels.cpu import _native
 
 SECONDS = 0.15
 

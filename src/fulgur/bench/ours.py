@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fulgur.kernels.native import Runtime
+from fulgur.kernels.cpu.native import Runtime
 from fulgur.model.weights import load
 
 if TYPE_CHECKING:

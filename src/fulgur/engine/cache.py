@@ -19,7 +19,7 @@ from itertools import count
 
 from fulgur.engine.runtime import IntArray, Runtime
 
-RUN = 8  # blocks that lie in a row, from a multiple of it on (`kernels/layout.h`)
+RUN = 8  # blocks that lie in a row, from a multiple of it on (`kernels/cpu/layout.h`)
 _FEW = 32  # at most one block in so many is evicted at a time
 
 

@@ -44,7 +44,7 @@ def choose(options: EngineOptions) -> Choice:
 
 
 def _automatic(options: EngineOptions) -> Choice:
-    from fulgur.kernels.gpu.device import survey
+    from fulgur.kernels.cuda.device import survey
 
     if options.runtime == "reference" or options.threads:
         return Choice(None, "threads were asked for" if options.threads else "the reference runtime was asked for")
@@ -56,7 +56,7 @@ def _automatic(options: EngineOptions) -> Choice:
         return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
     try:
         survey()  # asks the driver: a machine without one does not wait for torch
-        from fulgur.kernels.gpu.open import usable
+        from fulgur.kernels.cuda.open import usable
 
         gpu = usable()
     except FulgurError as error:

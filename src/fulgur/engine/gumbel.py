@@ -1,7 +1,7 @@
 """Sampling with a temperature and nothing else: the largest of logit / temperature + noise.
 
 Noise with Gumbel's distribution, drawn for each token from (seed, position, token), makes that choice follow the
-softmax. No sum over the vocabulary is needed, so a GPU can do it while the logits are made: `kernels/finish.cuh` has
+softmax. No sum over the vocabulary is needed, so a GPU can do it while the logits are made: `cuda/csrc/finish.cuh` has
 the same operations in the same order, and both choose the same token for the same logits and seed.
 """
 

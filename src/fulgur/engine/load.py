@@ -67,7 +67,7 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     choice = choose(options)
     runtime: Runtime
     if choice.gpu is not None:
-        from fulgur.kernels.gpu.open import open_folder
+        from fulgur.kernels.cuda.open import open_folder
 
         runtime = gpu = open_folder(options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu)
         config, weight_bytes, blocks = gpu.config, gpu.weight_bytes, gpu.kv_blocks
@@ -99,7 +99,7 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
 
 def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None) -> Runtime:
     if kind == "native":
-        from fulgur.kernels.native import Runtime as NativeRuntime
+        from fulgur.kernels.cpu.native import Runtime as NativeRuntime
 
         return NativeRuntime(weights, kv_blocks=blocks, threads=threads)
     from fulgur.kernels.reference import Runtime as ReferenceRuntime

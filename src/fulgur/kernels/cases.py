@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fulgur.kernels import _native
+from fulgur.kernels.cpu import _native
 from fulgur.kernels.reference import quantise_activations, rms_norm, rotate, silu
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
 from fulgur.model.pack import Packed, pack

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.arguments import BLOCK_TOKENS, check_step
+from fulgur.kernels.cpu.arguments import BLOCK_TOKENS, check_step
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
 from fulgur.model.config import ModelConfig
 from fulgur.model.pack import Packed, unpack, unpack_rows

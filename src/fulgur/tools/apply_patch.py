@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from fulgur.errors import FulgurError
 from fulgur.tools import patch_match
-from fulgur.tools.files import Change, Files
 from fulgur.tools.patch_parse import AddFile, DeleteFile, Hunk, PatchError, UpdateFile, parse_patch
-from fulgur.tools.textfile import TextFile
+from fulgur.workspace.files import Change, Files
+from fulgur.workspace.textfile import TextFile
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fulgur.errors import FulgurError
-from fulgur.tools.files import FileDiff
+from fulgur.workspace.files import FileDiff
 
 A = TypeVar("A", bound=msgspec.Struct)
 Report = Callable[[str], None]

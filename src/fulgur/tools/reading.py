@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from fulgur.errors import FulgurError
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
-from fulgur.tools.files import Files
-from fulgur.tools.ignore import SKIPPED, IgnoreRules, walk
-from fulgur.tools.textfile import TextFile
+from fulgur.workspace.files import Files
+from fulgur.workspace.ignore import SKIPPED, IgnoreRules, walk
+from fulgur.workspace.textfile import TextFile
 
 _MOST_CHARACTERS = 40_000
 _LONGEST_LINE = 500

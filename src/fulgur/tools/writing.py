@@ -11,9 +11,9 @@ from fulgur.errors import FulgurError
 from fulgur.tools import patch_match
 from fulgur.tools.apply_patch import plan_patch
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
-from fulgur.tools.files import Change, FileDiff, Files
 from fulgur.tools.patch_parse import AddFile, PatchError, UpdateFile, parse_patch
-from fulgur.tools.textfile import TextFile, split_lines
+from fulgur.workspace.files import Change, FileDiff, Files
+from fulgur.workspace.textfile import TextFile, split_lines
 
 PATCH_HELP = """Change files with a patch; all of it applies or none. Format:
 *** Begin Patch

@@ -49,7 +49,7 @@ def around(text: str, offset: int) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fulgur.tools.embedded import Embedded
+    from fulgur.edit.embedded import Embedded
     from fulgur.ui.commands.edit import Document
 
     match = re.fullmatch(r"(.+):(\d+):(\d+)", args.target)

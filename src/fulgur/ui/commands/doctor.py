@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fulgur.errors import FulgurError
 
 if TYPE_CHECKING:
-    from fulgur.kernels.gpu.device import Gpu
+    from fulgur.kernels.cuda.device import Gpu
 
 MEGABYTE = 1 << 20
 
@@ -38,7 +38,7 @@ def examine() -> Iterator[tuple[str, str]]:
     """Name and finding, in the order they are shown."""
     from fulgur import __version__
     from fulgur.bench.report import machine
-    from fulgur.kernels import _native, native
+    from fulgur.kernels.cpu import _native, native
 
     yield "fulgur", f"{__version__}, Python {platform.python_version()}"
     yield "cpu", f"{machine()['cpu']}, {native.default_threads()} threads used of {os.cpu_count()} cores"
@@ -58,12 +58,12 @@ def embedded() -> str:
 
     assets = Path(fulgur.__file__).parent / "assets"
     names = sorted(path.parent.name for path in assets.glob("*/weights.safetensors"))
-    return ", ".join(names) if names else "none in this build: `runs/embedded.sh` trains them"
+    return ", ".join(names) if names else "none in this build: `lab/recipes/embedded.sh` trains them"
 
 
 def gpu() -> Iterator[tuple[str, str]]:
     """What the driver says of each GPU, what the engine can do with it, and what is missing for that."""
-    from fulgur.kernels.gpu.device import survey
+    from fulgur.kernels.cuda.device import survey
 
     try:
         found = survey()
@@ -86,8 +86,8 @@ def gpu() -> Iterator[tuple[str, str]]:
 
 def _gpu_engine(index: int, device: Gpu) -> str:
     """Asked last: importing torch takes seconds."""
-    from fulgur.kernels.gpu.build import architecture
-    from fulgur.kernels.gpu.open import usable
+    from fulgur.kernels.cuda.build import architecture
+    from fulgur.kernels.cuda.open import usable
 
     try:
         usable(index)

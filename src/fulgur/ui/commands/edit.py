@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fulgur.errors import FulgurError, UsageError
 
 if TYPE_CHECKING:
-    from fulgur.tools.embedded import Reply
-    from fulgur.tools.region import Region, Target
+    from fulgur.edit.embedded import Reply
+    from fulgur.edit.region import Region, Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fulgur.tools.region import parse_target
+    from fulgur.edit.region import parse_target
 
     base = args.cd or Path()
     if args.undo:
         return undo(parse_target(args.target, base).path if args.target else None)
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
-    from fulgur.tools.embedded import Embedded
+    from fulgur.edit.embedded import Embedded
 
     document = Document.open(base, args.target)
     region = document.locate(args.instruction)
@@ -58,9 +58,9 @@ class Document:
 
     @classmethod
     def open(cls, base: Path, target: str) -> Document:
-        from fulgur.tools.refactor.journal import plain_text, read
-        from fulgur.tools.region import parse_target
-        from fulgur.tools.textfile import TextFile
+        from fulgur.edit.region import parse_target
+        from fulgur.workspace.journal import plain_text, read
+        from fulgur.workspace.textfile import TextFile
 
         parsed = parse_target(target, base)
         data = read(parsed.path)
@@ -68,15 +68,15 @@ class Document:
         return cls(parsed.path, shown(parsed.path), data, plain_text(file), parsed)
 
     def locate(self, instruction: str) -> Region:
-        from fulgur.tools.region import locate
+        from fulgur.edit.region import locate
 
         return locate(self.text, self.target, instruction)
 
     def after(self, region: Region, reply: Reply, instruction: str = "") -> str:
         """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
-        from fulgur.tools.answer import Refused, apply_answer
-        from fulgur.tools.embedded import ABILITIES, BIGGER
-        from fulgur.tools.refactor.verify import undefined
+        from fulgur.edit.answer import Refused, apply_answer
+        from fulgur.edit.embedded import ABILITIES, BIGGER
+        from fulgur.edit.refactor.verify import undefined
 
         if not reply.finished:
             raise FulgurError(
@@ -153,7 +153,7 @@ def parse_toml(text: str) -> str | None:
 
 def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
     """The diff and the speeds; with `write`, the file too."""
-    from fulgur.tools.diff import unified, wants_colour
+    from fulgur.workspace.diff import unified, wants_colour
 
     sys.stdout.write(unified(document.text, changed, document.name, colour=wants_colour()))
     sys.stdout.flush()
@@ -161,9 +161,9 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
     if not write:
         print("Nothing was written; --write changes the file.", file=sys.stderr)
         return
-    from fulgur.tools.embedded import home
-    from fulgur.tools.refactor.journal import EditJournal, with_text
-    from fulgur.tools.textfile import TextFile
+    from fulgur.edit.embedded import home
+    from fulgur.workspace.journal import EditJournal, with_text
+    from fulgur.workspace.textfile import TextFile
 
     file = TextFile.decode(document.data, str(document.path))
     EditJournal(home() / "edits").write(document.path, document.data, with_text(file, changed, str(document.path)))
@@ -171,8 +171,8 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
 
 
 def undo(path: Path | None) -> int:
-    from fulgur.tools.embedded import home
-    from fulgur.tools.refactor.journal import EditJournal
+    from fulgur.edit.embedded import home
+    from fulgur.workspace.journal import EditJournal
 
     entry = EditJournal(home() / "edits").undo(path)
     print(f"{entry.path} is as it was before the edit.")

@@ -205,7 +205,7 @@ class _Printer:
 def _list(settings: Settings) -> int:
     from time import localtime, strftime
 
-    from fulgur.agent.session import summaries
+    from fulgur.agent.session.log import summaries
 
     for summary in summaries(settings.home, settings.workspace):
         when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from fulgur.errors import FulgurError
 
 if TYPE_CHECKING:
+    from fulgur.edit.region import Region
     from fulgur.text.edit_format import RecentEdit
-    from fulgur.tools.region import Region
     from fulgur.ui.commands.edit import Document
 
 CANDIDATES = 4
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from fulgur.edit.answer import fitted
+    from fulgur.edit.embedded import Embedded
     from fulgur.text.edit_format import Rewrite, parse_answer
-    from fulgur.tools.answer import fitted
-    from fulgur.tools.embedded import Embedded
     from fulgur.ui.commands.edit import Document, show
 
     document = Document.open(args.cd or Path(), args.target)
@@ -84,7 +84,7 @@ def counted(text: str) -> Counter[str]:
 
 def renamed_like(text: str, recent: Sequence[RecentEdit]) -> str:
     """The code with a name replaced everywhere, if that is all the last edit did; else as it is."""
-    from fulgur.tools.refactor.verify import renamed_only
+    from fulgur.edit.refactor.verify import renamed_only
 
     before, after = (part.strip() for part in (recent[-1].before, recent[-1].after))
     gone, come = counted(before) - counted(after), counted(after) - counted(before)
@@ -108,7 +108,7 @@ def renamed_like(text: str, recent: Sequence[RecentEdit]) -> str:
 
 def sound(document: Document, before: str, after: str, *, exact: bool) -> bool:
     """Whether a change parses and leaves no name without a value; an `exact` one must give one its value back."""
-    from fulgur.tools.refactor.unbound import newly_unbound, unbound
+    from fulgur.edit.refactor.unbound import newly_unbound, unbound
     from fulgur.ui.commands.edit import broken
 
     if broken(document.path, before, after) is not None:
@@ -139,9 +139,9 @@ def last_change(document: Document) -> tuple[list[RecentEdit], set[int]]:
 
 def previous_text(document: Document) -> str:
     """The file before its last change: by `fulgur edit`, else as git has it."""
-    from fulgur.tools.embedded import home
-    from fulgur.tools.refactor.journal import EditJournal, plain_text
-    from fulgur.tools.textfile import TextFile
+    from fulgur.edit.embedded import home
+    from fulgur.workspace.journal import EditJournal, plain_text
+    from fulgur.workspace.textfile import TextFile
 
     journal = EditJournal(home() / "edits")
     entry = journal.last(document.path)
@@ -164,7 +164,7 @@ def previous_text(document: Document) -> str:
 
 def candidates(document: Document, recent: list[RecentEdit], changed: set[int]) -> list[Region]:
     """Regions with lines that look like what was changed, best first; they do not overlap."""
-    from fulgur.tools.region import Target, locate
+    from fulgur.edit.region import Target, locate
 
     gone: set[str] = set()
     for edit in recent:

@@ -1,4 +1,4 @@
-"""`fulgur train STAGE …`: each stage is a module of `fulgur.train` with its own options."""
+"""`fulgur train STAGE …`: each stage is a module of `lab.train` with its own options."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return int(importlib.import_module(f"fulgur.train.{args.stage}").main(args.options))
+    return int(importlib.import_module(f"lab.train.{args.stage}").main(args.options))

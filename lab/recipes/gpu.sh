@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The GPU engine on this machine: build, check, time; one table at the end.
+#   lab/recipes/gpu.sh           everything (about 20 minutes on an H200)
+#   lab/recipes/gpu.sh check     correctness only (about 6 minutes)
+#   lab/recipes/gpu.sh bench     speed only, with transformers beside it (about 11 minutes)
+# Needs an NVIDIA driver, PyTorch, cuda-bindings and NVRTC; neither nvcc nor a C++ compiler. RESULTS: where files go.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+PYTHON=${PYTHON:-python3}
+RESULTS=${RESULTS:-build/gpu}
+mkdir -p "$RESULTS"
+what=${1:-all}
+status=0
+
+if [ "$what" != bench ]; then
+  timeout 330 "$PYTHON" -m fulgur.kernels.cuda.check --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
+  if command -v compute-sanitizer >/dev/null; then
+    # Errors of API calls are left out: cuda-bindings asks for every function that any driver has. (racecheck is of no use here:
+    # it knows barriers, and takes copies that complete a gate and words that are released and acquired for races.)
+    timeout 110 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
+      "$PYTHON" -m fulgur.kernels.cuda.check --quick --only "drivers agree qwen3_moe" --seconds 90 >"$RESULTS/memcheck.txt" 2>&1
+    code=$?
+    [ $code -eq 0 ] || status=1
+    echo "compute-sanitizer memcheck: exit $code; $(grep -E 'ERROR SUMMARY' "$RESULTS/memcheck.txt" | tail -1)"
+    grep -E '^========= (Invalid|Error|Warning|Program|Potential)' "$RESULTS/memcheck.txt" | sort | uniq -c | sort -rn | head -5
+  fi
+fi
+if [ "$what" != check ]; then
+  timeout 700 "$PYTHON" -m fulgur.kernels.cuda.bench --phases --peer --contexts 4096,16384,32000 --seconds 600 --json "$RESULTS/gpu.json" 2>&1 |
+    tee "$RESULTS/bench.txt" || status=1
+fi
+echo
+echo "== summary =="
+[ -f "$RESULTS/check.txt" ] && grep -E 'checks passed|^FAIL' "$RESULTS/check.txt" | sort -u
+[ -f "$RESULTS/bench.txt" ] && grep -E 'tok/s|TB/s$|failed|not run' "$RESULTS/bench.txt" | sort -u
+exit $status

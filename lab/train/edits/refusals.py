@@ -1,0 +1,84 @@
+"""Instructions that change nothing: what is not there to be changed, and what is outside the models' ability."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+from fulgur.edit.refactor.source import Source, Unusable, parse_region
+from fulgur.text.edit_format import NoEdit
+from lab.train.edits.calls import candidates, carried_out
+from lab.train.edits.example import EditExample, Operation
+from lab.train.edits.finish import finish
+from lab.train.edits.phrase import instruction, phrasings
+from lab.train.edits.regions import choose_region
+
+
+def random_region(src: Source, rng: random.Random) -> tuple[int, int]:
+    """Some function or statement of the file."""
+    functions = src.functions()
+    nodes = functions if functions and rng.random() < 0.85 else src.tree.body
+    if not nodes:
+        raise Unusable("empty file")
+    return choose_region(src, *src.whole_lines(rng.choice(nodes)), rng)
+
+
+def not_applicable(src: Source, op: Operation, rng: random.Random, split: str) -> EditExample | None:
+    """A region without anything of what the operation is about: nothing to do.
+
+    In training a call that needs no arguments is the answer whatever the region holds.
+    """
+    for _ in range(3):
+        try:
+            region = random_region(src, rng)
+            text = src.text[slice(*region)]
+            parse_region(text)
+        except Unusable:
+            continue
+        if op.absent and re.search(op.absent, text):
+            continue
+        variants = [key for key in phrasings() if key.split(".")[0] == op.name]
+        slots = {"logger": "logger", "level": "info"}
+        written = instruction(
+            rng.choice(variants), slots, rng, heldout=split == "heldout_phrasing", vary=split == "train"
+        )
+        if written is not None and op.name != "string_quotes":
+            example = finish(src, op.name, region, text, NoEdit(), written, split, rng)
+            call = next(candidates(op.name, "", slots, text), None) if split == "train" else None
+            if call is None:
+                return example
+            return replace(example, answer=call, result=carried_out(call, text, example.below))
+    return None
+
+
+def refusals(src: Source, rng: random.Random, split: str, key: str, share: float, others: int) -> list[EditExample]:
+    """Instructions outside the model's ability, answered with no edit: far away ones, and near the trained ones."""
+    examples = []
+    for _ in range(sum(rng.random() < share for _ in range(others + 1))):
+        try:
+            region = random_region(src, rng)
+        except Unusable:
+            continue
+        text = src.text[slice(*region)]
+        named = re.search(r"def (\w+)", text)
+        slots = {"func": named[1]} if named else {}
+        if key == "near":
+            slots |= mentioned(text, rng)
+        written = instruction(key, slots, rng, heldout=split == "heldout_phrasing", vary=split == "train")
+        if written is not None:
+            examples.append(finish(src, "unable", region, text, NoEdit(), written, split, rng))
+    return examples
+
+
+def mentioned(text: str, rng: random.Random) -> dict[str, str]:
+    """Names of a region that an instruction may speak of."""
+    patterns = {
+        "name": r"(?m)^\s*([A-Za-z_]\w*)(?:: [^=\n]+)? = ",
+        "call": r"([A-Za-z_][\w.]*)\(",
+        "param": r"(?:def \w+\(|, )([a-z_]\w*)(?=[,)=:])",
+        "value": r"(\"[^\"\\\n]{1,20}\"|'[^'\\\n]{1,20}'|\b\d+\b)",
+        "kind": r"class (\w+)",
+    }
+    found = {slot: re.findall(each, text) for slot, each in patterns.items()}
+    return {slot: rng.choice(names) for slot, names in found.items() if names}

@@ -1,0 +1,124 @@
+"""What simpler methods answer: copying, prompt lookup and n-grams."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+from fulgur.text.edit_format import END
+from lab.train.edits import EditExample
+from lab.train.evaluate_tasks import Hole
+
+LIBRARY = (
+    "argparse",
+    "ast",
+    "csv",
+    "dataclasses",
+    "inspect",
+    "logging/__init__",
+    "os",
+    "pathlib",
+    "shutil",
+    "subprocess",
+)
+
+
+class Copy:
+    """The region as it is; for a completion the line above."""
+
+    name = "copy"
+
+    def edit(self, example: EditExample) -> str:
+        return example.region + END
+
+    def fill(self, hole: Hole, several: bool) -> str:
+        above = [line.strip() for line in hole.prefix.split("\n")[:-1] if line.strip()]
+        return "\n".join(above[-3:]) if several else (above[-1] if above else "")
+
+
+def words(text: str) -> list[str]:
+    """Code as words, operators and line breaks with their indentation; joined they are the text."""
+    return re.findall(r"\n[ \t]*|\w+|[^\w\s]|[ \t]+", text)
+
+
+class Lookup:
+    """Goes on as an earlier place did that ends with the same words; an edit begins at the region and so repeats it."""
+
+    name = "lookup"
+
+    def edit(self, example: EditExample) -> str:
+        return example.region + END
+
+    def fill(self, hole: Hole, several: bool) -> str:
+        before, after = words(hole.prefix), words(hole.suffix)
+        history = [*before, *after]
+        for length in (8, 6, 5, 4, 3, 2):
+            ending = before[-length:]
+            if len(ending) < length:
+                continue
+            for at in range(len(history) - length - 1, -1, -1):
+                if at + length != len(before) and history[at : at + length] == ending:
+                    return limited(history[at + length :], several)
+        return ""
+
+
+def limited(found: list[str], several: bool) -> str:
+    """Up to the end of the line, or of the third."""
+    text = "".join(found[:200])
+    return "\n".join(text.split("\n")[: 3 if several else 1])
+
+
+class Ngram:
+    """Five words of history with back-off, counted over the standard library and the text around the cursor."""
+
+    name = "ngram"
+    order = 5
+
+    def edit(self, example: EditExample) -> str:
+        lines = example.region.split("\n", 1)
+        text = example.above + example.region + example.below
+        written = self.write(words(text), words(lines[0] + "\n"), len(words(example.region)))
+        return lines[0] + "\n" + written + END
+
+    def fill(self, hole: Hole, several: bool) -> str:
+        written = self.write(words(hole.prefix + hole.suffix), words(hole.prefix)[-self.order :], 60 if several else 25)
+        return limited(words(written), several)
+
+    def write(self, local: list[str], start: list[str], length: int) -> str:
+        near = counts(local, self.order)
+        history, out = list(start), []
+        for _ in range(length):
+            choice = next((c for n in range(self.order - 1, 0, -1) if (c := self.best(near, history, n))), None)
+            if choice is None:
+                break
+            out.append(choice)
+            history.append(choice)
+        return "".join(out)
+
+    def best(self, near: dict[tuple[str, ...], Counter[str]], history: list[str], n: int) -> str | None:
+        key = tuple(history[-n:])
+        found = near.get(key, Counter()) + Counter() or library(self.order).get(key, Counter())
+        return found.most_common(1)[0][0] if found else None
+
+
+def counts(tokens: list[str], order: int) -> dict[tuple[str, ...], Counter[str]]:
+    table: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for at in range(1, len(tokens)):
+        for n in range(1, min(order, at + 1)):
+            table[tuple(tokens[at - n : at])][tokens[at]] += 1
+    return table
+
+
+@cache
+def library(order: int) -> dict[tuple[str, ...], Counter[str]]:
+    """Counts over a part of the standard library that is the same everywhere."""
+    table: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for name in LIBRARY:
+        path = Path(sysconfig.get_paths()["stdlib"]) / f"{name}.py"
+        if path.exists():
+            for key, found in counts(words(path.read_text(encoding="utf-8")), order).items():
+                table[key].update(found)
+    return table

@@ -1,0 +1,194 @@
+"""Tool calls of one step: checked, asked about, run (beside each other where that is safe), answered one for one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fulgur.agent.loop.approvals import Approvals, Question
+from fulgur.agent.session.history import Item, call_output
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOutput, ToolStarted
+from fulgur.tools.base import BadCall, Tool, ToolResult
+from fulgur.tools.shell import Shell, ShellArguments
+from fulgur.tools.writing import PatchArguments
+from fulgur.workspace.files import Change, FileDiff, Files
+
+_PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
+
+
+class StopTurn(Exception):
+    """The person answered an approval with `stop`."""
+
+
+@dataclass
+class _Call:
+    item: Item
+    tool: Tool[Any] | None
+    arguments: Any
+    problem: str = ""
+
+
+class Calls:
+    """Runs the calls. `before_change` is awaited before the first tool that can change files."""
+
+    def __init__(
+        self,
+        tools: list[Tool[Any]],
+        shell: Shell,
+        files: Files,
+        approvals: Approvals,
+        emit: Callable[[AgentEvent], None],
+        before_change: Callable[[], Awaitable[None]],
+        note_change: Callable[[FileDiff], None],
+    ) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+        self._shell = shell
+        self._files = files
+        self._approvals = approvals
+        self._emit = emit
+        self._before_change = before_change
+        self._note_change = note_change
+        self.changed: dict[str, FileDiff] = {}
+        """Files changed by our own tools in this turn; `before` is that of the turn's first change."""
+        self.malformed_in_a_row = 0
+
+    async def run(self, turn: int, items: list[Item], record: Callable[[list[Item]], None]) -> None:
+        """Run all calls; each output is recorded as soon as it is known. StopTurn when the person wants to stop."""
+        parsed = [self._parse(item) for item in items]
+        good = any(not call.problem for call in parsed)
+        self.malformed_in_a_row = 0 if good else self.malformed_in_a_row + 1
+        beside: list[_Call] = []
+        for call in parsed:
+            if call.problem or (call.tool is not None and call.tool.parallel):
+                beside.append(call)
+                continue
+            await self._together(turn, beside, record)
+            beside = []
+            await self._together(turn, [call], record)
+        await self._together(turn, beside, record)
+
+    async def apply(self, turn: int, title: str, change: Change) -> bool:
+        """Make one change that the edit path worked out, asked about like any other; False when it was not allowed."""
+        question = self._approvals.about_change("", title)
+        if question is not None and not await self._asked(turn, question):
+            return False
+        await self._before_change()
+        for diff in await asyncio.to_thread(self._files.commit, [change]):
+            self._changed(turn, diff)
+        return True
+
+    def _changed(self, turn: int, diff: FileDiff) -> None:
+        first = self.changed.get(diff.path)
+        self.changed[diff.path] = diff if first is None else replace(diff, before=first.before)
+        self._note_change(diff)
+        self._emit(
+            FileChanged(
+                turn=turn, path=diff.path, kind=diff.kind, diff=diff.diff, added=diff.added, removed=diff.removed
+            )
+        )
+
+    async def _together(self, turn: int, calls: list[_Call], record: Callable[[list[Item]], None]) -> None:
+        async def one(call: _Call) -> None:
+            output = await self._one(turn, call)
+            record([call_output(str(call.item["call_id"]), output)])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(one(call))
+        except* StopTurn:
+            raise StopTurn from None
+
+    def _parse(self, item: Item) -> _Call:
+        name = str(item.get("name", ""))
+        tool = self.tools.get(name)
+        if tool is None:
+            have = ", ".join(sorted(self.tools))
+            return _Call(item, None, None, f"there is no tool named {name!r}; there are: {have}")
+        try:
+            arguments = tool.parse(str(item.get("arguments", "")))
+            patch = self.tools.get("apply_patch")
+            if isinstance(arguments, ShellArguments) and patch is not None and _PATCH_COMMAND.match(arguments.command):
+                # Models used to Codex type the patch into the shell: it means the tool.
+                return _Call(item, patch, PatchArguments(patch=arguments.command.strip()))
+            return _Call(item, tool, arguments)
+        except BadCall as error:
+            return _Call(item, tool, None, str(error))
+
+    async def _one(self, turn: int, call: _Call) -> str:
+        call_id, name = str(call.item["call_id"]), str(call.item.get("name", ""))
+        arguments = str(call.item.get("arguments", ""))
+        title = call.tool.title(call.arguments) if call.tool is not None and not call.problem else f"{name} (malformed)"
+        self._emit(ToolStarted(turn=turn, call_id=call_id, name=name, title=title, arguments=arguments))
+        began = time.perf_counter()
+
+        def report(text: str) -> None:
+            self._emit(ToolOutput(turn=turn, call_id=call_id, text=text))
+
+        try:
+            if call.problem or call.tool is None:
+                result = ToolResult(False, f"Malformed call: {call.problem}")
+            else:
+                result = await self._allowed(turn, call_id, title, call.tool, call.arguments, report)
+        except FulgurError as error:
+            result = ToolResult(False, str(error))
+        except OSError as error:
+            result = ToolResult(False, f"{name}: {error}")
+        for diff in result.diffs:
+            self._changed(turn, diff)
+        self._emit(
+            ToolFinished(
+                turn=turn,
+                call_id=call_id,
+                name=name,
+                ok=result.ok,
+                output=result.output,
+                seconds=round(time.perf_counter() - began, 3),
+            )
+        )
+        return result.output
+
+    async def _allowed(
+        self, turn: int, call_id: str, title: str, tool: Tool[Any], arguments: Any, report: Callable[[str], None]
+    ) -> ToolResult:
+        """Ask if it must be asked, then run."""
+        if isinstance(arguments, ShellArguments):
+            return await self._command(turn, call_id, arguments, report)
+        question = None
+        if tool.schema is not None:
+            question = self._approvals.about_tool(call_id, tool.name, title)
+        elif tool.name in ("apply_patch", "edit"):
+            question = self._approvals.about_change(call_id, title)
+        if question is not None and not await self._asked(turn, question):
+            return ToolResult(False, "The person did not allow this.")
+        if tool.mutates:
+            await self._before_change()
+        return await tool.run(arguments, report)
+
+    async def _command(
+        self, turn: int, call_id: str, arguments: ShellArguments, report: Callable[[str], None]
+    ) -> ToolResult:
+        question = self._approvals.about_command(
+            call_id, arguments.command, unsandboxed=arguments.unsandboxed, reason=arguments.reason
+        )
+        if question is not None and not await self._asked(turn, question):
+            return ToolResult(False, "The person did not allow this command. Find another way, or ask.")
+        await self._before_change()
+        result = await self._shell.run(arguments, report, unconfined=arguments.unsandboxed)
+        if result.ok or arguments.unsandboxed or arguments.background:
+            return result
+        again = self._approvals.about_failure(call_id, arguments.command, result.output)
+        if again is not None and await self._asked(turn, again):
+            return await self._shell.run(arguments, report, unconfined=True)
+        return result
+
+    async def _asked(self, turn: int, question: Question) -> bool:
+        decision = await self._approvals.ask(turn, question)
+        if decision == "stop":
+            raise StopTurn
+        return decision in ("once", "always")

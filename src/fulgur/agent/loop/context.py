@@ -1,0 +1,40 @@
+"""What every way of working a turn is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fulgur.agent.route.models import ModelLink
+from fulgur.agent.session.state import SessionState
+from fulgur.config.settings import Settings
+from fulgur.protocol.agent import AgentEvent
+
+
+@dataclass
+class Progress:
+    """What lasts from turn to turn: how full the context is, and what the server still holds of it."""
+
+    context_used: int = 0
+    covered: int = 0
+    """How many visible items `context_used` and `response_id` cover."""
+    response_id: str | None = None
+    answering_model: str = ""
+    cost: float | None = None
+
+    def forget_server(self) -> None:
+        """After a change of model or connection nothing is held there any more."""
+        self.response_id = None
+
+
+@dataclass(frozen=True)
+class TurnContext:
+    """One turn of one session."""
+
+    turn: int
+    settings: Settings
+    link: ModelLink
+    state: SessionState
+    progress: Progress
+    instructions: str
+    emit: Callable[[AgentEvent], None]

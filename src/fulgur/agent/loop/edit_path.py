@@ -1,0 +1,237 @@
+"""The edit path, for a model made for edits: locate the region, rewrite it, check it, show the diff, apply it.
+
+The region itself is the draft of its rewrite, and the instruction comes last in the prompt: a steer only changes the
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any
+
+from fulgur.agent.loop.calls import Calls
+from fulgur.agent.loop.context import TurnContext
+from fulgur.agent.loop.guards import NAMES, PARSES, Guards
+from fulgur.agent.loop.usage import usage_event
+from fulgur.agent.route.question import is_question, places_of
+from fulgur.agent.session.history import message
+from fulgur.client.stream import ResponseStream
+from fulgur.edit.answer import Refused, apply_answer
+from fulgur.edit.checks.syntax import syntax_problems
+from fulgur.edit.embedded import ABILITIES
+from fulgur.edit.locate import Place, find_place
+from fulgur.edit.refactor.verify import words
+from fulgur.edit.region import Region, locate
+from fulgur.errors import FulgurError
+from fulgur.protocol import events as ev
+from fulgur.protocol.agent import (
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    Warned,
+)
+from fulgur.protocol.errors import ApiError
+from fulgur.text.edit_format import SPECIAL_TOKENS, edit_prompt
+from fulgur.workspace.files import Change, Files
+from fulgur.workspace.journal import plain_text, with_text
+from fulgur.workspace.textfile import TextFile
+
+_CHARACTERS_PER_TOKEN = 2.5
+_OTHER_TEMPERATURE = 0.6
+# Words that are code and not English: `quoted`, dotted, called, with an underscore or a capital inside.
+_CODE = re.compile(r"`[^`]+`|\w+(?:\.\w+)+|\w+(?=\()|\w*_\w*|\w*[a-z][A-Z]\w*")
+
+
+class EditPath:
+    """One turn by one rewrite; the same face as the tool loop."""
+
+    def __init__(self, context: TurnContext, files: Files, calls: Calls, guards: Guards, recent: list[str]) -> None:
+        self._context = context
+        self._files = files
+        self._calls = calls
+        self._guards = guards
+        self._recent = recent
+        self._stream: ResponseStream | None = None
+        self._steers: list[str] = []
+        self._stopped = False
+        self._cutting: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Work the prompt; FulgurError when there is no place or no usable answer."""
+        instruction = self._context.state.turn.text
+        info, settings = self._context.link.info, self._context.settings
+        if "chat" not in info.abilities and is_question(instruction):
+            self._say(await asyncio.to_thread(places_of, instruction, settings.workspace, settings.home, info.name))
+            return
+        problem = ""
+        while True:
+            place = await asyncio.to_thread(self._locate, instruction)
+            outcome = await self._attempt(place, problem)
+            if self._stopped:
+                return
+            if self._steers:
+                instruction, problem = self._take_steers(), ""
+                continue
+            if outcome and problem:
+                hint = "Name a smaller part, or use another model."
+                raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
+            if not outcome:
+                break
+            problem = outcome  # given back once
+        if self._calls.changed and await self._guards.check(self._calls.changed, read=False):
+            self._say("\nThe edit stays, though its tests fail: `/undo` takes it back.")
+
+    def steer(self, text: str) -> None:
+        """Cut the rewrite and start another with the new instruction."""
+        self._steers.append(text)
+        if self._stream is not None:
+            self._cutting = asyncio.get_running_loop().create_task(self._stream.cancel())
+
+    async def stop(self) -> bool:
+        """End the rewrite; nothing is applied."""
+        self._stopped = True
+        if self._stream is None:
+            return False
+        await self._stream.cancel()
+        return True
+
+    @property
+    def unsaid(self) -> list[str]:
+        """Steers that were not taken up."""
+        return self._steers
+
+    async def summarise(self) -> None:
+        """Nothing is carried from edit to edit, so there is nothing to compact."""
+        raise FulgurError("nothing to compact: every edit starts from the file alone")
+
+    def _locate(self, instruction: str) -> Place:
+        settings = self._context.settings
+        return find_place(instruction, settings.workspace, settings.home, self._recent)
+
+    async def _attempt(self, place: Place, problem: str) -> str:
+        """Rewrite and apply; what is wrong with the answer, or nothing."""
+        path = self._files.writable(str(place.target.path))
+        before = self._files.read(path)
+        name = self._files.show(path)
+        file = TextFile.decode(before, name)
+        text = plain_text(file)
+        region = locate(text, place.target, place.instruction)
+        title = f"rewrite {name}:{region.first_line}-{region.last_line} ({place.how})"
+        answer = await self._rewrite(title, name, region, place.instruction, problem)
+        if self._stopped or self._steers:
+            return ""
+        try:
+            outcome = apply_answer(text, region, answer, place.instruction, path)
+        except Refused as refused:
+            self._guards.report("as asked", [refused.message], fed_back=not problem)
+            return refused.message
+        changed = outcome.text
+        if changed is None:
+            model = self._context.link.info.name
+            no = f"No edit: {name}:{region.first_line} is like that already, or this is beyond {model}."
+            self._say(f"{no}\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
+            return ""
+        if objection := await self._objection(name, text, changed, place.instruction, again=bool(problem)):
+            return objection
+        if outcome.note:
+            self._context.emit(Warned(message=outcome.note))
+        change = Change(path, before, with_text(file, changed, name))
+        if await self._calls.apply(self._context.turn, title, change):
+            self._say(f"Edited {name}:{region.first_line}.")
+        else:
+            self._say("The change was not allowed.")
+        return ""
+
+    async def _objection(self, name: str, before: str, after: str, instruction: str, *, again: bool) -> str:
+        """Why the rewrite is not applied, shown in full; nothing when it may be."""
+        if not self._guards.on or syntax_problems(name, before):
+            return ""
+        found = await self._guards.static(name, before, after)
+        if found.parses:
+            self._guards.report(PARSES, found.parses, fed_back=not again)
+            return f"it does not parse ({found.parses[0]})"
+        self._guards.report(PARSES, [], fed_back=False)
+        # What the person spelt out is wanted, although it may not be there yet: shown, but no reason to refuse.
+        asked = {word for code in _CODE.findall(instruction) for word in words(code)}
+        missing = [problem for problem in found.names if not asked.issuperset(words(problem.name))]
+        self._guards.report(NAMES, [str(problem) for problem in found.names], fed_back=bool(missing) and not again)
+        self._guards.say_unchecked(name, found)
+        return str(missing[0]) if missing else ""
+
+    async def _rewrite(self, title: str, name: str, region: Region, instruction: str, problem: str) -> str:
+        """The model's answer, shown as it is written. `problem` is what was wrong with the one before.
+
+        A model that chats is told. One that only knows edits would take the words for a part of the instruction: it is
+        asked the same once more, and draws its words instead of taking the likeliest, which were wrong.
+        """
+        context = self._context
+        chats = "chat" in context.link.info.abilities
+        if problem and chats:
+            instruction = f"{instruction} ({problem})"
+        if spelled := next(
+            (t for t in SPECIAL_TOKENS if t in region.above + region.text + region.below + instruction), None
+        ):
+            raise FulgurError(f"{name} spells {spelled}, which means something to the model", hint="Use another model.")
+        prompt = edit_prompt(name, region.above, region.text, region.below, instruction)
+        body: dict[str, Any] = {
+            "model": context.link.info.name,
+            "input": [{"type": "raw_prompt", "text": prompt, "draft": region.text}],
+            "max_output_tokens": int(len(region.text) / _CHARACTERS_PER_TOKEN * 1.5) + 96,
+            "temperature": _OTHER_TEMPERATURE if problem and not chats else 0,
+            "store": False,
+        }
+        call_id = f"edit-{context.turn}-{int(time.monotonic() * 1000)}"
+        context.emit(ToolStarted(turn=context.turn, call_id=call_id, name="rewrite", title=title))
+        began, first, said = time.perf_counter(), 0.0, ""
+        try:
+            self._stream = await context.link.connection.create(body)
+            if self._stopped or self._steers:
+                await self._stream.cancel()
+            async for event in self._stream:
+                if isinstance(event, ev.OutputTextDelta):
+                    first = first or time.perf_counter()
+                    said += event.delta
+                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=event.delta))
+                elif isinstance(event, ev.TERMINAL):
+                    self._report(event, began, first)
+        finally:
+            self._stream = None
+            seconds = round(time.perf_counter() - began, 3)
+            context.emit(
+                ToolFinished(
+                    turn=context.turn, call_id=call_id, name="rewrite", ok=bool(said), output=said, seconds=seconds
+                )
+            )
+            if (self._stopped or self._steers) and said:
+                context.state.add_items([message("assistant", said)])
+        return said
+
+    def _report(self, event: ev.ResponseEvent, began: float, first: float) -> None:
+        context, response = self._context, event.response
+        context.progress.answering_model = response.model
+        if response.usage is not None:
+            told = usage_event(context.turn, response.model, response.usage, context.link.info, began, first)
+            context.progress.context_used = told.context_used
+            context.emit(told)
+        reason = (response.incomplete_details or {}).get("reason")
+        if response.status == "failed":
+            error = response.error or {}
+            raise ApiError(500, str(error.get("code") or "server_error"), str(error.get("message") or "it failed"))
+        if reason == "max_output_tokens":
+            raise FulgurError("the rewrite was cut off; nothing was changed", hint="Name a smaller part.")
+
+    def _take_steers(self) -> str:
+        text = self._steers[-1]
+        for steer in self._steers:
+            self._context.state.add_items([message("user", steer)], kind="steer")
+            self._context.emit(Steered(turn=self._context.turn, text=steer))
+        self._steers = []
+        return text
+
+    def _say(self, text: str) -> None:
+        self._context.emit(TextDelta(turn=self._context.turn, text=text))
+        self._context.state.add_items([message("assistant", text)])

@@ -1,0 +1,206 @@
+"""The tool loop: ask, run what is called, answer, until the model has nothing more to call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fulgur.agent.loop import compaction
+from fulgur.agent.loop.answer import Answer
+from fulgur.agent.loop.calls import Calls
+from fulgur.agent.loop.context import TurnContext
+from fulgur.agent.loop.request import request_body
+from fulgur.agent.session.history import Item, estimate_tokens, item_text, message
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Compacted, Steered, Warned
+from fulgur.protocol.errors import ApiError
+
+MOST_STEPS = 200
+_MOST_MALFORMED = 5
+_BUSY = ("rate_limit_exceeded", "server_is_overloaded")
+_RETRY_SECONDS = (0.5, 2.0, 8.0)
+
+
+class ToolLoop:
+    """One turn by tool calls (or, without tools, one plain answer).
+
+    `check` runs the guards over the changed files and says what the model should mend, or nothing.
+    """
+
+    def __init__(
+        self,
+        context: TurnContext,
+        calls: Calls,
+        check: Callable[[], Awaitable[str]],
+        format: dict[str, Any] | None = None,
+    ) -> None:
+        self._context = context
+        self._calls = calls
+        self._check = check
+        self._format = format
+        self._answer: Answer | None = None
+        self._steers: list[str] = []
+        self._stopped = False
+        self._formatting = False
+
+    async def run(self) -> None:
+        """Work until the model is done; FulgurError when it cannot go on."""
+        checked = False
+        for _ in range(MOST_STEPS):
+            self._take_steers()
+            calls = await self._step()
+            if self._stopped:
+                return
+            if calls:
+                await self._calls.run(self._context.turn, calls, self._context.state.add_items)
+                if self._calls.malformed_in_a_row >= _MOST_MALFORMED:
+                    made = f"the model made {_MOST_MALFORMED} malformed calls in a row"
+                    raise FulgurError(made, hint="Try another model.")
+                continue
+            if self._steers:
+                continue
+            problems = await self._check() if self._calls.changed and not checked else ""
+            checked = True
+            if not problems:
+                if self._format is not None:
+                    await self._in_form()
+                return
+            self._context.state.add_items([message("user", problems)])
+        raise FulgurError(f"stopped after {MOST_STEPS} steps", hint="Say `go on` to let it continue.")
+
+    def steer(self, text: str) -> None:
+        """At the next token while the model writes; before its next answer while tools run."""
+        if self._answer is not None:
+            self._answer.steer(text)
+        else:
+            self._steers.append(text)
+
+    async def stop(self) -> bool:
+        """End the running answer; False when tools run instead, which the caller cancels."""
+        self._stopped = True
+        if self._answer is None:
+            return False
+        await self._answer.stop()
+        return True
+
+    @property
+    def unsaid(self) -> list[str]:
+        """Steers that no answer took up before the turn ended."""
+        return self._steers
+
+    async def summarise(self) -> None:
+        """Compact now."""
+        context = self._context
+        state, info = context.state, context.link.info
+        before, items = self._would_be(), state.history.visible()
+        room = int(info.context * 0.7) - estimate_tokens([message("developer", context.instructions)])
+        question = [*compaction.shortened(items, room), message("user", compaction.REQUEST)]
+        summary = ""
+        try:
+            stream = await context.link.connection.create(request_body(context, question, tools=[]))
+            try:
+                summary = (await stream.final()).output_text
+            except asyncio.CancelledError:
+                await stream.cancel()
+                raise
+        except FulgurError as error:
+            context.emit(
+                Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
+            )
+        # From everything ever said, not from an earlier record of it: a second compaction loses no more than the first.
+        start = compaction.beginning(state.history.everything(), summary.strip(), state.recent_files(), info.context)
+        state.compacted(start)
+        progress = context.progress
+        progress.response_id = None
+        progress.context_used, progress.covered = self._size(), len(state.history.visible())
+        context.emit(Compacted(before_tokens=before, after_tokens=progress.context_used))
+
+    async def _in_form(self) -> None:
+        """The result once more in the wanted form: a grammar and tool calls exclude each other, so this comes last."""
+        self._formatting = True
+        ask = "Give the result as JSON that follows the schema, and nothing else."
+        for attempt in (ask, f"That was not valid JSON. {ask}"):
+            self._context.state.add_items([message("user", attempt)])
+            await self._step()
+            if self._stopped or self._is_json():
+                return
+        raise FulgurError("the model's answer is not valid JSON")
+
+    def _is_json(self) -> bool:
+        try:
+            json.loads(item_text(self._context.state.history.visible()[-1]))
+        except ValueError:
+            return False
+        return True
+
+    async def _step(self) -> list[Item]:
+        """One answer; compacts first when it would not fit, and once more when the server says it did not."""
+        if self._would_be() > self._limit():
+            await self.summarise()
+        compacted = False
+        delays = iter(_RETRY_SECONDS)
+        while True:
+            try:
+                return await self._ask()
+            except ApiError as error:
+                if error.code == "context_length_exceeded" and not compacted:
+                    compacted = True
+                    await self.summarise()
+                    continue
+                delay = next(delays, None) if error.code in _BUSY and not self._stopped else None
+                if delay is None:
+                    raise
+                self._context.emit(Warned(message=f"the server is busy ({error.message}); again in {delay:g} s"))
+                await asyncio.sleep(delay)
+
+    async def _ask(self) -> list[Item]:
+        context, progress = self._context, self._context.progress
+        history = context.state.history
+        items = history.visible()
+        tools = [] if self._formatting else list(self._calls.tools.values())
+        chained = progress.response_id is not None and context.link.connection.is_fulgur
+        body = request_body(
+            context,
+            items[progress.covered :] if chained else items,
+            tools=tools,
+            format=self._format if self._formatting else None,
+        )
+        if chained:
+            body["previous_response_id"] = progress.response_id
+        progress.response_id = None
+        self._answer = answer = Answer(context)
+        try:
+            calls = await answer.run(body)
+            progress.response_id = answer.response_id
+        finally:
+            self._answer = None
+            self._steers += answer.late_steers
+            progress.answering_model = answer.model or progress.answering_model
+            progress.context_used = answer.context_used or progress.context_used
+            progress.covered = len(history.visible())
+            if answer.cost:
+                progress.cost = (progress.cost or 0.0) + answer.cost
+        return calls
+
+    def _take_steers(self) -> None:
+        for text in self._steers:
+            self._context.state.add_items([message("user", text)], kind="steer")
+            self._context.emit(Steered(turn=self._context.turn, text=text))
+        self._steers = []
+
+    def _limit(self) -> int:
+        settings, info = self._context.settings, self._context.link.info
+        return settings.integer("model_auto_compact_token_limit") or int(info.context * 0.8)
+
+    def _size(self) -> int:
+        visible = self._context.state.history.visible()
+        return estimate_tokens([message("developer", self._context.instructions), *visible])
+
+    def _would_be(self) -> int:
+        """What the server counted last, and a guess of what was added since."""
+        progress = self._context.progress
+        if not progress.context_used:
+            return self._size()
+        return progress.context_used + estimate_tokens(self._context.state.history.visible()[progress.covered :])

@@ -1,0 +1,18 @@
+"""Which way a turn is worked, by what the model can do and what is asked, said in one line."""
+
+from __future__ import annotations
+
+from fulgur.agent.route.models import ModelInfo
+from fulgur.config.settings import Settings
+from fulgur.protocol.agent import Way
+
+
+def route(info: ModelInfo, settings: Settings) -> tuple[Way, str]:
+    """The way, and why."""
+    if "tools" in info.abilities:
+        return "tools", f"tool loop: {info.name} calls tools"
+    if "edit" in info.abilities and settings.flag("features.edit_path"):
+        return "edit", f"edit path: {info.name} rewrites one region and calls no tools"
+    if "chat" in info.abilities:
+        return "chat", f"plain answers: {info.name} calls no tools, so it cannot change files"
+    return "chat", f"plain answers: {info.name} neither calls tools nor edits"

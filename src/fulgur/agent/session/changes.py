@@ -1,0 +1,86 @@
+"""The workspace over a session: snapshots around each turn, the diff since the start, and undo."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fulgur.agent.session.state import SessionState
+from fulgur.agent.workbench import Workbench
+from fulgur.errors import FulgurError
+from fulgur.workspace.files import diff_of
+from fulgur.workspace.snapshots import Entry, Manifest, differences, read_manifest, store_manifest
+from fulgur.workspace.undo import Restored, restore
+
+
+class Changes:
+    """Knows what each turn changed, whoever changed it."""
+
+    def __init__(self, bench: Workbench, state: SessionState, enabled: bool) -> None:
+        self._bench = bench
+        self._state = state
+        self._enabled = enabled
+        self._lock = asyncio.Lock()
+        self._said: set[str] = set()
+
+    async def before(self) -> list[str]:
+        """Snapshot once a turn, before the first tool that can change files; new words on what is not covered."""
+        async with self._lock:
+            if not self._enabled or self._state.turn.before is not None:
+                return []
+            await self._take("before")
+            new = [text for text in self._bench.snapshots.uncovered if text not in self._said]
+            self._said.update(new)
+            return new
+
+    async def after(self) -> list[str]:
+        """Snapshot at the turn's end, if there was one before; the paths the turn changed."""
+        if self._state.turn.before is None:
+            return []
+        before = read_manifest(self._state.turn.before, self._bench.files.blobs)
+        return [difference.path for difference in differences(before, await self._take("after"))]
+
+    async def undo(self) -> tuple[int, Restored]:
+        """Take back the last turn that changed files and was not taken back yet."""
+        for turn in reversed(self._state.turns):
+            if turn.before is None or turn.undone:
+                continue
+            if turn.let_go:
+                raise FulgurError(
+                    f"turn {turn.number} cannot be undone any more: what that needs was let go",
+                    hint="`undo_days` and `undo_megabytes` say how long it is kept.",
+                )
+            before = self._read(turn.before)
+            after = self._read(turn.after) if turn.after else None
+            if after is not None and not differences(before, after):
+                continue
+            restored = await asyncio.to_thread(restore, self._bench.files, self._bench.snapshots, before, after)
+            self._state.undone(turn.number, restored.paths)
+            return turn.number, restored
+        raise FulgurError("nothing to undo: no turn of this session changed a file")
+
+    def diff(self) -> str:
+        """What the session changed, against the first snapshot."""
+        kept = (turn.before for turn in self._state.turns if turn.before is not None and not turn.let_go)
+        first = next(kept, None)
+        if first is None:
+            return ""
+        before, now = self._read(first), self._bench.snapshots.take()
+        parts = []
+        for difference in differences(before, now):
+            old, new = self._content(difference.before), self._content(difference.after)
+            if old != new:
+                parts.append(diff_of(difference.path, old, new).diff)
+        return "".join(parts)
+
+    async def _take(self, when: str) -> Manifest:
+        manifest = await asyncio.to_thread(self._bench.snapshots.take)
+        self._state.snapshot(when, store_manifest(manifest, self._bench.files.blobs))
+        return manifest
+
+    def _read(self, name: str) -> Manifest:
+        return read_manifest(name, self._bench.files.blobs)
+
+    def _content(self, entry: Entry | None) -> bytes | None:
+        if entry is None or entry.kind in ("folder", "large"):
+            return None
+        return entry.blob.encode() if entry.kind == "link" else self._bench.files.blobs.get(entry.blob)

@@ -1,0 +1,27 @@
+"""What a session says when it is opened or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fulgur.agent.session.state import SessionState
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import AgentEvent, Queued, SessionStarted, Warned
+
+
+def opening_events(
+    state: SessionState, model: str, warnings: Sequence[str], refusal: FulgurError | None, recovered: Sequence[str]
+) -> Iterator[AgentEvent]:
+    """That it is ready, what a person should know, and the prompts that still wait."""
+    log = state.log
+    yield SessionStarted(session_id=log.id, path=str(log.path), model=model, resumed_turns=len(state.turns))
+    for warning in warnings:
+        yield Warned(message=warning)
+    if refusal is not None:
+        yield Warned(message=refusal.message, hint=refusal.hint or "")
+    if recovered:
+        yield Warned(message=f"a patch was cut off and was taken back: {', '.join(recovered)}")
+    if state.interrupted:
+        yield Warned(message="the last turn was cut off; what had been said is kept")
+    for place, text in enumerate(state.queued, 1):
+        yield Queued(text=text, position=place)

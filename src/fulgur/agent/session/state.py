@@ -1,0 +1,187 @@
+"""A session in memory: its history, turns and queue, always exactly what its file says."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fulgur.agent.session.history import STOPPED_OUTPUT, History, Item, call_output, item_text, message
+from fulgur.agent.session.log import Record, SessionLog
+from fulgur.protocol.agent import TranscriptEntry
+from fulgur.workspace.files import FileDiff
+
+_PARTIAL_SECONDS = 0.25
+_PARTIAL_CHARACTERS = 2000
+
+
+@dataclass
+class TurnState:
+    """One turn; `ended` is done, stopped or failed, or empty while it runs."""
+
+    number: int
+    text: str
+    ended: str = ""
+    before: str | None = None
+    after: str | None = None
+    undone: bool = False
+    let_go: bool = False
+    """What undo needs was removed because of its age or size."""
+
+
+class SessionState:
+    """Every change goes to the file first, then into memory."""
+
+    def __init__(self, log: SessionLog) -> None:
+        self.log = log
+        self.history = History()
+        self.turns: list[TurnState] = []
+        self.queued: list[str] = []
+        self.transcript: list[TranscriptEntry] = []
+        self._open_text = ""
+        self._unsaved = ""
+        self._saved_at = 0.0
+        self._changed_files: list[str] = []
+        self.interrupted = False
+
+    @classmethod
+    def load(cls, log: SessionLog) -> SessionState:
+        """From the file. A turn that a kill cut off is closed, with what had been said kept."""
+        state = cls(log)
+        for record in log.records():
+            state._apply(record)
+        if state.turns and not state.turns[-1].ended:
+            state.interrupted = True
+            state.save_partial_as_message()
+            outputs = [call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()]
+            if outputs:
+                state.add_items(outputs)
+            state.end_turn("stopped", "the program was ended during this turn")
+        return state
+
+    @property
+    def turn(self) -> TurnState:
+        """The latest turn."""
+        return self.turns[-1]
+
+    def begin_turn(self, text: str) -> int:
+        """A prompt, on disk before anything is done with it."""
+        number = len(self.turns) + 1
+        self._write({"type": "turn", "turn": number, "text": text}, durable=True)
+        return number
+
+    def add_items(self, items: list[Item], *, kind: str = "") -> None:
+        """Items of the model or its tools; `kind` is `steer` for what the person said in mid-turn."""
+        if items:
+            self._unsaved = ""
+            self._write({"type": "items", "items": items} | ({"kind": kind} if kind else {}))
+
+    def partial(self, text: str) -> None:
+        """More of a message that is still being written; saved now and then, so that a kill costs little."""
+        self._open_text += text
+        self._unsaved += text
+        now = time.monotonic()
+        if now - self._saved_at > _PARTIAL_SECONDS or len(self._unsaved) > _PARTIAL_CHARACTERS:
+            self.log.append("partial", text=self._unsaved)
+            self._unsaved, self._saved_at = "", now
+
+    def save_partial_as_message(self) -> None:
+        """What had been said when the stream was cut, as a message of its own."""
+        if self._open_text:
+            self.add_items([message("assistant", self._open_text)])
+
+    def changed(self, diff: FileDiff) -> None:
+        """A file changed by a tool, for the transcript."""
+        self._write({"type": "change", "path": diff.path, "kind": diff.kind, "diff": diff.diff})
+
+    def recent_files(self) -> list[str]:
+        """Files changed in this session, the latest first."""
+        return self._changed_files[::-1]
+
+    def snapshot(self, when: str, manifest: str) -> None:
+        """A snapshot of the workspace `before` or `after` the turn's changes."""
+        self._write({"type": "snapshot", "when": when, "manifest": manifest})
+
+    def compacted(self, items: list[Item]) -> None:
+        """The model sees `items` instead of everything so far."""
+        self._write({"type": "compaction", "items": items})
+
+    def end_turn(self, how: str, text: str = "") -> None:
+        """The end of the turn, on disk when this returns."""
+        self._write({"type": "end", "turn": self.turn.number, "how": how, "message": text}, durable=True)
+
+    def queue(self, text: str) -> None:
+        """Keep a prompt for later."""
+        self._write({"type": "queued", "text": text}, durable=True)
+
+    def take_queued(self) -> str:
+        """The next kept prompt."""
+        text = self.queued[0]
+        self._write({"type": "taken"})
+        return text
+
+    def undone(self, turn: int, paths: list[str]) -> None:
+        """The turn's file changes were taken back; the model is told too."""
+        self._write({"type": "undo", "turn": turn, "paths": paths})
+
+    def chose_model(self, model: str, provider: str) -> None:
+        """Another model answers from here on."""
+        self._write({"type": "model", "model": model, "provider": provider})
+
+    def _write(self, record: Record, *, durable: bool = False) -> None:
+        fields = {key: value for key, value in record.items() if key != "type"}
+        self.log.append(record["type"], durable=durable, **fields)
+        self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        match record["type"]:
+            case "turn":
+                self.turns.append(TurnState(record["turn"], record["text"]))
+                self.history.add([message("user", record["text"])])
+                self._show("user", record["text"])
+            case "items":
+                self.history.add(record["items"])
+                for item in record["items"]:
+                    self._show_item(item, record.get("kind", ""))
+            case "partial":
+                self._open_text += record["text"]
+            case "change":
+                if record["path"] in self._changed_files:
+                    self._changed_files.remove(record["path"])
+                self._changed_files.append(record["path"])
+                self._show("diff", record["diff"])
+            case "snapshot":
+                setattr(self.turn, record["when"], record["manifest"])
+            case "compaction":
+                self.history.begin_anew(record["items"])
+                self._show("note", "compacted")
+            case "end":
+                self.turn.ended = record["how"]
+                self._open_text = ""
+                if record["how"] != "done":
+                    self._show("note", f"{record['how']}: {record['message']}" if record["message"] else record["how"])
+            case "let_go":
+                for turn in self.turns:
+                    turn.let_go = True
+                self._show("note", "undo of the turns so far was let go (`undo_days`, `undo_megabytes`)")
+            case "queued":
+                self.queued.append(record["text"])
+            case "taken":
+                self.queued.pop(0)
+            case "undo":
+                self.turns[record["turn"] - 1].undone = True
+                note = f"[The person took back the file changes of turn {record['turn']}: {', '.join(record['paths'])}]"
+                self.history.add([message("user", note)])
+                self._show("note", f"undid turn {record['turn']}: {', '.join(record['paths'])}")
+
+    def _show_item(self, item: Item, kind: str) -> None:
+        if item.get("type") == "message":
+            own = item.get("role") == "assistant"
+            if own:
+                self._open_text = ""
+            self._show("assistant" if own else kind or "note", item_text(item))
+        elif item.get("type") == "function_call":
+            self._show("tool", f"{item.get('name')} {item.get('arguments', '')}")
+
+    def _show(self, kind: str, text: str) -> None:
+        turn = self.turns[-1].number if self.turns else 0
+        self.transcript.append(TranscriptEntry(turn=turn, kind=kind, text=text))

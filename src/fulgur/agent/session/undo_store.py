@@ -1,0 +1,126 @@
+"""Keeps the contents that /undo needs within bounds: sessions by their age, then the oldest ones by size.
+
+Once a day. A session loses its undo as a whole, never in part; its file says so (a `let_go` record), lists of sessions
+show it, and whoever starts the program is told. Conversations are never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fulgur.agent.session.log import SessionLog, read_records, summaries
+from fulgur.errors import FulgurError
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
+
+DAY = 86_400.0
+_SPARED_SECONDS = DAY  # a session used within a day may be open somewhere
+_GRACE_SECONDS = 3600.0  # a content stored just now may not be in any session yet
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Sessions whose undo was let go, and what that freed."""
+
+    sessions: tuple[str, ...]
+    bytes: int
+
+    def __str__(self) -> str:
+        names = ", ".join(self.sessions[:3]) + (f" and {len(self.sessions) - 3} more" if len(self.sessions) > 3 else "")
+        return f"undo was let go for {len(self.sessions)} old sessions ({names}); {self.bytes >> 20} MiB are free again"
+
+
+def due(home: Path) -> bool:
+    """Whether a day went by since the last time; marks it as done now."""
+    stamp = home / "blobs" / "pruned"
+    with contextlib.suppress(OSError):
+        if time.time() - stamp.stat().st_mtime < DAY:
+            return False
+    if not stamp.parent.is_dir():
+        return False
+    stamp.touch()
+    return True
+
+
+def prune(home: Path, *, most_days: float, most_bytes: int, spare: Collection[str] = ()) -> Pruned:
+    """Let go of what is beyond the bounds; `spare` are sessions that stay whatever they hold."""
+    blobs = BlobStore(home / "blobs")
+    now = time.time()
+    kept: set[str] = {*_current(home, now - most_days * DAY), *_unfinished(home)}
+    size = sum(_size(blobs, name) for name in kept)
+    gone: list[str] = []
+    for summary in summaries(home):  # the latest first
+        if not summary.undo:
+            continue
+        needed = _needed(Path(summary.path), blobs)
+        more = sum(_size(blobs, name) for name in needed - kept)
+        age = now - summary.updated
+        young = age < _SPARED_SECONDS or summary.session_id in spare
+        if needed and not young and (age > most_days * DAY or size + more > most_bytes):
+            log = SessionLog(Path(summary.path))
+            log.append("let_go", durable=True)
+            log.close()
+            gone.append(summary.session_id)
+            continue
+        kept |= needed
+        size += more
+    freed = 0
+    for path in _stored(blobs.folder):
+        with contextlib.suppress(OSError):
+            info = path.stat()
+            if path.parent.name + path.name not in kept and now - info.st_mtime > _GRACE_SECONDS:
+                path.unlink()
+                freed += info.st_size
+    return Pruned(tuple(gone), freed)
+
+
+def _needed(session: Path, blobs: BlobStore) -> set[str]:
+    """Every content that an undo in the session may want."""
+    found: set[str] = set()
+    with contextlib.suppress(FulgurError, OSError):
+        for record in read_records(session):
+            if record["type"] == "snapshot" and record["manifest"] not in found:
+                found.add(record["manifest"])
+                with contextlib.suppress(OSError, msgspec.DecodeError):
+                    found |= _contents(read_manifest(record["manifest"], blobs))
+    return found
+
+
+def _contents(manifest: Manifest) -> set[str]:
+    return {entry.blob for entry in manifest.values() if entry.kind == "file"}
+
+
+def _current(home: Path, since: float) -> Iterator[str]:
+    """What the remembered state of each workspace names; a state nobody came back to is forgotten."""
+    for path in (home / "index").glob("*.snapshot"):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            if path.stat().st_mtime < since:
+                path.unlink()
+            else:
+                yield from _contents(read_cache(path))
+
+
+def _unfinished(home: Path) -> Iterator[str]:
+    """What a patch that was cut off by a kill has to put back."""
+    for path in (home / "sessions").glob("*.journal"):
+        with contextlib.suppress(OSError, ValueError):
+            yield from (before for _, before in json.loads(path.read_text()) if before)
+
+
+def _stored(folder: Path) -> Iterator[Path]:
+    for part in folder.glob("[0-9a-f][0-9a-f]"):
+        yield from part.iterdir()
+
+
+def _size(blobs: BlobStore, name: str) -> int:
+    try:
+        return blobs.path(name).stat().st_size
+    except OSError:
+        return 0

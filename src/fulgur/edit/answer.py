@@ -1,0 +1,115 @@
+"""From an embedded model's answer to the new text of a file: a call applied, a rewrite put in place, or a refusal.
+
+A rewrite that can be proved to do something else than asked is refused. A plain rename is made exact: the refactoring
+does it, and `note` says so when the model's own rewrite was not this rename alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.edit.refactor import LOCAL, RefactorError, apply_call
+from fulgur.edit.refactor.standard import with_imports
+from fulgur.edit.refactor.unbound import newly_unbound
+from fulgur.edit.refactor.verify import USUAL, call_objection, objection, rename_asked, renamed_only, words
+from fulgur.edit.region import Region
+from fulgur.errors import FulgurError
+from fulgur.text.edit_format import Call, NoEdit, parse_answer
+
+
+class Refused(FulgurError):
+    """The answer is not what was asked; `message` says how, nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The whole file after the edit; `text` is None when the answer is that nothing changes, `note` may say why."""
+
+    text: str | None
+    note: str = ""
+
+
+def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
+    """Raises Refused, or RefactorError where a call about the whole file cannot be applied.
+
+    Whether the new text parses is for the caller to check.
+    """
+    outcome = _applied(text, region, said, instruction, path)
+    if outcome.text is not None and path.suffix in (".py", ".pyi"):
+        full, added = with_imports(text, outcome.text)
+        note = f"Added: {', '.join(added)}." if added else ""
+        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))))
+        lost = [name for name in newly_unbound(text, full) if name not in USUAL]
+        if lost:
+            raise Refused(f"it uses `{lost[0]}` where it has no value")
+    return outcome
+
+
+def _applied(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
+    answer = parse_answer(said)
+    if isinstance(answer, Call):
+        if instruction and (problem := call_objection(answer, instruction, text)):
+            raise Refused(problem)
+        try:
+            after = apply_call(text, answer, (region.start, region.end))
+        except RefactorError as error:
+            if answer.name not in LOCAL:
+                raise
+            # The model does not look whether there is anything to do: the refactoring does.
+            return Outcome(None, error.message)
+        old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
+        return _outcome(text, after, left_alone(text, after, old))
+    if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
+        return Outcome(None)
+    changed = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
+    if path.suffix not in (".py", ".pyi") or not instruction:
+        return _outcome(text, changed)
+    renamed = rename_asked(instruction)
+    if renamed is not None:
+        return _renamed(text, region, answer.text, changed, renamed)
+    if problem := objection(region.text, answer.text, instruction, text):
+        raise Refused(problem)
+    return _outcome(text, changed)
+
+
+def fitted(text: str, region: str) -> str:
+    """The answer ends as the region does: with or without a final newline."""
+    return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
+
+
+def _outcome(before: str, after: str, note: str = "") -> Outcome:
+    return Outcome(None if after == before else after, note)
+
+
+def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> Outcome:
+    """The exact rename; where the refactoring cannot do it, the model's own if it changes this name alone."""
+    try:
+        exact = apply_call(text, Call("rename", names), (region.start, region.end))
+    except RefactorError as error:
+        outside = text[: region.start] + "\n" + text[region.end :]
+        if names[0] in words(outside) or not renamed_only(region.text, rewrite, *names):
+            raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
+        return _outcome(text, changed)
+    note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
+    return _outcome(text, exact, " ".join(filter(None, (note, left_alone(text, exact, names[0])))))
+
+
+def left_alone(before: str, after: str, old: str) -> str:
+    """What a rename of a member did not touch: attributes of this name on objects that the file does not tell the class
+    of. Empty for anything but a member: a name without a dot is renamed everywhere it means the same."""
+    try:
+        found, earlier = (
+            [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute) and n.attr == old]
+            for text in (after, before)
+        )
+    except (SyntaxError, RecursionError, ValueError):
+        return ""
+    defines = re.search(rf"^\s+(?:async )?def {re.escape(old)}\b", before, re.MULTILINE) if old else None
+    if not found or not (defines or len(found) < len(earlier)):
+        return ""
+    places = ", ".join(f"`{ast.unparse(n)}` on line {n.end_lineno}" for n in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"Left as it is: {places}{more}; the file does not say what object that is."

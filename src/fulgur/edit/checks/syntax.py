@@ -1,0 +1,46 @@
+"""A guard: a file that was changed must still parse."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+
+
+def syntax_problems(name: str, source: str) -> list[str]:
+    """What keeps the file from being parsed; nothing for kinds of files that are not known here."""
+    suffix = name.rpartition(".")[2].lower()
+    try:
+        match suffix:
+            case "py" | "pyi":
+                ast.parse(source)
+            case "json":
+                json.loads(source)
+            case "toml":
+                tomllib.loads(source)
+            case _:
+                return _tree_problems(suffix, source)
+    except SyntaxError as error:
+        return [f"line {error.lineno}: {error.msg}"]
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def _tree_problems(suffix: str, source: str) -> list[str]:
+    from fulgur.workspace.grammars import parser_for
+
+    parser = parser_for(suffix)
+    if parser is None:
+        return []
+    tree = parser.parse(source.encode())
+    waiting = [tree.root_node]
+    problems: list[str] = []
+    while waiting and len(problems) < 5:
+        node = waiting.pop()
+        if node.type == "ERROR" or node.is_missing:
+            what = f"{node.type} is missing" if node.is_missing else "does not parse"
+            problems.append(f"line {node.start_point[0] + 1}: {what}")
+        elif node.has_error:
+            waiting += reversed(node.children)
+    return problems

@@ -1,0 +1,100 @@
+"""Where the edit path works: from what the person wrote to one file and, where it is named, one part of it.
+
+In this order: `@file`, `@file:symbol` or `@file:10-20`; a path that exists; a name that is defined once in the
+workspace; the file edited last in this session; the only file in which the names written like code occur.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.edit.region import Target, parse_target
+from fulgur.errors import FulgurError, UsageError
+from fulgur.workspace.ignore import walk
+from fulgur.workspace.symbols import SymbolIndex
+
+_MENTION = re.compile(r"(?<!\S)@([^\s,;]+)")
+_PATH = re.compile(r"(?<![\w@/])((?:[\w.-]+/)*[\w-]+\.\w+(?::[\w.-]+)?)")
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The target, the instruction without the mention, and how it was found."""
+
+    target: Target
+    instruction: str
+    how: str
+
+
+def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = ()) -> Place:
+    """The place a prompt means; a FulgurError that says how to name it when it is not clear."""
+    if match := _MENTION.search(text):
+        target = _target(match[1].rstrip(".,;:"), workspace)
+        rest = " ".join((text[: match.start()] + text[match.end() :]).split())
+        return Place(target, rest or text, f"named: {match[1]}")
+    for match in _PATH.finditer(text):
+        if (workspace / match[1].split(":")[0]).is_file():
+            return Place(_target(match[1], workspace), text, f"named: {match[1]}")
+    index = SymbolIndex(workspace, home)
+    index.refresh()
+    names = _code_names(text)
+    for name in names:
+        defined = [(path, symbol) for path, symbol in index.named(name) if symbol.kind != "constant"] or index.named(
+            name
+        )
+        if len(defined) == 1:
+            path, symbol = defined[0]
+            target = Target(workspace / path, symbol.qualified)
+            return Place(target, text, f"{symbol.qualified} is defined in {path}:{symbol.line}")
+        if len(defined) > 1:
+            places = ", ".join(f"{path}:{symbol.line}" for path, symbol in defined[:6])
+            raise FulgurError(
+                f"{name} is defined in {len(defined)} places: {places}", hint="Name one with @file:symbol."
+            )
+    for path in recent:
+        if (workspace / path).is_file():
+            return Place(Target(workspace / path), text, f"the file edited last: {path}")
+    using = _files_with(workspace, [name for name in names if "_" in name or not name.islower()])
+    if len(using) == 1:
+        return Place(Target(using[0]), text, f"the only file that has these names: {using[0].relative_to(workspace)}")
+    raise FulgurError(
+        "which file, and which part of it?", hint="Write @path/to/file.py, @file.py:function or @file.py:10-30."
+    )
+
+
+def _target(text: str, workspace: Path) -> Target:
+    target = parse_target(text, workspace)
+    if not target.path.is_file():
+        raise UsageError(f"there is no file {text.split(':')[0]} in {workspace}")
+    return target
+
+
+def _code_names(text: str) -> list[str]:
+    """Names in the prompt, those that look most like code first."""
+    quoted = re.findall(r"[`'\"]([^`'\"\s]+)[`'\"]", text)
+    called = re.findall(r"([\w.]+)\(\)", text)
+    words = _NAME.findall(text)
+    shaped = [word for word in words if "_" in word or "." in word or re.search(r"[a-z0-9][A-Z]", word)]
+    plain = [word for word in words if len(word) > 3]
+    return list(dict.fromkeys([*quoted, *called, *shaped, *plain]))
+
+
+def _files_with(workspace: Path, names: Sequence[str]) -> list[Path]:
+    if not names:
+        return []
+    pattern = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names))
+    found = []
+    for entry in walk(workspace, limit=5000):
+        path = Path(entry.path)
+        if entry.stat(follow_symlinks=False).st_size > (512 << 10):
+            continue
+        data = path.read_bytes()
+        if b"\0" not in data[:4096] and pattern.search(data.decode("utf-8", errors="replace")):
+            found.append(path)
+            if len(found) > 1:
+                break
+    return found

@@ -1,0 +1,98 @@
+"""Refactorings inside one region: exact, or refused. A call names what the region or the instruction names.
+
+In the whole region: is_none · not_in · use_isinstance · optional_union · use_truthiness · modern_super · drop_keys
+use_in · augmented_assignment · use_literal · chain_comparison · raise_from [NAME] · use_fstring · quotes double|single
+remove_comments · remove_prints · log_prints LOGGER [LEVEL]
+One place, the only one that fits: early_return · remove_else_return · merge_nested_if · swap_branches · use_ternary
+expand_ternary · use_dict_get · use_with · use_comprehension · use_enumerate · use_items · use_any_all
+return_directly [NAME]
+By name: inline NAME · extract_variable NAME EXPRESSION · add_await CALL · set_value NAME VALUE · change_return NEW OLD
+wrap_try CALL EXCEPTION pass|continue|return VALUE|raise OTHER|log LOGGER LEVEL · change_exception OLD NEW
+narrow_except EXCEPTION · add_item NAME VALUE · add_entry NAME KEY VALUE · add_keyword CALL PARAMETER VALUE
+set_keyword CALL PARAMETER VALUE · add_member CLASS NAME VALUE · add_field CLASS name: type = value
+One function, [@NAME] first where several are there: guard_none PARAMETER raise EXCEPTION|return VALUE
+raise_if_empty PARAMETER EXCEPTION · add_assert CONDITION · log_entry LOGGER LEVEL · wrap_body EXCEPTION VALUE
+make_async · annotate PARAMETER TYPE · annotate_return TYPE · add_type_hints a: int -> str · remove_type_hints
+add_decorator DECORATOR · change_default PARAMETER VALUE · new_parameter name: type = default · add_docstring TEXT
+remove_docstring
+"""
+
+from __future__ import annotations
+
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local import expressions, functions, literals, loops, statements, strings, variables
+from fulgur.edit.refactor.local.piece import Piece, Refactoring
+from fulgur.edit.refactor.source import Unusable, apply_edits, parse_region
+from fulgur.text.edit_format import Call, format_call
+
+MANY = 99
+# name -> (least arguments, most arguments, what does it)
+LOCAL: dict[str, tuple[int, int, Refactoring]] = {
+    **{
+        function.__name__: (0, 0, function)
+        for function in (
+            expressions.is_none, expressions.not_in, expressions.use_isinstance, expressions.optional_union,
+            expressions.use_truthiness, expressions.modern_super, expressions.drop_keys, expressions.use_in,
+            expressions.augmented_assignment, expressions.use_literal, expressions.chain_comparison,
+            expressions.remove_comments, strings.use_fstring, statements.remove_prints,
+            statements.early_return, statements.remove_else_return, statements.merge_nested_if,
+            statements.swap_branches, statements.use_ternary, statements.expand_ternary, statements.use_dict_get,
+            statements.use_with, loops.use_comprehension, loops.use_enumerate, loops.use_items, loops.use_any_all,
+        )
+    },
+    "raise_from": (0, 1, expressions.raise_from),
+    "return_directly": (0, 1, statements.return_directly),
+    "quotes": (1, 1, expressions.quotes),
+    "log_prints": (1, 2, statements.log_prints),
+    "inline": (1, 1, variables.inline),
+    "extract_variable": (2, MANY, variables.extract_variable),
+    "add_await": (1, 1, variables.add_await),
+    "wrap_try": (3, MANY, variables.wrap_try),
+    "set_value": (2, MANY, variables.set_value),
+    "change_return": (2, MANY, variables.change_return),
+    "change_exception": (2, 2, variables.change_exception),
+    "narrow_except": (1, MANY, variables.narrow_except),
+    "add_item": (2, MANY, literals.add_item),
+    "add_entry": (3, MANY, literals.add_entry),
+    "add_keyword": (3, MANY, literals.add_keyword),
+    "set_keyword": (3, MANY, literals.set_keyword),
+    "add_member": (3, MANY, literals.add_member),
+    "add_field": (2, MANY, literals.add_field),
+    "guard_none": (3, MANY, functions.guard_none),
+    "raise_if_empty": (2, 3, functions.raise_if_empty),
+    "add_assert": (1, MANY, functions.add_assert),
+    "log_entry": (2, 3, functions.log_entry),
+    "wrap_body": (2, MANY, functions.wrap_body),
+    "make_async": (0, 1, functions.make_async),
+    "annotate": (2, MANY, functions.annotate),
+    "annotate_return": (1, MANY, functions.annotate_return),
+    "add_type_hints": (1, MANY, functions.add_type_hints),
+    "remove_type_hints": (0, 1, functions.remove_type_hints),
+    "add_decorator": (1, MANY, functions.add_decorator),
+    "change_default": (2, MANY, functions.change_default),
+    "new_parameter": (1, MANY, functions.new_parameter),
+    "add_docstring": (1, MANY, functions.add_docstring),
+    "remove_docstring": (0, 1, functions.remove_docstring),
+}  # fmt: skip
+
+
+def apply_local(region: str, call: Call, below: str = "") -> str:
+    """The region after the refactoring; RefactorError when it cannot be done exactly or there is nothing to do."""
+    least, most, refactor = LOCAL[call.name]
+    if not least <= len(call.args) <= most:
+        raise RefactorError(f"{format_call(call)!r} has the wrong number of arguments")
+    try:
+        piece = Piece(region, below)
+        edits = refactor(piece, call.args)
+        changed = apply_edits(piece.text, edits)[len(piece.shift) :]
+        parse_region(changed)
+    except Unusable as error:
+        raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+    except (ValueError, IndexError, RecursionError):
+        raise RefactorError(f"{format_call(call)!r} cannot be done here") from None
+    if changed == region:
+        raise RefactorError(f"there is nothing to do for {format_call(call)!r} here; it may be done already")
+    return changed
+
+
+__all__ = ["LOCAL", "apply_local"]

@@ -1,0 +1,286 @@
+"""Refactorings of one function: what stands first in it, its head, its docstring. `@name` says which of several."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, definition, expression, only, rest
+from fulgur.edit.refactor.source import Edit, Function, Unusable, names_in
+
+
+def parameters(function: Function) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def defaults(function: Function) -> dict[str, ast.expr]:
+    """Default value by parameter name."""
+    positional = [*function.args.posonlyargs, *function.args.args]
+    found = dict(zip((arg.arg for arg in positional[::-1]), function.args.defaults[::-1], strict=False))
+    for arg, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if value is not None:
+            found[arg.arg] = value
+    return found
+
+
+def parameter(function: Function, name: str) -> ast.arg:
+    return only([arg for arg in parameters(function) if arg.arg == name], f"parameter {name}")
+
+
+def first_in(src: Piece, function: Function | None) -> tuple[int, str, list[ast.stmt]]:
+    """Where a first statement goes (after the docstring), its indentation, and the statements that follow."""
+    if function is not None:
+        first = src.body_start(function)
+        body = function.body[function.body.index(first) :]
+    else:
+        first = src.top[1] if len(src.top) > 1 and src.docstring(ast.Module(src.top, [])) else src.top[0]
+        body = src.top[src.top.index(first) :]
+    if not src.alone_on_lines(first):
+        raise Unusable("statements share a line")
+    return src.line_start(src.first_line(first)), src.text[src.line_start(first.lineno) : src.start(first)], body
+
+
+def check_known(src: Piece, function: Function | None, name: str) -> None:
+    if function is not None and not any(arg.arg == name for arg in ast.walk(function.args) if isinstance(arg, ast.arg)):
+        raise RefactorError(f"{function.name} has no parameter {name}")
+    if not name.isidentifier():
+        raise RefactorError(f"{name} is not a name")
+
+
+def insert_first(src: Piece, function: Function | None, lines: list[str], test: str) -> Edits:
+    """Statements at the start of the body, unless the function begins with a test of the same condition."""
+    at, indent, body = first_in(src, function)
+    dump = expression(test)
+    checks = [s.test for s in body[:4] if isinstance(s, (ast.If, ast.Assert))]
+    if any(ast.dump(check) == dump for check in checks):
+        raise RefactorError(f"the function begins with a test of {test} already")
+    return [Edit(at, at, "".join(f"{indent}{line}\n" for line in lines))]
+
+
+def guard_none(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`guard_none PARAMETER raise EXCEPTION | return VALUE`"""
+    function, (name, action, *more) = aimed(src, args)
+    check_known(src, function, name)
+    if not more or action not in ("raise", "return"):
+        raise RefactorError("a guard raises or returns something")
+    value = " ".join(more)
+    expression(value)
+    does = f'raise {value}("{name} must not be None")' if action == "raise" else f"return {value}"
+    return insert_first(src, function, [f"if {name} is None:", f"    {does}"], f"{name} is None")
+
+
+def raise_if_empty(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, (name, kind) = aimed(src, args)
+    check_known(src, function, name)
+    expression(kind)
+    lines = [f"if not {name}:", f'    raise {kind}("{name} must not be empty")']
+    return insert_first(src, function, lines, f"not {name}")
+
+
+def add_assert(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, others = aimed(src, args)
+    condition = rest(others, 0)
+    return insert_first(src, function, [f"assert {condition}"], condition)
+
+
+def log_entry(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, (logger, level) = aimed(src, args)
+    at, indent, body = first_in(src, function)
+    first = src.segment(body[0])
+    if re.match(rf"{re.escape(logger)}\.\w+\(", first):
+        raise RefactorError("the function begins with a log line already")
+    if not re.fullmatch(r"[\w.]+", logger) or not level.isidentifier():
+        raise RefactorError(f"{logger}.{level} is not a logger's method")
+    what = f"{function.name} called" if function else "called"
+    return [Edit(at, at, f'{indent}{logger}.{level}("{what}")\n')]
+
+
+def wrap_body(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`wrap_body EXCEPTION VALUE`: the whole body in a try whose handler returns the value."""
+    function, others = aimed(src, args)
+    kind, value = others[0], rest(others, 1)
+    expression(kind)
+    expression(value)
+    at, indent, body = first_in(src, function)
+    if not src.movable(body) or isinstance(body[0], ast.Try) or (function is None and not src.ends_block):
+        raise RefactorError("the body is in a try already, or cannot be moved")
+    end = src.whole_lines(body[-1])[1]
+    text = src.reindent(at, end, 4)
+    text += "" if text.endswith("\n") else "\n"
+    return [Edit(at, end, f"{indent}try:\n{text}{indent}except {kind}:\n{indent}    return {value}\n")]
+
+
+def make_async(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, _ = definition(src, args)
+    if isinstance(function, ast.AsyncFunctionDef):
+        return []
+    return [Edit(src.start(function), src.start(function), "async ")]
+
+
+def head_end(src: Piece, function: Function) -> tuple[int, int]:
+    """Offsets after the closing parenthesis of the parameters, and of the colon that ends the head."""
+    start, depth, closed = src.start(function), 0, -1
+    first_line = function.lineno
+    text = src.text[start : src.start(function.body[0])]
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            line, column = token.start
+            at = start + column if line == 1 else src.line_start(first_line + line - 1) + column
+            depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
+            if token.type == tokenize.OP and token.string == ")" and depth == 0 and closed < 0:
+                closed = at + 1
+            if token.type == tokenize.OP and token.string == ":" and depth == 0:
+                return closed, at
+    except (tokenize.TokenError, SyntaxError, IndentationError):
+        pass
+    raise Unusable("the head of the function cannot be read")
+
+
+def annotation_edits(src: Piece, function: Function, arg: ast.arg, kind: str) -> Edits:
+    expression(kind)
+    if arg.annotation is not None:
+        same = expression(kind) == ast.dump(arg.annotation)
+        return [] if same else [Edit(*src.span(arg.annotation), kind)]
+    at, default = src.start(arg) + len(arg.arg), defaults(function).get(arg.arg)
+    if default is None:
+        return [Edit(at, at, f": {kind}")]
+    if not re.fullmatch(r"\s*=\s*", src.text[at : src.start(default)]):
+        raise Unusable("the default stands in parentheses")
+    return [Edit(at, src.start(default), f": {kind} = ")]
+
+
+def annotate(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, others = definition(src, args)
+    return annotation_edits(src, function, parameter(function, others[0]), rest(others, 1))
+
+
+def return_edits(src: Piece, function: Function, kind: str) -> Edits:
+    expression(kind)
+    if function.returns is not None:
+        return [] if ast.dump(function.returns) == expression(kind) else [Edit(*src.span(function.returns), kind)]
+    closed, colon = head_end(src, function)
+    return [Edit(closed, colon, f" -> {kind}")]
+
+
+def annotate_return(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, others = definition(src, args)
+    return return_edits(src, function, rest(others, 0))
+
+
+def add_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_type_hints a: int, b: str -> bool`: hints for what has none yet."""
+    function, others = definition(src, args)
+    given, _, returned = rest(others, 0).rpartition("->")
+    try:
+        parsed = ast.parse(f"def f({given}): pass").body[0]
+    except SyntaxError:
+        raise RefactorError(f"{given!r} are no type hints") from None
+    assert isinstance(parsed, ast.FunctionDef)
+    edits = return_edits(src, function, returned.strip()) if returned.strip() and function.returns is None else []
+    for arg in parameters(parsed):
+        mine = parameter(function, arg.arg)
+        if arg.annotation is not None and mine.annotation is None:
+            edits += annotation_edits(src, function, mine, ast.unparse(arg.annotation))
+    return edits
+
+
+def change_default(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, others = definition(src, args)
+    name, value = others[0], rest(others, 1)
+    default = defaults(function).get(name)
+    if default is None:
+        raise RefactorError(f"{function.name} has no default for {name}")
+    return [] if expression(value) == ast.dump(default) else [Edit(*src.span(default), value)]
+
+
+def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`new_parameter name: type = default`: a last parameter that no caller needs to know."""
+    function, others = definition(src, args)
+    text = rest(others, 0)
+    try:
+        parsed = ast.parse(f"def f(*, {text}): pass").body[0]
+    except SyntaxError:
+        raise RefactorError(f"{text!r} is not a parameter") from None
+    assert isinstance(parsed, ast.FunctionDef)
+    if len(parsed.args.kwonlyargs) != 1 or parsed.args.kw_defaults[0] is None:
+        raise RefactorError("a new parameter needs a default")
+    new = parsed.args.kwonlyargs[0].arg
+    if new in {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)} | names_in(function):
+        raise RefactorError(f"{new} is a name in {function.name} already")
+    if function.args.kwonlyargs or function.args.vararg or function.args.kwarg:
+        raise RefactorError(f"{function.name} has star arguments")
+    ordinary = [*function.args.posonlyargs, *function.args.args]
+    if not ordinary:
+        closed, _ = head_end(src, function)
+        at = src.text.rfind("(", 0, closed) + 1
+        return [Edit(at, at, text)]
+    last = defaults(function).get(ordinary[-1].arg, ordinary[-1])
+    end = src.end(last)
+    line = re.match(r"\s*", src.text[src.line_start(ordinary[-1].lineno) :])
+    apart = function.lineno != ordinary[-1].lineno and src.text[end : end + 2] == ",\n"
+    return [Edit(end, end, f",\n{line[0] if line else ''}{text}" if apart else f", {text}")]
+
+
+def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, others = definition(src, args)
+    text = rest(others, 0).removeprefix("@")
+    dump = expression(text)
+    if any(ast.dump(d) == dump for d in function.decorator_list):
+        return []
+    at = src.line_start(src.first_line(function))
+    return [Edit(at, at, f"{src.indent(function)}@{text}\n")]
+
+
+def unannotate(src: Piece, function: Function, arg: ast.arg) -> Edit:
+    assert arg.annotation is not None
+    start, end = src.start(arg) + len(arg.arg), src.end(arg.annotation)
+    default = defaults(function).get(arg.arg)
+    return Edit(start, end, "") if default is None else Edit(start, src.start(default), "=")
+
+
+def remove_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
+    function, _ = definition(src, args)
+    stars = [arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None]
+    edits = [unannotate(src, function, arg) for arg in [*parameters(function), *stars] if arg.annotation is not None]
+    if function.returns is not None:
+        closed, colon = head_end(src, function)
+        edits.append(Edit(closed, colon, ""))
+    return edits
+
+
+def documented(src: Piece, args: tuple[str, ...]) -> tuple[Function | ast.ClassDef, tuple[str, ...]]:
+    """The function or class whose docstring is meant."""
+    nodes: list[Function | ast.ClassDef] = [*src.functions(), *src.of(ast.ClassDef)]
+    if args and args[0].startswith("@"):
+        return only([n for n in nodes if n.name == args[0][1:]], args[0][1:]), args[1:]
+    return only([n for n in nodes if n in src.top], "function or class"), args
+
+
+def add_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
+    node, others = documented(src, args)
+    text = rest(others, 0)
+    if src.docstring(node) is not None or not src.alone_on_lines(node.body[0]) or node.body[0].lineno == node.lineno:
+        raise RefactorError(f"{node.name} has a docstring already")
+    if '"""' in text or "\\" in text or text.endswith('"'):
+        raise RefactorError("this text cannot stand in a docstring")
+    at = src.line_start(src.first_line(node.body[0]))
+    indent = src.text[src.line_start(node.body[0].lineno) : src.start(node.body[0])]
+    return [Edit(at, at, f'{indent}"""{text}"""\n')]
+
+
+def remove_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
+    body = src.top  # of a region that begins with a docstring, the function's head above it
+    if args or src.docstring(ast.Module(body, [])) is None:
+        body = documented(src, args)[0].body
+    doc = src.docstring(ast.Module(body, []))
+    if doc is None:
+        raise RefactorError("there is no docstring here")
+    start, end = src.whole_lines(doc)
+    if len(body) == 1:
+        return [Edit(start, end, f"{src.indent(doc)}pass\n")]
+    while src.text[end : end + 1] == "\n":
+        end += 1
+    return [Edit(start, end, "")]

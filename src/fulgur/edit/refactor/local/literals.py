@@ -1,0 +1,118 @@
+"""Items of lists and dictionaries, arguments of calls, members of enums and fields of classes."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local.piece import Edits, Piece, expression, meant, only, rest
+from fulgur.edit.refactor.local.variables import named_calls
+from fulgur.edit.refactor.source import Edit, dotted
+
+
+def appended(src: Piece, last: ast.AST | None, owner: ast.AST, text: str) -> Edit:
+    """A new last element inside the brackets of `owner`: on a line of its own where the last one has one."""
+    if last is None:
+        return Edit(src.end(owner) - 1, src.end(owner) - 1, text)
+    end, line = src.end(last), src.line_of(src.start(last))
+    after = re.match(r",?[ ]*(#[^\n]*)?\n", src.text[end : src.end(owner)])
+    margin = src.text[src.line_start(line) : src.start(last)]
+    if after is None:
+        return Edit(end, end, f", {text}")
+    margin = margin if not margin.strip() else (re.match(r"\s*", margin) or [""])[0]
+    if after[0].startswith(","):
+        return Edit(end + after.end(), end + after.end(), f"{margin}{text},\n")
+    return Edit(end, end, f",\n{margin}{text}")
+
+
+def literal(src: Piece, name: str, kinds: tuple[type[ast.expr], ...]) -> ast.expr:
+    found: list[tuple[str, ast.expr]] = []
+    statements: list[ast.Assign | ast.AnnAssign] = [*src.of(ast.Assign), *src.of(ast.AnnAssign)]
+    for statement in statements:
+        target = dotted(statement.targets[0] if isinstance(statement, ast.Assign) else statement.target)
+        if target is not None and isinstance(statement.value, kinds):
+            found.append((target, statement.value))
+    name = meant(name, (target for target, _ in found))
+    return only([value for target, value in found if target == name], f"list or dictionary {name}")
+
+
+def add_item(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_item NAME VALUE`"""
+    node, text = literal(src, args[0], (ast.List, ast.Tuple, ast.Set)), rest(args, 1)
+    assert isinstance(node, (ast.List, ast.Tuple, ast.Set))
+    if any(ast.dump(item) == expression(text) for item in node.elts):
+        raise RefactorError(f"{text} is in {args[0]} already")
+    if src.text[src.start(node)] not in "[({" or (isinstance(node, ast.Tuple) and len(node.elts) < 2):
+        raise RefactorError(f"{args[0]} has no brackets to add to")
+    return [appended(src, node.elts[-1] if node.elts else None, node, text)]
+
+
+def add_entry(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_entry NAME KEY VALUE`"""
+    node, key, value = literal(src, args[0], (ast.Dict,)), args[1], rest(args, 2)
+    assert isinstance(node, ast.Dict)
+    expression(value)
+    if any(known is not None and ast.dump(known) == expression(key) for known in node.keys):
+        raise RefactorError(f"{key} is in {args[0]} already")
+    return [appended(src, node.values[-1] if node.values else None, node, f"{key}: {value}")]
+
+
+def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_keyword CALL PARAMETER VALUE`"""
+    name, value = args[1], rest(args, 2)
+    node = only(named_calls(src, args[0]), f"call of {args[0]}")
+    expression(value)
+    if any(keyword.arg == name for keyword in node.keywords) or not name.isidentifier():
+        raise RefactorError(f"{args[0]} is given {name} already")
+    arguments: list[ast.AST] = [*node.args, *node.keywords]
+    last = max(arguments, key=src.end) if arguments else None
+    generator = len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp)
+    if generator and src.end(node.args[0]) == src.end(node):
+        raise RefactorError("the only argument is a generator without brackets")
+    return [appended(src, last, node, f"{name}={value}")]
+
+
+def set_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`set_keyword CALL PARAMETER VALUE`, where one call is given this parameter."""
+    value = rest(args, 2)
+    keywords = [k for call in named_calls(src, args[0]) for k in call.keywords if k.arg == args[1]]
+    node = only(keywords, f"call of {args[0]} with {args[1]}")
+    return [] if expression(value) == ast.dump(node.value) else [Edit(*src.span(node.value), value)]
+
+
+def class_named(src: Piece, name: str) -> ast.ClassDef:
+    return only([node for node in src.of(ast.ClassDef) if node.name == name], f"class {name}")
+
+
+def after_last(src: Piece, node: ast.ClassDef, known: list[ast.stmt], name: str, text: str) -> Edits:
+    if not known:
+        raise RefactorError(f"{node.name} has nothing of this kind to add to")
+    for statement in node.body:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if target is not None and dotted(target) == name:
+            raise RefactorError(f"{node.name} has {name} already")
+    at = src.whole_lines(known[-1])[1]
+    lead = "" if src.text[:at].endswith("\n") else "\n"
+    return [Edit(at, at, f"{lead}{src.indent(known[-1])}{text}\n")]
+
+
+def add_member(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_member CLASS NAME VALUE`"""
+    node, name, value = class_named(src, args[0]), args[1], rest(args, 2)
+    expression(value)
+    members: list[ast.stmt] = [s for s in node.body if isinstance(s, ast.Assign)]
+    return after_last(src, node, members, name, f"{name} = {value}")
+
+
+def add_field(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`add_field CLASS name: type = value`"""
+    node, text = class_named(src, args[0]), rest(args, 1)
+    try:
+        parsed = ast.parse(text).body
+    except SyntaxError:
+        parsed = []
+    if len(parsed) != 1 or not isinstance(parsed[0], ast.AnnAssign):
+        raise RefactorError(f"{text} is not a field")
+    fields: list[ast.stmt] = [s for s in node.body if isinstance(s, ast.AnnAssign)]
+    return after_last(src, node, fields, dotted(parsed[0].target) or "", text)

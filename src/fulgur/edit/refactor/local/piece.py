@@ -1,0 +1,157 @@
+"""A region cut out of a file, parsed by itself, and what the refactorings inside it share."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable
+
+Edits = list[Edit]
+# What does a call: the region and the call's arguments in, edits of the region out; none when there is nothing to do.
+Refactoring = Callable[["Piece", tuple[str, ...]], Edits]
+Found = TypeVar("Found")
+
+OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", ">="),
+    ast.GtE: (">=", "<"),
+    ast.Gt: (">", "<="),
+    ast.LtE: ("<=", ">"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+}
+
+
+class Piece(Source):
+    """Whole lines of a file. Indented ones stand in an `if 1:` that is no part of `nodes`; `below` is what follows."""
+
+    def __init__(self, region: str, below: str = "") -> None:
+        self.shift = "if 1:\n" if region[:1] in (" ", "\t") else ""
+        super().__init__(self.shift + region)
+        if not self.tree.body:
+            raise Unusable("there is no code in it")
+        self.below = below
+        self.top: list[ast.stmt] = self.tree.body
+        if self.shift:
+            wrapper = self.tree.body[0]
+            assert isinstance(wrapper, ast.If)
+            self.nodes[ast.If].remove(wrapper)
+            self.top = wrapper.body
+
+    @property
+    def ends_block(self) -> bool:
+        """What follows the region belongs to an outer block: its last statement is the last of its block."""
+        following = next((line for line in self.below.split("\n") if line.strip()), "")
+        return len(following) - len(following.lstrip()) < self.top[0].col_offset or not following
+
+    def at_block_end(self, statement: ast.stmt) -> bool:
+        block = self.block_of(statement)
+        return block[-1] is statement and (block is not self.top or self.ends_block)
+
+
+def only(found: list[Found], what: str) -> Found:
+    """The one thing found; a refusal when there is none or more than one."""
+    if not found:
+        raise RefactorError(f"there is no {what} here")
+    if len(found) > 1:
+        raise RefactorError(f"there are {len(found)} of {what} here", hint="Name a smaller part.")
+    return found[0]
+
+
+def meant(wanted: str, known: Iterable[str | None]) -> str:
+    """The name that stands there: this one, else the only one that ends in it, else the only one but for capitals."""
+    names = {name for name in known if name}
+    for alike in (
+        lambda name: name == wanted,
+        lambda name: name.endswith(f".{wanted}"),
+        lambda name: name.lower() == wanted.lower() or name.lower().endswith(f".{wanted.lower()}"),
+    ):
+        found = [name for name in names if alike(name)]
+        if found:
+            return only(found, wanted)
+    return wanted
+
+
+def expression(text: str) -> str:
+    """The dump of an expression's tree, to compare it by meaning."""
+    try:
+        return ast.dump(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError):
+        raise RefactorError(f"{text} is not an expression") from None
+
+
+def negated(src: Source, test: ast.expr) -> str:
+    """The opposite of a condition, as a developer writes it."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return src.segment(test.operand)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        old, new = OPPOSITE[type(test.ops[0])]
+        between = src.text[src.end(test.left) : src.start(test.comparators[0])]
+        if re.sub(r"\s+", " ", between.strip()) == old:
+            return f"{src.segment(test.left)} {new} {src.segment(test.comparators[0])}"
+    if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return f"not {src.segment(test)}"
+    return f"not ({src.segment(test)})"
+
+
+def plain_if(src: Source, node: ast.If) -> bool:
+    """An `if` on its own lines (no elif), with a one-line condition and no comment in its head."""
+    return (
+        src.text.startswith("if", src.start(node))
+        and src.one_line(node.test)
+        and node.body[0].lineno > node.lineno
+        and src.text[src.end(node.test) : src.line_end(node.lineno)].strip() == ":"
+        and not src.indent(node).strip()
+    )
+
+
+def has_elif(src: Source, node: ast.If) -> bool:
+    return bool(node.orelse) and isinstance(node.orelse[0], ast.If) and src.text.startswith(
+        "elif", src.start(node.orelse[0])
+    )  # fmt: skip
+
+
+def else_line(src: Source, node: ast.If) -> int:
+    """The line of the `else:`."""
+    line = src.first_line(node.orelse[0]) - 1
+    while line > node.lineno and src.lines[line - 1].strip() != "else:":
+        line -= 1
+    if line <= (node.body[-1].end_lineno or 0):
+        raise Unusable("no else on a line of its own")
+    return line
+
+
+def aimed(src: Piece, args: tuple[str, ...]) -> tuple[Function | None, tuple[str, ...]]:
+    """The function a call is about, and the other arguments: `@name`, or the only outermost function of the region.
+
+    None for a region without a function of its own: a run of statements from the start of a body.
+    """
+    if args and args[0].startswith("@"):
+        named = [function for function in src.functions() if function.name == args[0][1:]]
+        return only(named, f"function {args[0][1:]}"), args[1:]
+    outermost = [s for s in src.top if isinstance(s, FUNCTIONS)]
+    if not outermost and any(isinstance(s, ast.ClassDef) for s in src.top):
+        raise RefactorError("it is not said which function", hint="Name the function.")
+    return (only(outermost, "function") if outermost else None), args
+
+
+def definition(src: Piece, args: tuple[str, ...]) -> tuple[Function, tuple[str, ...]]:
+    function, rest = aimed(src, args)
+    if function is None:
+        raise RefactorError("there is no function here", hint="Name the function.")
+    return function, rest
+
+
+def rest(args: tuple[str, ...], start: int) -> str:
+    """The arguments from `start` on as one text: the last argument of many calls may have spaces."""
+    text = " ".join(args[start:])
+    if not text:
+        raise RefactorError("the call has too few arguments")
+    return text

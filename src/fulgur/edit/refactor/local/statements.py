@@ -1,0 +1,220 @@
+"""Refactorings of one statement of a region; where several could be meant, they refuse."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local.piece import Edits, Piece, else_line, has_elif, negated, only, plain_if
+from fulgur.edit.refactor.source import FUNCTIONS, Edit, Unusable, dotted
+
+JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+CLOSING = ("open", "connect", "socket", "urlopen", "Path", "ZipFile", "create_connection")
+
+
+def dedented(src: Piece, start: int, end: int) -> str:
+    text = src.reindent(start, end, -4)
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def early_return(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`if a: … else: return x` and, at the end of a function, `if a: …` -> a guard that returns first."""
+    found = []
+    for node in src.of(ast.If):
+        if not plain_if(src, node) or has_elif(src, node) or not src.movable(node.body):
+            continue
+        block_ends = src.at_block_end(node) and (
+            isinstance(src.parents.get(node), FUNCTIONS) or any(node is statement for statement in src.top)
+        )
+        alone = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.Return)
+        guarded = alone and src.one_line(node.orelse[0]) and not src.has_comment(node.orelse[0])
+        rest = not node.orelse and block_ends and (not isinstance(node.body[0], JUMPS) or len(node.body) > 1)
+        if guarded or rest:
+            found.append(node)
+    tails = [node for node in found if src.at_block_end(node)]
+    node = only(tails if len(found) > 1 and tails else found, "condition around the rest of a function")
+    indent, start, end = src.indent(node), *src.whole_lines(node)
+    guard = src.segment(node.orelse[0]) if node.orelse else "return"
+    stop = src.line_start(else_line(src, node)) if node.orelse else end
+    body = dedented(src, src.line_end(node.lineno), stop)
+    return [Edit(start, end, f"{indent}if {negated(src, node.test)}:\n{indent}    {guard}\n{body}")]
+
+
+def remove_else_return(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = [
+        node
+        for node in src.of(ast.If)
+        if node.orelse and not has_elif(src, node) and isinstance(node.body[-1], JUMPS) and src.movable(node.orelse)
+        and src.text.startswith("if", src.start(node))
+    ]  # fmt: skip
+    node = only(found, "else after a branch that leaves")
+    line = else_line(src, node)
+    end = src.whole_lines(node)[1]
+    return [Edit(src.line_start(line), end, dedented(src, src.line_end(line), end))]
+
+
+def merge_nested_if(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = [
+        (node, node.body[0])
+        for node in src.of(ast.If)
+        if plain_if(src, node) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If)
+        and plain_if(src, node.body[0]) and not node.body[0].orelse and src.movable(node.body)
+    ]  # fmt: skip
+    node, inner = only(found, "if that holds another if alone")
+    if "#" in src.text[src.line_end(node.lineno) : src.line_start(inner.lineno)]:
+        raise RefactorError("a comment stands between the two conditions")
+    joined = " and ".join(bracketed(src, test) for test in (node.test, inner.test))
+    body = dedented(src, src.line_end(inner.lineno), src.whole_lines(node)[1])
+    return [Edit(*src.whole_lines(node), f"{src.indent(node)}if {joined}:\n{body}")]
+
+
+def bracketed(src: Piece, test: ast.expr) -> str:
+    loose = isinstance(test, (ast.IfExp, ast.Lambda, ast.NamedExpr)) or (
+        isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
+    )
+    return f"({src.segment(test)})" if loose else src.segment(test)
+
+
+def swap_branches(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = [node for node in src.of(ast.If) if plain_if(src, node) and node.orelse and not has_elif(src, node)]
+    node = only(found, "if with an else")
+    line = else_line(src, node)
+    first = (src.line_end(node.lineno), src.line_start(line))
+    second = (src.line_end(line), src.line_end(node.end_lineno or 0))
+    upper, lower = src.text[slice(*first)], src.text[slice(*second)]
+    lower += "" if lower.endswith("\n") else "\n"
+    return [Edit(*src.span(node.test), negated(src, node.test)), Edit(*first, lower), Edit(*second, upper)]
+
+
+def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = []
+    for node in src.of(ast.If):
+        if not plain_if(src, node) or has_elif(src, node) or len(node.body) != 1 or len(node.orelse) != 1:
+            continue
+        one, two = node.body[0], node.orelse[0]
+        if src.has_comment(node) or not src.one_line(one) or not src.one_line(two):
+            continue
+        if isinstance(one, ast.Return) and isinstance(two, ast.Return) and one.value and two.value:
+            found.append((node, "return ", one.value, two.value))
+        elif isinstance(one, ast.Assign) and isinstance(two, ast.Assign) and len(one.targets) == len(two.targets) == 1:
+            target = src.segment(one.targets[0])
+            if target == src.segment(two.targets[0]):
+                found.append((node, f"{target} = ", one.value, two.value))
+    node, head, yes, no = only(found, "if/else that chooses one value")
+    if isinstance(yes, ast.Tuple) or isinstance(no, ast.Tuple):
+        raise RefactorError("the values are tuples")
+    chosen = f"({src.segment(yes)})" if isinstance(yes, (ast.IfExp, ast.Lambda)) else src.segment(yes)
+    text = f"{head}{chosen} if {src.segment(node.test)} else {src.segment(no)}"
+    return [Edit(*src.span(node), text)]
+
+
+def expand_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
+    found: list[tuple[ast.IfExp, ast.Assign | ast.Return, str]] = []
+    for node in src.of(ast.IfExp):
+        statement = src.parents.get(node)
+        if not isinstance(statement, (ast.Assign, ast.Return)) or not src.alone_on_lines(statement):
+            continue
+        if isinstance(statement, ast.Return):
+            found.append((node, statement, "return "))
+        elif len(statement.targets) == 1:
+            found.append((node, statement, f"{src.segment(statement.targets[0])} = "))
+    node, statement, head = only(found, "conditional expression as the value of a statement")
+    if src.has_comment(statement) or not src.one_line(statement):
+        raise RefactorError("it spans lines or has a comment")
+    indent = src.indent(statement)
+    text = f"if {src.segment(node.test)}:\n{indent}    {head}{src.segment(node.body)}\n{indent}else:\n"
+    return [Edit(*src.span(statement), f"{text}{indent}    {head}{src.segment(node.orelse)}")]
+
+
+def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = []
+    for node in src.of(ast.If):
+        test, both = node.test, [*node.body, *node.orelse]
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In) or len(test.ops) != 1:
+            continue
+        if len(node.body) != 1 or len(node.orelse) != 1 or not all(isinstance(s, ast.Assign) for s in both):
+            continue
+        one, two = node.body[0], node.orelse[0]
+        assert isinstance(one, ast.Assign) and isinstance(two, ast.Assign)
+        key, mapping, target = src.segment(test.left), dotted(test.comparators[0]), src.segment(one.targets[0])
+        same = target == src.segment(two.targets[0]) and src.segment(one.value) == f"{mapping}[{key}]"
+        if mapping and same and src.one_line(two) and not src.has_comment(node):
+            found.append((node, f"{target} = {mapping}.get({key}, {src.segment(two.value)})"))
+    node, text = only(found, "if/else that looks a key up")
+    return [Edit(*src.span(node), text.replace(", None)", ")"))]
+
+
+def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = []
+    for node in src.of(ast.Return):
+        block = src.block_of(node)
+        before = block[block.index(node) - 1] if block.index(node) else None
+        if not isinstance(node.value, ast.Name) or not isinstance(before, ast.Assign) or len(before.targets) != 1:
+            continue
+        if dotted(before.targets[0]) == node.value.id and (not args or node.value.id == args[0]):
+            found.append((before, node))
+    before, node = only(found, "variable that is only returned")
+    between = src.text[src.end(before) : src.start(node)]
+    if between.strip() or src.trailing_comment(node):
+        raise RefactorError("a comment stands there")
+    value = src.text[src.start(before.value) : src.end(before)]
+    if not src.one_line(before) and not src.movable([before]):
+        raise Unusable("a string over several lines")
+    return [Edit(src.start(before), src.end(node), f"return {value}")]
+
+
+def use_with(src: Piece, args: tuple[str, ...]) -> Edits:
+    found = []
+    for close in src.of(ast.Expr):
+        called = dotted(close.value.func) if isinstance(close.value, ast.Call) else None
+        if called is None or not called.endswith(".close") or called.count(".") != 1:
+            continue
+        block, name = src.block_of(close), called.split(".")[0]
+        for opened in block[: block.index(close)]:
+            if isinstance(opened, ast.Assign) and dotted(opened.targets[0]) == name and len(opened.targets) == 1:
+                value = opened.value
+                maker = (dotted(value.func) or "").split(".")[-1] if isinstance(value, ast.Call) else ""
+                if maker in CLOSING and src.one_line(opened):
+                    found.append((opened, close, name))
+    opened, close, name = only(found, "file that is opened and closed")
+    block = src.block_of(close)
+    inside, after = block[block.index(opened) + 1 : block.index(close)], block[block.index(close) + 1 :]
+    if not inside or not src.movable(inside) or read_again(name, after):
+        raise RefactorError(f"{name} is used after it is closed, or cannot be moved")
+    start, stop = src.whole_lines(opened)[1], src.line_start(close.lineno)
+    head = f"{src.indent(opened)}with {src.segment(opened.value)} as {name}:"
+    tail = src.text[src.end(opened) : start]
+    body = src.reindent(start, stop, 4)
+    return [Edit(src.whole_lines(opened)[0], src.whole_lines(close)[1], f"{head}{tail}{body}")]
+
+
+def read_again(name: str, statements: list[ast.stmt]) -> bool:
+    """The name is read before it gets another value."""
+    uses = [n for s in statements for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == name]
+    first = min(uses, key=lambda node: (node.lineno, node.col_offset), default=None)
+    return first is not None and isinstance(first.ctx, ast.Load)
+
+
+def remove_prints(src: Piece, args: tuple[str, ...]) -> Edits:
+    edits = []
+    for node in src.of(ast.Expr):
+        if isinstance(node.value, ast.Call) and dotted(node.value.func) == "print" and src.alone_on_lines(node):
+            others = [s for s in src.block_of(node) if not printing(s)]
+            edits.append(Edit(*src.whole_lines(node), "" if others else f"{src.indent(node)}pass\n"))
+    return edits
+
+
+def printing(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Call) and dotted(value.func) == "print"
+
+
+def log_prints(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`print(x)` -> `logger.level(x)`, for prints of one value; `info` where no level is said."""
+    logger, level = args if len(args) == 2 else (args[0], "info")
+    if not re.fullmatch(r"[\w.]+", logger) or not level.isidentifier():
+        raise RefactorError(f"{logger}.{level} is not a logger's method")
+    calls = [node.value for node in src.of(ast.Expr) if isinstance(node.value, ast.Call)]
+    plain = [c for c in calls if dotted(c.func) == "print" and len(c.args) == 1 and not c.keywords]
+    return [Edit(*src.span(call.func), f"{logger}.{level}") for call in plain]

@@ -1,0 +1,247 @@
+"""Where an edit goes: FILE, FILE:SYMBOL, FILE:LINE or FILE:A-B becomes a bounded region of whole lines."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.edit.refactor.source import FUNCTIONS, Source, Unusable
+from fulgur.errors import FulgurError, UsageError
+
+MAX_LINES = 60
+MAX_CHARS = 2400
+ABOVE_CHARS = 1200
+BELOW_CHARS = 500
+_LINES = re.compile(r"(\d+)(?:-(\d+))?")
+_DECLARED = (
+    r"\b(?:function\*?|class|def|fn|func|const|let|var|struct|interface|type|enum|trait|impl|module|namespace)\s+"
+)
+SYMBOLS = (*FUNCTIONS, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was named on the command line."""
+
+    path: Path
+    symbol: str | None = None
+    lines: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """Whole lines of a file, as offsets into its text (line feeds only), with bounded context around them."""
+
+    start: int
+    end: int
+    above: str
+    text: str
+    below: str
+    first_line: int
+    last_line: int
+
+
+def parse_target(text: str, base: Path = Path()) -> Target:
+    """FILE[:SYMBOL|:LINE|:A-B] in a folder; a colon that belongs to an existing file's name is part of the name."""
+    if (base / text).exists() or ":" not in text:
+        return Target(base / text)
+    name, _, rest = text.rpartition(":")
+    if match := _LINES.fullmatch(rest):
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 1 <= first <= last:
+            raise UsageError(f"{rest}: lines are counted from 1, the first before the last")
+        return Target(base / name, None, (first, last))
+    if not re.fullmatch(r"[^\W\d][\w.]*", rest):
+        raise UsageError(f"{rest!r} is neither a symbol nor lines", hint="Write FILE, FILE:SYMBOL or FILE:FIRST-LAST.")
+    return Target(base / name, rest)
+
+
+def locate(text: str, target: Target, instruction: str = "") -> Region:
+    """The region a target means in this text; an error says what to name instead when it is too large or unclear."""
+    python = target.path.suffix in (".py", ".pyi")
+    src: Source | None = None
+    if python:
+        try:
+            src = Source(text)
+        except Unusable:
+            src = None
+    line_count = text.count("\n") + (not text.endswith("\n"))
+    if target.lines is not None:
+        first, last = target.lines
+        if first > line_count:
+            raise FulgurError(f"{target.path} has {line_count} lines, there is no line {first}")
+        if first == last and src is not None:
+            first, last = enclosing(src, first)
+        return bounded(text, first, min(last, line_count), target)
+    if target.symbol is not None:
+        first, last = python_symbol(src, target) if src is not None else other_symbol(text, target)
+        return bounded(text, first, last, target)
+    found = mentioned(src, instruction) if src is not None else None
+    if found is None and line_count <= MAX_LINES and len(text) <= MAX_CHARS:
+        return bounded(text, 1, line_count, target)
+    if found is None:
+        raise FulgurError(
+            f"{target.path} has {line_count} lines: which part?",
+            hint=f"Name it: {target.path}:SYMBOL or {target.path}:FIRST-LAST (at most {MAX_LINES} lines).",
+        )
+    return bounded(text, *found, target)
+
+
+def bounded(text: str, first: int, last: int, target: Target) -> Region:
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    start = starts[first - 1]
+    end = starts[last] if last < len(starts) else len(text)
+    if last - first >= MAX_LINES or end - start > MAX_CHARS:
+        raise FulgurError(
+            f"lines {first}-{last} of {target.path} are too many for one edit ({end - start} characters)",
+            hint=f"Name a part of at most {MAX_LINES} lines, for example {target.path}:{first}-{first + 30}.",
+        )
+    above, below = context(text, start, end)
+    return Region(start, end, above, text[start:end], below, first, last)
+
+
+def context(text: str, start: int, end: int) -> tuple[str, str]:
+    """Whole lines before and after a region, within fixed sizes."""
+    begin = max(0, start - ABOVE_CHARS)
+    if begin > 0:
+        begin = text.find("\n", begin - 1, start) + 1 or start
+    stop = min(len(text), end + BELOW_CHARS)
+    if stop < len(text):
+        stop = max(text.rfind("\n", end, stop) + 1, end)
+    return text[begin:start], text[end:stop]
+
+
+def lines_of(src: Source, node: ast.AST) -> tuple[int, int]:
+    return src.first_line(node), getattr(node, "end_lineno", 0) or 0
+
+
+def fits(src: Source, node: ast.AST) -> bool:
+    first, last = lines_of(src, node)
+    return last - first < MAX_LINES and src.line_end(last) - src.line_start(first) <= MAX_CHARS
+
+
+def enclosing(src: Source, line: int) -> tuple[int, int]:
+    """The innermost function around a line that fits, else the statement, else the line."""
+    best: ast.AST | None = None
+    for node in ast.walk(src.tree):
+        if isinstance(node, ast.stmt) and lines_of(src, node)[0] <= line <= lines_of(src, node)[1] and fits(src, node):
+            better = best is None or (isinstance(node, FUNCTIONS), lines_of(src, node)[0]) >= (
+                isinstance(best, FUNCTIONS),
+                lines_of(src, best)[0],
+            )
+            best = node if better else best
+    return lines_of(src, best) if best is not None else (line, line)
+
+
+def python_symbol(src: Source, target: Target) -> tuple[int, int]:
+    """Lines of `name`, `Class.method` or a module-level constant."""
+    wanted = (target.symbol or "").split(".")
+    found = [node for node in symbols(src) if qualified(src, node)[-len(wanted) :] == wanted]
+    if not found and len(wanted) == 1:
+        found = [s for s in src.tree.body if wanted[0] in assigned(s)]
+    if not found:
+        known = ", ".join(".".join(qualified(src, node)) for node in symbols(src)[:12])
+        raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"It has: {known}." if known else None)
+    exact = [node for node in found if isinstance(src.parents.get(node), ast.Module)] or found
+    if len(exact) > 1:
+        listed = ", ".join(f"{'.'.join(qualified(src, node))} (line {lines_of(src, node)[0]})" for node in exact)
+        raise FulgurError(f"{target.path} has several {target.symbol}: {listed}", hint="Name one of them in full.")
+    return lines_of(src, exact[0])
+
+
+def symbols(src: Source) -> list[ast.AST]:
+    """Functions and classes in the order of the file."""
+    found = [(node.lineno, node.col_offset, node) for node in ast.walk(src.tree) if isinstance(node, SYMBOLS)]
+    return [node for _, _, node in sorted(found, key=lambda entry: entry[:2])]
+
+
+def qualified(src: Source, node: ast.AST) -> list[str]:
+    """`["Class", "method"]`"""
+    owners = [ancestor.name for ancestor in src.ancestors(node) if isinstance(ancestor, SYMBOLS)]
+    name = getattr(node, "name", "")
+    return [*reversed(owners), *([name] if name else sorted(assigned(node))[:1])]
+
+
+def assigned(node: ast.AST) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
+    """The part of a long file an instruction is about: a symbol it names, the imports, or the one user of a name."""
+    words = set(re.findall(r"[^\W\d]\w*", instruction))
+    named = [node for node in symbols(src) if getattr(node, "name", "") in words and fits(src, node)]
+    inner = [n for n in named if not any(o is not n and n in ast.walk(o) for o in named)] or named
+    if len(inner) == 1:
+        return lines_of(src, inner[0])
+    constants = [s for s in src.tree.body if assigned(s) & words and fits(src, s)]
+    if len(constants) == 1 and not inner:
+        return lines_of(src, constants[0])
+    imports = [s for s in src.tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
+    if imports and words & {"import", "imports", "imported", "isort"} and not inner:
+        first, last = lines_of(src, imports[0])[0], lines_of(src, imports[-1])[1]
+        return (first, last) if last - first < MAX_LINES else None
+    # A plain word may be English: only words that look like code point at a variable.
+    code = {word for word in words if "_" in word or re.search(r"[a-z][A-Z]", word) or f"`{word}`" in instruction}
+    users = [
+        node
+        for node in symbols(src)
+        if isinstance(node, FUNCTIONS)
+        and fits(src, node)
+        and code & {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    ]
+    return lines_of(src, users[0]) if len(users) == 1 and not inner else None
+
+
+def other_symbol(text: str, target: Target) -> tuple[int, int]:
+    """A symbol in another language: its declaring line, and the block by braces or indentation."""
+    name = re.escape((target.symbol or "").split(".")[-1])
+    lines = text.split("\n")
+    patterns = [
+        rf"{_DECLARED}{name}\b",
+        rf"^\s*(?:[\w<>\[\]]+\s+)*{name}\s*\([^;]*$",
+        rf"^\s*[\"']?{name}[\"']?\s*[:=]",
+    ]
+    for pattern in patterns:
+        for index, line in enumerate(lines):
+            if re.search(pattern, line):
+                end = indented_end if target.path.suffix in (".py", ".pyi") else block_end
+                return index + 1, end(lines, index) + 1
+    raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"Name lines instead: {target.path}:FIRST-LAST.")
+
+
+def indented_end(lines: list[str], first: int) -> int:
+    """Last line of a Python block, also in a file that does not parse: what is indented deeper than its first line."""
+    margin = len(lines[first]) - len(lines[first].lstrip())
+    last, depth = first, 0
+    for index in range(first, len(lines)):
+        line = lines[index]
+        if index > first and depth <= 0 and line.strip() and len(line) - len(line.lstrip()) <= margin:
+            break
+        if line.strip():
+            last = index
+        depth += sum(line.count(letter) for letter in "([{") - sum(line.count(letter) for letter in ")]}")
+        if line.rstrip().endswith(":"):  # the header is over; a bracket left open by mistake must not swallow the file
+            depth = 0
+    return last
+
+
+def block_end(lines: list[str], first: int) -> int:
+    """Last line of the block that begins here."""
+    depth, opened = 0, False
+    for index in range(first, len(lines)):
+        line = re.sub(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//.*", "", lines[index])
+        depth += sum(line.count(letter) for letter in "{[(") - sum(line.count(letter) for letter in "}])")
+        opened = opened or any(letter in line for letter in "{[(")
+        if opened and depth <= 0 and (depth < 0 or index > first or line.rstrip().endswith(("}", ")", "]", ";", ","))):
+            return index
+        if not opened and index + 1 < len(lines):
+            margin = len(lines[first]) - len(lines[first].lstrip())
+            follower = lines[index + 1]
+            if follower.strip() and len(follower) - len(follower.lstrip()) <= margin:
+                while not lines[index].strip():
+                    index -= 1
+                return index
+    return first

@@ -1,0 +1,204 @@
+"""The CUDA driver, as little of it as the engine needs: what the GPU can do, load a cubin, launch a kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.records import Args
+
+LIBRARY = "libcuda.so.1"  # comes with the driver
+INSTALL = "pip install 'fulgur[gpu]'."
+# Attributes of a device, as the driver numbers them.
+_MULTIPROCESSORS, _MEMORY_KHZ, _BUS_BITS, _L2 = 16, 36, 37, 38
+_MAJOR, _MINOR, _COOPERATIVE, _SHARED = 75, 76, 95, 97
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    memory: int
+    shared: int  # bytes a CTA may have
+    cooperative: bool = True  # a grid that is resident at once may be launched
+    l2: int = 0
+    bandwidth: float = 0.0  # bytes a second by memory clock and bus; what can be read is some 90 to 95% of it
+    driver: tuple[int, int] = (0, 0)  # the CUDA version that the driver speaks
+
+    @property
+    def wgmma(self) -> bool:
+        """Matrix instructions of whole warpgroups: Hopper's alone."""
+        return self.capability == (9, 0)
+
+    @property
+    def dependent_launch(self) -> bool:
+        """Programmatic dependent launch came with Hopper."""
+        return self.capability >= (9, 0)
+
+
+def survey() -> list[Gpu]:
+    """Every GPU the driver shows, asked without torch; a FulgurError when there is no driver or no GPU."""
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        raise FulgurError(
+            f"no NVIDIA driver: {LIBRARY} is not there", hint="Install the NVIDIA driver, or use the CPU."
+        ) from None
+
+    def call(name: str, *arguments: Any) -> None:
+        status = getattr(cuda, name)(*arguments)
+        if status == 100:
+            raise FulgurError("the NVIDIA driver shows no GPU", hint="Is one there, and visible to this container?")
+        if status:
+            raise FulgurError(
+                f"the NVIDIA driver failed: {name} gave error {status}",
+                hint="Does nvidia-smi work? After an update of the driver the machine must start again.",
+            )
+
+    number = ctypes.c_int()
+    call("cuInit", 0)
+    call("cuDriverGetVersion", ctypes.byref(number))
+    version = (number.value // 1000, number.value % 1000 // 10)
+    call("cuDeviceGetCount", ctypes.byref(number))
+    if not number.value:
+        raise FulgurError("the NVIDIA driver shows no GPU", hint="Is CUDA_VISIBLE_DEVICES set to hide it?")
+    found = []
+    for index in range(number.value):
+        device, size, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+        call("cuDeviceGet", ctypes.byref(device), index)
+        call("cuDeviceGetName", name, 256, device)
+        call("cuDeviceTotalMem_v2", ctypes.byref(size), device)
+        values = {}
+        for key in (_MULTIPROCESSORS, _MEMORY_KHZ, _BUS_BITS, _L2, _MAJOR, _MINOR, _COOPERATIVE, _SHARED):
+            # One that a newer driver no longer knows is 0: only what is shown depends on clock, bus and cache.
+            values[key] = 0 if cuda.cuDeviceGetAttribute(ctypes.byref(number), key, device) else number.value
+        found.append(
+            Gpu(
+                name.value.decode(errors="replace"),
+                (values[_MAJOR], values[_MINOR]),
+                values[_MULTIPROCESSORS],
+                size.value,
+                values[_SHARED],
+                bool(values[_COOPERATIVE]),
+                values[_L2],
+                2e3 * values[_MEMORY_KHZ] * values[_BUS_BITS] / 8,  # two transfers a clock
+                version,
+            )
+        )
+    return found
+
+
+def probe(index: int = 0) -> Gpu:
+    """GPU `index`, with a PyTorch that can use it; a FulgurError says what is missing."""
+    gpus = survey()
+    if index >= len(gpus):
+        raise FulgurError(f"there is no GPU {index}; {len(gpus)} found", hint="They are counted from 0.")
+    try:
+        import torch
+    except ImportError:
+        raise FulgurError("the GPU engine needs PyTorch", hint=INSTALL) from None
+    if not torch.version.cuda:
+        raise FulgurError(
+            f"PyTorch {torch.__version__} is built without CUDA",
+            hint="Install a CUDA build of PyTorch, or use the CPU.",
+        )
+    if not torch.cuda.is_available():
+        raise FulgurError(
+            f"PyTorch {torch.__version__} (CUDA {torch.version.cuda}) cannot use this driver "
+            f"(CUDA {gpus[index].driver[0]}.{gpus[index].driver[1]})",
+            hint="Update the NVIDIA driver, or install a PyTorch for an older CUDA.",
+        )
+    return gpus[index]
+
+
+def load_driver() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise FulgurError(f"the GPU engine needs cuda-bindings: {error}", hint=INSTALL) from None
+    return driver
+
+
+_HINTS = {
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "Another process holds part of the GPU, or it is shared (MIG, MPS): "
+    "use the driver `graph`.",
+    "CUDA_ERROR_NOT_SUPPORTED": "Use the driver `graph`.",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "Update the NVRTC package and the driver.",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "Update the driver.",
+    "CUDA_ERROR_OUT_OF_MEMORY": "Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+}
+
+
+def _check(result: tuple[Any, ...], what: str) -> Any:
+    status = result[0]
+    if int(status) != 0:
+        name = str(getattr(status, "name", status))
+        raise FulgurError(f"{what} failed: {name}", hint=_HINTS.get(name))
+    return result[1] if len(result) > 1 else None
+
+
+class Module:
+    """One loaded cubin and its kernels."""
+
+    def __init__(self, cubin: bytes) -> None:
+        import torch
+
+        self._cu = load_driver()
+        torch.cuda.synchronize()  # the driver calls below need torch's context to exist and to be current
+        self._module = _check(self._cu.cuModuleLoadData(cubin), "loading the GPU code")
+        self._functions: dict[str, Any] = {}
+
+    def function(self, name: str, shared: int) -> Any:
+        if name not in self._functions:
+            cu = self._cu
+            found = _check(cu.cuModuleGetFunction(self._module, name.encode()), f"finding {name}")
+            attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _check(cu.cuFuncSetAttribute(found, attribute, shared), f"{shared} bytes of shared memory for {name}")
+            self._functions[name] = found
+        return self._functions[name]
+
+    def launch(
+        self,
+        name: str,
+        args: Args | list[int],
+        *,
+        ctas: int,
+        threads: int,
+        shared: int,
+        stream: int,
+        cooperative: bool = False,
+        dependent: bool = False,
+    ) -> None:
+        cu = self._cu
+        config = cu.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = ctas, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = shared
+        config.hStream = cu.CUstream(stream)
+        attributes = []
+        for wanted, key, field in (
+            (cooperative, "CU_LAUNCH_ATTRIBUTE_COOPERATIVE", "cooperative"),
+            (
+                dependent,
+                "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION",
+                "programmaticStreamSerializationAllowed",
+            ),
+        ):
+            if wanted:
+                attribute, value = cu.CUlaunchAttribute(), cu.CUlaunchAttributeValue()
+                setattr(value, field, 1)
+                attribute.id = getattr(cu.CUlaunchAttributeID, key)
+                attribute.value = value
+                attributes.append(attribute)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        # A structure by value, or the addresses of several plain arguments.
+        addresses = args if isinstance(args, list) else [ctypes.addressof(args)]
+        parameters = (ctypes.c_void_p * len(addresses))(*addresses)
+        function = self.function(name, shared)
+        _check(cu.cuLaunchKernelEx(config, function, ctypes.addressof(parameters), 0), f"launching {name}")
+
+    def close(self) -> None:
+        _check(self._cu.cuModuleUnload(self._module), "unloading the GPU code")

@@ -1,0 +1,163 @@
+"""Matrices into the layout of `formats.py` and back, with torch on whichever device the tensor lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.formats import BLOCK, TILE, Format
+
+if TYPE_CHECKING:
+    import torch
+
+FP8_LIMIT = 448.0
+
+
+def order(fmt: Format) -> npt.NDArray[np.int64]:
+    """For each value of a packed block, in memory order, its place in the 16 x 128 block: row * 128 + column."""
+    per_lane = 64 // fmt.data  # values in a lane's 16 bytes
+    chunk, lane, value = np.meshgrid(np.arange(fmt.data), np.arange(32), np.arange(per_lane), indexing="ij")
+    g, t = lane // 4, lane % 4
+    if fmt.data == 8:
+        register, half = value // 2, value % 2
+        slab, column, odd_row = chunk // 2, 4 * (chunk % 2) + 2 * (register // 2) + half, register % 2
+    else:
+        both = 4 // fmt.data  # values of a byte
+        word, byte = value // (4 * both), value // both % 4
+        slab, odd_row = both * chunk + value % both, word % 2
+        column = 4 * (word // 2) + np.array([0, 2, 1, 3])[byte]
+    return ((g + 8 * odd_row) * BLOCK + 32 * slab + 8 * t + column).reshape(-1)
+
+
+def nibbles(q: torch.Tensor) -> torch.Tensor:
+    """Weights -7..7 in memory order, two a byte, as `formats.py` says."""
+    import torch
+
+    magnitude, sign = q.abs().to(torch.uint8), (q < 0).to(torch.uint8)
+    byte = magnitude[..., 0::2] | (sign[..., 0::2] << 7) | (magnitude[..., 1::2] << 4)
+    return byte | (sign[..., 1::2].unflatten(-1, (-1, 4)).roll(1, -1).flatten(-2) << 3)
+
+
+def from_nibbles(raw: torch.Tensor) -> torch.Tensor:
+    """And back, as int8."""
+    import torch
+
+    following = raw.unflatten(-1, (-1, 4)).roll(-1, -1).flatten(-2)
+    magnitude = torch.stack((raw & 7, raw >> 4 & 7), dim=-1).flatten(-2).to(torch.int8)
+    negative = torch.stack((raw >> 7, following >> 3 & 1), dim=-1).flatten(-2).bool()
+    return torch.where(negative, -magnitude, magnitude)
+
+
+def blocked(values: torch.Tensor) -> torch.Tensor:
+    """[rows, cols] padded with zeros to [tiles, blocks, 16 * 128]."""
+    import torch
+
+    rows, cols = values.shape
+    tiles, blocks = -(-rows // TILE), -(-cols // BLOCK)
+    if (rows, cols) != (tiles * TILE, blocks * BLOCK):
+        padded = torch.zeros((tiles * TILE, blocks * BLOCK), dtype=values.dtype, device=values.device)
+        padded[:rows, :cols] = values
+        values = padded
+    return values.reshape(tiles, TILE, blocks, BLOCK).transpose(1, 2).reshape(tiles, blocks, TILE * BLOCK)
+
+
+def pack(values: torch.Tensor, fmt: Format, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """uint8, one dimension. `values`: bf16 weights, fp8 weights, or int8 q; the last two come with `scale`
+    [rows, groups] (a group is 128 columns, or 64)."""
+    import torch
+
+    index = torch.from_numpy(order(fmt)).to(values.device)
+    if fmt.name == "bf16":
+        return (
+            blocked(values.to(torch.bfloat16).view(torch.int16))[..., index].contiguous().view(torch.uint8).reshape(-1)
+        )
+    if scale is None:
+        raise FulgurError(f"{fmt.name} weights need scales")
+    if fmt.data == 4:
+        data = blocked(values.view(torch.uint8))[..., index]
+    else:
+        data = nibbles(blocked(values)[..., index])
+    tiles, blocks = data.shape[:2]
+    return torch.cat((data, _records(scale, fmt, tiles, blocks)), dim=2).reshape(-1)
+
+
+def _records(scale: torch.Tensor, fmt: Format, tiles: int, blocks: int) -> torch.Tensor:
+    import torch
+
+    kind = torch.float32 if fmt.data == 4 else torch.float16
+    padded = torch.zeros((tiles * TILE, blocks * fmt.groups), dtype=kind, device=scale.device)
+    padded[: scale.shape[0], : scale.shape[1]] = scale.to(kind)
+    grouped = padded.reshape(tiles, TILE, blocks, fmt.groups).permute(0, 2, 3, 1)  # [tile, block, group, row]
+    if fmt.scales == 2:
+        halves = grouped.unflatten(3, (2, 8))
+        peak = halves.amax(4)
+        # Rows of padding have scale 0 and weights 0: any scale serves them.
+        if bool((torch.where(halves == 0, peak[..., None], halves) != peak[..., None]).any()):
+            raise FulgurError("fp8 scales differ within 8 rows", hint="Use the format fp8-rows.")
+        grouped = torch.nn.functional.pad(peak, (0, 2))
+    return grouped.contiguous().view(torch.uint8).reshape(tiles, blocks, fmt.record)
+
+
+def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tensor:
+    """The weights that the kernels multiply with, float32 [rows, cols]."""
+    import torch
+
+    tiles, blocks = -(-rows // TILE), -(-cols // BLOCK)
+    block = data.reshape(tiles, blocks, fmt.block_bytes)
+    raw, record = block[..., : fmt.data * 512].contiguous(), block[..., fmt.data * 512 :].contiguous()
+    if fmt.name == "bf16":
+        values = raw.view(torch.bfloat16).float()
+    elif fmt.data == 4:
+        values = raw.view(torch.float8_e4m3fn).float()
+    else:
+        values = from_nibbles(raw).float()
+    place = torch.empty_like(values)
+    place[..., torch.from_numpy(order(fmt)).to(data.device)] = values
+    place = place.reshape(tiles, blocks, TILE, BLOCK)
+    if fmt.record:
+        kind = torch.float32 if fmt.data == 4 else torch.float16
+        scale = record.view(kind).float()[..., : fmt.groups * fmt.scales].reshape(tiles, blocks, fmt.groups, fmt.scales)
+        scale = scale.repeat_interleave(TILE // fmt.scales, 3).transpose(2, 3)  # [tile, block, row, group]
+        place = place * scale.repeat_interleave(BLOCK // fmt.groups, 3)
+    return place.transpose(1, 2).reshape(tiles * TILE, blocks * BLOCK)[:rows, :cols]
+
+
+def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Float weights to what `pack` takes. int4 follows `model.quantise` to the bit (whose -8 comes up only where a
+    scale is too small for a float16, and is -7 here)."""
+    import torch
+
+    if fmt.name == "bf16":
+        return weight.to(torch.bfloat16), None
+    rows, cols = weight.shape
+    wide = torch.nn.functional.pad(weight.float(), (0, -cols % BLOCK))
+    size = BLOCK // fmt.groups
+    peak = wide.reshape(rows, -1, size).abs().amax(2)
+    if not bool(torch.isfinite(peak).all()):
+        raise FulgurError("the weights hold values that are not finite")
+    if fmt.data == 2:
+        scale = (peak / 7).half()
+        inverse = torch.where(scale != 0, 1 / scale.float(), torch.zeros((), device=scale.device))
+        q = (wide.reshape(rows, -1, size) * inverse[:, :, None]).round_().clamp_(-7, 7).to(torch.int8)
+        return q.reshape(rows, -1)[:, :cols], scale
+    if fmt.scales == 2:  # 128 x 128 blocks, as checkpoints ship them
+        tall = torch.nn.functional.pad(peak, (0, 0, 0, -rows % BLOCK))
+        peak = tall.reshape(-1, BLOCK, tall.shape[1]).amax(1).repeat_interleave(BLOCK, 0)[:rows]
+    scale = peak / FP8_LIMIT
+    inverse = torch.where(scale != 0, 1 / scale, torch.zeros((), device=scale.device))
+    q8 = (wide.reshape(rows, -1, size) * inverse[:, :, None]).clamp_(-FP8_LIMIT, FP8_LIMIT)
+    return q8.reshape(rows, -1)[:, :cols].to(torch.float8_e4m3fn), scale
+
+
+def interleave(gate: Any, up: Any) -> Any:
+    """8 gate rows, 8 up rows, alternating (rows padded with zeros to a multiple of 8); torch tensors of any type."""
+    import torch
+
+    raw = [t.view(torch.uint8) if t.dtype == torch.float8_e4m3fn else t for t in (gate, up)]
+    short = -gate.shape[0] % 8
+    both = [torch.nn.functional.pad(t, (0, 0, 0, short)).reshape(-1, 8, t.shape[1]) for t in raw]
+    joined = torch.stack(both, dim=1).reshape(-1, gate.shape[1])
+    return joined.view(gate.dtype) if gate.dtype == torch.float8_e4m3fn else joined

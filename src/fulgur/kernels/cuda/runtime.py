@@ -1,0 +1,338 @@
+"""The GPU runtime: the interface of `kernels.native.Runtime`, with the decode loop on the device.
+
+A step of up to 8 rows is one pass of the kernels; more rows are passes of 8, and a long run of prompt tokens goes
+through torch (`prefill.py`). Greedy decoding runs on the device by itself; tokens arrive in pinned memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cpu.arguments import check_step
+from fulgur.kernels.cuda.device import Gpu, probe
+from fulgur.kernels.cuda.drivers import Driver, args_of
+from fulgur.kernels.cuda.header import RING, layout
+from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
+from fulgur.kernels.cuda.prefill import Prefill
+from fulgur.kernels.cuda.records import PAIRS, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
+from fulgur.kernels.cuda.stream import TokenStream
+from fulgur.kernels.cuda.weights import GpuWeights, random_weights
+from fulgur.model.config import ModelConfig
+from fulgur.model.rope import rope_tables
+
+Int = npt.NDArray[np.int32]
+Float = npt.NDArray[np.float32]
+
+TORCH_ROWS = 512  # from here on unpacking the weights for torch costs less than passes of 8 rows
+
+
+def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
+    """The plan for as many rows a pass as shared memory holds."""
+    for rows in (MAX_ROWS, 4, 2, 1):
+        plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
+        try:
+            layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
+            layout(plan, "graph", gpu.shared, wgmma=gpu.wgmma)
+        except FulgurError:
+            if rows == 1:
+                raise
+            continue
+        return plan
+    raise AssertionError("rows 1 either fits or raises")
+
+
+def kv_bytes_per_token(config: ModelConfig) -> int:
+    """Keys and values of every layer, in bf16."""
+    return 4 * config.n_layers * config.n_kv_heads * config.head_dim
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 256) * 256
+
+
+class Runtime:
+    block_tokens = KV_BLOCK
+    max_rows = 2048
+    prefill_rows = 2048  # a prompt's rows in a step: unpacking the weights for torch is paid once for all of them
+
+    def __init__(
+        self, weights: GpuWeights, *, kv_blocks: int, driver: str = "persistent", gpu: Gpu | None = None
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self.gpu = gpu or probe()
+        self.weights, self.config, self.kv_blocks = weights, weights.plan.config, kv_blocks
+        c = self.config
+        self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
+        self.driver, self.threads = driver, 1
+        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}"
+        self._stream = torch.cuda.Stream()
+        wide = weights.plan
+        narrow = Plan(**{**wide.__dict__, "rows": 1})
+        self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
+        self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
+        try:
+            held = self._allocate(wide, kv_blocks)
+            args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
+            with torch.cuda.stream(self._stream):
+                self._wide = Driver(driver, wide, self.gpu, args)
+                self._narrow = Driver(driver, narrow, self.gpu, args) if wide.rows > 1 else self._wide
+            self._prefill = Prefill(weights, self._kv, held["rope"])
+            self._warm()
+        except torch.cuda.OutOfMemoryError:
+            need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
+            raise FulgurError(
+                f"the KV cache of {kv_blocks * KV_BLOCK:,} tokens needs {need / 1e9:.1f} GB: more than is free",
+                hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+            ) from None
+
+    def _allocate(self, plan: Plan, kv_blocks: int) -> dict[str, Any]:
+        """Every buffer of the kernels by name. State, counters and block tables lie together: one copy sets them."""
+        torch, c, device = self._torch, self.config, self.weights.arena.device
+        sizes = buffer_bytes(plan)
+        self._buffers: dict[str, Any] = {
+            name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
+            for name, size in sizes.items()
+            if name != "counters"
+        }
+        self._kv = torch.zeros(
+            (c.n_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim), dtype=torch.bfloat16, device=device
+        )
+        self._logits = torch.zeros((plan.rows, c.vocab_size), dtype=torch.float32, device=device)
+        cos, sin = rope_tables(c, self.max_context)
+        rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
+        width = -(-self.max_context // KV_BLOCK)
+        counters = _aligned(ctypes.sizeof(self._records[plan.rows]))
+        self._tables_at = counters + _aligned(sizes["counters"])
+        self._control = torch.zeros(self._tables_at + 4 * plan.rows * width, dtype=torch.uint8, device=device)
+        self._staged = torch.zeros_like(self._control, device="cpu").pin_memory()
+        self._staged_tables: Int = self._staged.numpy()[self._tables_at :].view(np.int32).reshape(plan.rows, width)
+        self._mail = torch.zeros(ctypes.sizeof(Mailbox), dtype=torch.uint8).pin_memory()
+        self.mailbox: Any = Mailbox.from_address(self._mail.data_ptr())
+        self._ring: Int = self._mail.numpy()[Mailbox.token.offset :].view(np.int32)
+        return {
+            **self._buffers, "weights": self.weights.arena, "norms": self.weights.norms, "embed": self.weights.embed,
+            "kv": self._kv, "rope": rope, "state": self._control, "counters": self._control[counters:],
+            "tables": self._control[self._tables_at :], "mailbox": self._mail,
+        }  # fmt: skip
+
+    def _warm(self) -> None:
+        for driver in (self._narrow, self._wide):
+            record = self._records[driver.plan.rows].from_address(self._staged.data_ptr())
+            record.done = 1
+            self._control.copy_(self._staged)
+            self._torch.cuda.synchronize()
+            driver.warm(self._stream)
+            self._synchronize()
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.weights.nbytes
+
+    @property
+    def kv_bytes(self) -> int:
+        return int(self._kv.numel() * 2)
+
+    def step(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
+    ) -> Int:
+        """See `reference.Runtime.step`."""
+        tokens, positions, sequences, tables, logit_rows = (
+            np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
+        )
+        check_step(self, tokens, positions, sequences, tables, logit_rows)
+        n, begin = len(tokens), self._through_torch(tokens, positions, sequences, tables, logit_rows)
+        best = np.zeros(n, np.int32)
+        place = {int(row): i for i, row in enumerate(logit_rows)}
+        while begin < n:
+            end = min(begin + self._wide.plan.rows, n)
+            wanted = [row for row in range(begin, end) if row in place]
+            self._pass(
+                tokens[begin:end],
+                positions[begin:end],
+                sequences[begin:end],
+                tables,
+                bool(wanted and logits is not None),
+            )
+            best[begin:end] = self.mailbox.token[: end - begin]
+            if logits is not None and wanted:
+                rows = self._logits[[row - begin for row in wanted]].cpu().numpy()
+                for row, value in zip(wanted, rows, strict=True):
+                    logits[place[row]] = value
+            begin = end
+        return best[logit_rows]
+
+    def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
+        """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
+        stops = {int(s) for s in stop}
+        limit = min(limit, self.max_context - position, len(table) * KV_BLOCK - position)
+        while limit > 0 and not (cancel is not None and cancel[0]):
+            run = self.stream(token, position, table, stops, min(limit, RING))
+            try:
+                while not run.ended:
+                    for token in run.read():
+                        yield token
+                        position, limit = position + 1, limit - 1
+                        if token in stops:
+                            return
+                    if cancel is not None and cancel[0]:
+                        yield from run.stop()
+                        return
+            finally:
+                run.stop()
+
+    def stream(
+        self,
+        token: int,
+        position: int,
+        table: Int,
+        stop: Collection[int],
+        limit: int,
+        draw: tuple[float, int] | None = None,
+    ) -> TokenStream:
+        """Let the device go on by itself from `token` at `position`, for at most `limit` (up to RING) tokens. Until the
+        run has ended or was stopped nothing else may be asked of the runtime.
+
+        `draw` is (1 / temperature, seed) for sampling as in `engine/gumbel.py`, None for the argmax. Up to 16 stop
+        tokens end the run on the device; whoever reads looks for the rest.
+        """
+        row = np.ascontiguousarray(table, np.int32)
+        last = position + limit - 1
+        if not 0 < limit <= RING:
+            raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
+        first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
+        check_step(self, first, np.array([last], np.int32), zero, row[None], zero[:0])
+        stops = set(sorted(stop)[:STOPS])
+        self._upload(1, limit, first, np.array([position], np.int32), zero, row[None], stops, draw)
+
+        def enqueue(steps: int) -> None:
+            self._narrow.run(steps, 0, self._stream)
+
+        if self.driver == "persistent":
+            enqueue(limit)
+        more = None if self.driver == "persistent" else enqueue
+        return TokenStream(self.mailbox, self._ring, limit, self._busy, self._synchronize, more)
+
+    def _busy(self) -> bool:
+        try:
+            return not self._stream.query()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise _failed(error) from None
+
+    def copy_block(self, source: int, target: int) -> None:
+        for block in (source, target):
+            if not 0 <= block < self.kv_blocks:
+                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+        with self._torch.cuda.stream(self._stream):
+            self._kv[:, :, target] = self._kv[:, :, source]
+
+    def close(self) -> None:
+        self._synchronize()
+        for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
+            driver.close()
+
+    def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logits: bool) -> None:
+        driver = self._narrow if len(tokens) == 1 else self._wide
+        used, local = np.unique(sequences, return_inverse=True)
+        self._upload(driver.plan.rows, 1, tokens, positions, local.astype(np.int32), tables[used], set())
+        driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
+        self._synchronize()
+
+    def _upload(
+        self,
+        rows: int,
+        steps: int,
+        tokens: Int,
+        positions: Int,
+        sequences: Int,
+        tables: Int,
+        stops: set[int],
+        draw: tuple[float, int] | None = None,
+    ) -> None:
+        """What the next launch shall do: written to pinned memory, then one copy. The device is idle."""
+        self._age_words()
+        n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
+        ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
+        ctypes.memset(self._mail.data_ptr(), 0, 16)
+        record.rows, record.steps, record.stops, record.epoch = n, steps, len(stops), self._epoch
+        self._epoch += steps * self.config.n_layers
+        record.stop[: len(stops)] = sorted(stops)
+        record.token[:n], record.position[:n], record.table[:n] = (
+            tokens.tolist(),
+            positions.tolist(),
+            sequences.tolist(),
+        )
+        starts = {int(s): int(positions[sequences == s].min()) for s in np.unique(sequences)}
+        record.first[:n] = [starts[int(s)] for s in sequences]
+        if draw is not None:
+            record.sharpness = draw[0]
+            record.seed[:] = (draw[1] & 0xFFFFFFFF, draw[1] >> 32)
+        width = min(tables.shape[1], self._staged_tables.shape[1])
+        np.maximum(tables[:, :width], 0, out=self._staged_tables[: len(tables), :width])
+        size = self._tables_at + len(tables) * self._staged_tables.strides[0]
+        with self._torch.cuda.stream(self._stream):
+            self._control[:size].copy_(self._staged[:size], non_blocking=True)
+
+    def _age_words(self) -> None:
+        """Values of earlier launches stay in the buffers, and must look old to the next."""
+        with self._torch.cuda.stream(self._stream):
+            if self._epoch > 1 << 30:
+                self._epoch = self._aged = 1
+                for buffer in self._buffers.values():
+                    buffer.zero_()
+            elif self._epoch - self._aged > TURN:
+                self._aged = self._epoch
+                for name in PAIRS:
+                    self._buffers[name].view(self._torch.int64).fill_(old_pair(self._epoch))
+
+    def _through_torch(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
+        """How many leading rows were long enough a run without logits to go through torch."""
+        n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
+        n = min(n, int((sequences == sequences[0]).sum()))
+        if n < TORCH_ROWS:
+            return 0
+        torch, device = self._torch, self._kv.device
+        while True:
+            try:
+                with torch.cuda.stream(self._stream), torch.no_grad():
+                    row = torch.from_numpy(tables[sequences[0]]).to(device)
+                    self._prefill.run(torch.from_numpy(tokens[:n]).long().to(device), int(positions[0]), row)
+                self._synchronize()
+                return n
+            except torch.cuda.OutOfMemoryError:  # fewer rows need less; the kernels, which come next, nothing
+                torch.cuda.empty_cache()
+                n //= 2
+                if n < TORCH_ROWS // 2:
+                    return 0
+
+    def _synchronize(self) -> None:
+        try:
+            self._stream.synchronize()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise _failed(error) from None
+
+
+def _failed(error: RuntimeError) -> FulgurError:
+    return FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.")
+
+
+def open_random(
+    config: ModelConfig,
+    *,
+    weights: str,
+    head: str | None = None,
+    kv_blocks: int,
+    driver: str = "persistent",
+    seed: int = 0,
+) -> Runtime:
+    """A random model made on the GPU, for benchmarks."""
+    gpu = probe()
+    plan = widest(config, weights, head, gpu)
+    return Runtime(random_weights(plan, "cuda", seed), kv_blocks=kv_blocks, driver=driver, gpu=gpu)

@@ -1,0 +1,93 @@
+"""One run of the device's decode loop, as the host follows it: tokens out of the pinned ring, and a way to stop it.
+
+The device needs nothing from the host while it runs. Reading is a look at two numbers in pinned memory and a slice of
+the ring; what the host does with the tokens overlaps with the next ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.header import RING
+
+QUEUED = 8  # steps of the graph driver that lie ahead: a stop leaves so many empty ones to run through
+SPINS = 2000  # looks without a token (about a millisecond) before the host begins to sleep between them
+NAP = 50e-6
+
+
+class TokenStream:
+    """`enqueue(n)` adds n steps to the device's queue (None: one launch makes them all)."""
+
+    def __init__(
+        self, box: Any, ring: npt.NDArray[np.int32], limit: int, busy: Callable[[], bool], wait: Callable[[], None],
+        enqueue: Callable[[int], None] | None,
+    ) -> None:  # fmt: skip
+        self.ended = False
+        self._box, self._ring, self._limit = box, ring, limit
+        self._busy, self._wait, self._enqueue = busy, wait, enqueue
+        self._seen = self._asked = 0
+        self._refill(0)
+
+    def read(self) -> list[int]:
+        """The tokens since the last call, waiting for at least one; fewer only when the run has ended."""
+        if self.ended:
+            return []
+        box, idle = self._box, 0
+        while True:
+            finished, count = box.finished, box.count  # in this order: after `finished` nothing is written
+            if count > self._seen or finished:
+                break
+            idle += 1
+            if idle > SPINS:
+                if not self._busy() and not box.finished:
+                    self._fail()
+                time.sleep(NAP)
+        tokens = self._new(count)
+        if finished:
+            self._end()
+        else:
+            self._refill(count)
+        return tokens
+
+    def stop(self) -> list[int]:
+        """End the run at its next step; returns, when the device is idle, the tokens that were not read."""
+        if self.ended:
+            return []
+        box = self._box
+        box.cancel = 1
+        while not box.finished:
+            if not self._busy() and not box.finished:
+                if self._enqueue is None or self._asked >= self._limit:
+                    self._fail()
+                break  # the graph's queue ran empty before it saw the flag: nothing runs, which is all that is wanted
+        self._end()
+        return self._new(box.count)
+
+    def _new(self, count: int) -> list[int]:
+        begin, end = self._seen % RING, (self._seen + (count - self._seen)) % RING
+        tokens = self._ring[begin : begin + count - self._seen].tolist()
+        if len(tokens) < count - self._seen:  # round the end of the ring
+            tokens += self._ring[:end].tolist()
+        self._seen = count
+        return tokens
+
+    def _refill(self, produced: int) -> None:
+        more = min(produced + QUEUED, self._limit) - self._asked
+        if self._enqueue is not None and more > 0 and (more > QUEUED // 2 or self._asked + more == self._limit):
+            self._asked += more
+            self._enqueue(more)
+
+    def _end(self) -> None:
+        self.ended = True
+        self._wait()
+
+    def _fail(self) -> None:
+        """The device is idle and said nothing: waiting for it brings its error up, if it has one."""
+        self._end()
+        raise FulgurError("the GPU ended a run without a result", hint="Start the engine again.")

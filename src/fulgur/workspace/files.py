@@ -1,0 +1,215 @@
+"""The only place where the agent's own tools change files.
+
+Every change is checked against the sandbox's policy, keeps mode and owner, replaces the file in one step, and saves
+what was there before. Folders are walked by descriptor without following symlinks, so that a command running in the
+background cannot redirect a write by swapping a folder for a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fulgur.errors import FulgurError
+from fulgur.sandbox.policy import Policy
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.textfile import TextFile
+
+
+class FileRefused(FulgurError):
+    """The policy does not let this file be written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file's change: from `before` (None: not there) to `after` (None: removed). `path` is real."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    mode: int | None = None
+    """The mode of a new file; an old file keeps its own."""
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """A change for people: unified diff and counts."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    diff: str
+    added: int
+    removed: int
+    before: bytes | None = field(default=None, repr=False)
+    """The whole content before, for checks that compare."""
+
+
+class Files:
+    """Reads and writes for one session."""
+
+    def __init__(self, policy: Policy, blobs: BlobStore, journal: Path) -> None:
+        self.policy = policy
+        self.blobs = blobs
+        self._journal = journal
+
+    def locate(self, path: str) -> Path:
+        """The real path of what a model or a person named, relative to the workspace."""
+        if not path or "\0" in path:
+            raise FulgurError(f"{path!r} is not a path")
+        return Path(os.path.realpath(self.policy.workspace / Path(path).expanduser()))
+
+    def writable(self, path: str) -> Path:
+        """The real path, if the policy lets it be written; else FileRefused with the reason."""
+        real = self.locate(path)
+        if reason := self.policy.refusal(real):
+            raise FileRefused(f"{path} may not be written: {reason}")
+        return real
+
+    def show(self, path: Path) -> str:
+        """The path as people see it: relative inside the workspace."""
+        return str(path.relative_to(self.policy.workspace)) if path.is_relative_to(self.policy.workspace) else str(path)
+
+    def read(self, path: Path) -> bytes:
+        """The bytes of a regular file."""
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise FulgurError(f"{self.show(path)} is not a file")
+            return path.read_bytes()
+        except OSError as error:
+            raise FulgurError(f"{self.show(path)}: {error.strerror}") from None
+
+    def commit(self, changes: Sequence[Change]) -> list[FileDiff]:
+        """Make all changes or none: on any error, and after a kill (see `recover`), what was done is taken back."""
+        changes = [change for change in changes if change.before != change.after]
+        for change in changes:
+            if reason := self.policy.refusal(change.path):
+                raise FileRefused(f"{self.show(change.path)} may not be written: {reason}")
+            current = change.path.read_bytes() if change.path.is_file() else None
+            if current != change.before:
+                raise FulgurError(f"{self.show(change.path)} changed meanwhile", hint="Read it again.")
+        self._write_journal(changes)
+        done: list[Change] = []
+        try:
+            for change in changes:
+                done.append(change)
+                self._replace(change.path, change.after, change.mode)
+        except OSError as error:
+            for change in reversed(done):
+                with contextlib.suppress(OSError):
+                    self._replace(change.path, change.before, None)
+            raise FulgurError(f"{self.show(done[-1].path)}: {error.strerror}; nothing was changed") from None
+        finally:
+            self._journal.unlink(missing_ok=True)
+        return [diff_of(self.show(change.path), change.before, change.after) for change in changes]
+
+    def recover(self) -> list[str]:
+        """After a kill in the middle of `commit`: put back what it had begun to change. The paths put back."""
+        try:
+            entries = json.loads(self._journal.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return []  # a journal that is not whole was never acted on
+        restored = []
+        for name, before in entries:
+            path = Path(name)
+            content = self.blobs.get(before) if before else None
+            if (path.read_bytes() if path.is_file() else None) != content and self.policy.refusal(path) is None:
+                self._replace(path, content, None)
+                restored.append(self.show(path))
+        self._journal.unlink(missing_ok=True)
+        return restored
+
+    def restore(self, path: Path, content: bytes | None, mode: int | None) -> None:
+        """Put one file back for undo; `content` None removes it."""
+        if reason := self.policy.refusal(path):
+            raise FileRefused(f"{self.show(path)} may not be written: {reason}")
+        self._replace(path, content, mode, keep_mode=False)
+
+    def _write_journal(self, changes: Sequence[Change]) -> None:
+        entries = [(str(c.path), self.blobs.put(c.before) if c.before is not None else None) for c in changes]
+        self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = self._journal.with_suffix(".tmp")
+        temporary.write_text(json.dumps(entries))
+        os.replace(temporary, self._journal)
+
+    def _replace(self, path: Path, content: bytes | None, mode: int | None, *, keep_mode: bool = True) -> None:
+        with self._folder(path.parent, create=content is not None) as folder:
+            if content is None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path.name, dir_fd=folder)
+                return
+            old: os.stat_result | None = None
+            with contextlib.suppress(FileNotFoundError):
+                old = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            temporary = f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    self._keep_owner_and_mode(file.fileno(), old if keep_mode or mode is None else None, mode, old)
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+
+    @staticmethod
+    def _keep_owner_and_mode(
+        descriptor: int, like: os.stat_result | None, mode: int | None, owner: os.stat_result | None
+    ) -> None:
+        if owner is not None and (owner.st_uid, owner.st_gid) != (os.getuid(), os.getgid()):
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        if like is not None:
+            os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
+        elif mode is not None:
+            os.fchmod(descriptor, mode)
+
+    @contextlib.contextmanager
+    def _folder(self, folder: Path, *, create: bool) -> Iterator[int]:
+        """A descriptor of the folder, reached from a writable root without following any symlink."""
+        roots = [root for root in self.policy.writable if folder.is_relative_to(root)]
+        root = roots[0] if roots else Path(folder.anchor)
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in folder.relative_to(root).parts:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=descriptor)
+                below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
+    """The unified diff of a change."""
+    kind: Literal["added", "modified", "deleted"] = (
+        "added" if before is None else "deleted" if after is None else "modified"
+    )
+    try:
+        old = TextFile.decode(before or b"", name)
+        new = TextFile.decode(after or b"", name)
+    except FulgurError:
+        return FileDiff(name, kind, f"Binary file {name} {kind}\n", 0, 0, before)
+    lines = list(
+        difflib.unified_diff(
+            [line + "\n" for line in old.lines],
+            [line + "\n" for line in new.lines],
+            "/dev/null" if before is None else f"a/{name}",
+            "/dev/null" if after is None else f"b/{name}",
+        )
+    )
+    added = sum(line.startswith("+") for line in lines[2:])
+    removed = sum(line.startswith("-") for line in lines[2:])
+    return FileDiff(name, kind, "".join(lines), added, removed, before)

@@ -1,0 +1,170 @@
+"""The workspace at one moment, so that /undo brings back what any tool or shell command changed, without git.
+
+A snapshot names every file by its content's hash; contents go into the blob store once. Files whose size, times and
+inode are those of the last snapshot are not read again. Ignored folders (dependencies, build output) are left out,
+ignored single files are not. What is too large is only noted, and named when an undo cannot bring it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.ignore import SKIPPED, IgnoreRules
+
+LARGEST_FILE = 8 << 20
+LARGEST_TOTAL = 256 << 20
+MOST_FILES = 50_000
+JUST_NOW = 50_000_000  # nanoseconds
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One path.
+
+    `kind` is file, link, folder or large (noted only); `blob` is its content's name or the link's target.
+    """
+
+    kind: str
+    mode: int
+    blob: str
+    stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """size, mtime, ctime and inode when it was read."""
+
+    def same(self, other: Entry | None) -> bool:
+        """Whether both have the same content and mode."""
+        if other is None:
+            return False
+        if self.kind == other.kind == "large":
+            return self.stamp == other.stamp
+        return (self.kind, self.mode, self.blob) == (other.kind, other.mode, other.blob)
+
+
+Manifest = dict[str, Entry]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paths (relative) that differ between two snapshots, with both sides; None: not there."""
+
+    path: str
+    before: Entry | None
+    after: Entry | None
+
+
+@dataclass
+class Snapshots:
+    """Takes and compares snapshots of one workspace."""
+
+    root: Path
+    blobs: BlobStore
+    cache: Path | None = None
+    """Where the last snapshot is kept between sessions, so that unchanged files are not read again."""
+    uncovered: list[str] = field(default_factory=list)
+    """Why parts of the workspace are not covered, in words; filled by `take`."""
+    _last: Manifest = field(default_factory=dict)
+
+    def take(self) -> Manifest:
+        """The workspace now."""
+        if not self._last and self.cache is not None:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                self._last = read_cache(self.cache)
+        manifest = self._scan()
+        if self.cache is not None and manifest != self._last:
+            with contextlib.suppress(OSError):
+                self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                temporary = self.cache.with_suffix(f".{os.getpid()}.tmp")
+                temporary.write_bytes(_encoder.encode(manifest))
+                os.replace(temporary, self.cache)
+        self._last = manifest
+        return manifest
+
+    def _scan(self) -> Manifest:
+        manifest: Manifest = {}
+        rules = IgnoreRules(self.root)
+        total = 0
+        self.uncovered = []
+        waiting = [str(self.root)]
+        cut = len(str(self.root)) + 1  # plain strings: this runs over every file before and after a turn
+        while waiting:
+            folder = waiting.pop()
+            try:
+                entries = list(os.scandir(folder))
+            except OSError:
+                continue
+            for item in entries:
+                name = item.path[cut:]
+                if item.is_dir(follow_symlinks=False):
+                    if item.name in SKIPPED or rules.ignored(Path(item.path), folder=True):
+                        continue
+                    manifest[name] = Entry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
+                    waiting.append(item.path)
+                    continue
+                if len(manifest) >= MOST_FILES:
+                    self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
+                    return manifest
+                entry = self._entry(item, name, total)
+                if entry is not None:
+                    manifest[name] = entry
+                    total += entry.stamp[0] if entry.kind == "file" else 0
+        return manifest
+
+    def _entry(self, item: os.DirEntry[str], name: str, total: int) -> Entry | None:
+        try:
+            info = item.stat(follow_symlinks=False)
+            mode = stat.S_IMODE(info.st_mode)
+            if stat.S_ISLNK(info.st_mode):
+                return Entry("link", 0, os.readlink(item.path))
+            if not stat.S_ISREG(info.st_mode):
+                return None
+            stamp = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+            known = self._last.get(name)
+            if known is not None and known.stamp == stamp and known.mode == mode:
+                return known
+            if info.st_size > LARGEST_FILE or total + info.st_size > LARGEST_TOTAL:
+                self.uncovered.append(f"{name} ({info.st_size >> 20} MiB) is too large for undo")
+                return Entry("large", mode, "", stamp)
+            descriptor = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                entry = Entry("file", mode, self.blobs.put(file.read()), stamp)
+            if time.time_ns() - info.st_ctime_ns < JUST_NOW:
+                # The clock of file times is coarse: a change right after this would look the same. Read it again then.
+                return msgspec.structs.replace(entry, stamp=(info.st_size, 0, 0, 0))
+            return entry
+        except OSError:
+            return None  # vanished or unreadable: then no tool of ours can have changed it either
+
+
+def differences(before: Manifest, after: Manifest) -> list[Difference]:
+    """What changed, in order of path."""
+    found = []
+    for path in sorted(before.keys() | after.keys()):
+        old, new = before.get(path), after.get(path)
+        if old is None or not old.same(new):
+            found.append(Difference(path, old, new))
+    return found
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Manifest] = msgspec.msgpack.Decoder(Manifest)
+
+
+def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
+    """Keep a manifest as a blob; its name."""
+    return blobs.put(_encoder.encode(manifest))
+
+
+def read_cache(path: Path) -> Manifest:
+    """The last snapshot of a workspace, as kept between sessions."""
+    return _decoder.decode(path.read_bytes())
+
+
+def read_manifest(name: str, blobs: BlobStore) -> Manifest:
+    """A stored manifest."""
+    return _decoder.decode(blobs.get(name))

@@ -1,0 +1,245 @@
+"""Refactorings inside a region: what they give, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from fulgur.edit.refactor import LOCAL, RefactorError, apply_call, apply_local
+from fulgur.text.edit_format import Call, format_call, parse_call
+
+DONE: list[tuple[str, str, str]] = [
+    ("is_none", "if a == None or b != None:\n    pass\n", "if a is None or b is not None:\n    pass\n"),
+    ("not_in", "if not a in b and not (c is d):\n    pass\n", "if a not in b and c is not d:\n    pass\n"),
+    ("use_isinstance", "ok = type(a) == dict\n", "ok = isinstance(a, dict)\n"),
+    ("optional_union", "def f(a: Optional[int] = None): ...\n", "def f(a: int | None = None): ...\n"),
+    ("use_truthiness", "if len(a) == 0:\n    pass\n", "if not a:\n    pass\n"),
+    ("modern_super", "    super(A, self).f()\n", "    super().f()\n"),
+    ("drop_keys", "for k in d.keys():\n    pass\n", "for k in d:\n    pass\n"),
+    ("use_in", "if a == 1 or a == B.c or b:\n    pass\n", "if a in (1, B.c) or b:\n    pass\n"),
+    ("use_in", "if a != 1 and a != 2:\n    pass\n", "if a not in (1, 2):\n    pass\n"),
+    ("augmented_assignment", "a.b = a.b * (c + d)\n", "a.b *= (c + d)\n"),
+    ("use_literal", "a = list()\nb = dict()\n", "a = []\nb = {}\n"),
+    ("chain_comparison", "if 0 <= a and a < 9 and b:\n    pass\n", "if 0 <= a < 9 and b:\n    pass\n"),
+    ("chain_comparison", "ok = a > 0 and a <= n\n", "ok = 0 < a <= n\n"),
+    (
+        "raise_from",
+        "try:\n    f()\nexcept E as e:\n    raise G('x')\n",
+        "try:\n    f()\nexcept E as e:\n    raise G('x') from e\n",
+    ),
+    ("raise_from error", "    raise G('x')\n", "    raise G('x') from error\n"),
+    ("use_fstring", "a = 'x {} y'.format(b.c)\n", "a = f'x {b.c} y'\n"),
+    ("use_fstring", 'a = "x %s, %s" % (b, c)\n', 'a = f"x {b}, {c}"\n'),
+    ("use_fstring", "a = 'x' + str(b) + 'y'\n", "a = f'x{b}y'\n"),
+    ("quotes double", "a = 'b'\nc = f'd'\n", 'a = "b"\nc = f"d"\n'),
+    ("quotes single", 'a = "b"\nc = "it\'s"\n', "a = 'b'\nc = \"it's\"\n"),
+    ("remove_comments", "a = 1  # one\n# two\nb = '#'\n", "a = 1\nb = '#'\n"),
+    ("remove_prints", "def f():\n    print(1)\n    return 2\n", "def f():\n    return 2\n"),
+    ("remove_prints", "if a:\n    print(1)\n", "if a:\n    pass\n"),
+    ("log_prints log info", "print('a')\nprint(a, b)\n", "log.info('a')\nprint(a, b)\n"),
+    (
+        "early_return",
+        "def f(a):\n    if a:\n        g()\n        h()\n",
+        "def f(a):\n    if not a:\n        return\n    g()\n    h()\n",
+    ),
+    (
+        "early_return",
+        "def f(a):\n    if a is not None:\n        return g(a)\n    else:\n        return 0\n",
+        "def f(a):\n    if a is None:\n        return 0\n    return g(a)\n",
+    ),
+    (
+        "remove_else_return",
+        "    if a:\n        return 1\n    else:\n        b()\n        return 2\n",
+        "    if a:\n        return 1\n    b()\n    return 2\n",
+    ),
+    (
+        "merge_nested_if",
+        "    if a or b:\n        if c:\n            d()\n",
+        "    if (a or b) and c:\n        d()\n",
+    ),
+    ("swap_branches", "if a:\n    b()\nelse:\n    c()\n", "if not a:\n    c()\nelse:\n    b()\n"),
+    ("use_ternary", "if a:\n    b = 1\nelse:\n    b = 2\n", "b = 1 if a else 2\n"),
+    ("expand_ternary", "b = 1 if a else 2\n", "if a:\n    b = 1\nelse:\n    b = 2\n"),
+    ("use_dict_get", "if k in d:\n    a = d[k]\nelse:\n    a = 0\n", "a = d.get(k, 0)\n"),
+    (
+        "use_with",
+        "f = open(p)\na = f.read()\nf.close()\nb(a)\n",
+        "with open(p) as f:\n    a = f.read()\nb(a)\n",
+    ),
+    (
+        "use_comprehension",
+        "a = []\nfor b in c:\n    if b:\n        a.append(b.d)\nprint(a)\n",
+        "a = [b.d for b in c if b]\nprint(a)\n",
+    ),
+    ("use_comprehension", "a = {}\nfor b in c:\n    a[b] = 1\n", "a = {b: 1 for b in c}\n"),
+    (
+        "use_enumerate",
+        "for i in range(len(a)):\n    b = a[i]\n    c(i, b)\n",
+        "for i, b in enumerate(a):\n    c(i, b)\n",
+    ),
+    ("use_items", "for k in a:\n    b = a[k]\n    c(k, b)\n", "for k, b in a.items():\n    c(k, b)\n"),
+    (
+        "use_any_all",
+        "    for a in b:\n        if a < 1:\n            return False\n    return True\n",
+        "    return all(a >= 1 for a in b)\n",
+    ),
+    ("return_directly", "def f():\n    a = g()\n    return a\n", "def f():\n    return g()\n"),
+    ("inline a", "def f():\n    a = g(1)\n    return h(a)\n", "def f():\n    return h(g(1))\n"),
+    ("inline a", "    a = b + c\n    return a * 2\n", "    return (b + c) * 2\n"),
+    ("extract_variable a g(1, 2)", "def f():\n    return h(g(1, 2))\n", "def f():\n    a = g(1, 2)\n    return h(a)\n"),
+    ("add_await a.b", "    c = a.b(1)\n", "    c = await a.b(1)\n"),
+    ("add_await a", "    c = a().d\n", "    c = (await a()).d\n"),
+    (
+        "wrap_try a.b E pass",
+        "    a.b(1)\n    c()\n",
+        "    try:\n        a.b(1)\n    except E:\n        pass\n    c()\n",
+    ),
+    (
+        "wrap_try a (E, F) return [1, 2]",
+        "    b = a()\n",
+        "    try:\n        b = a()\n    except (E, F):\n        return [1, 2]\n",
+    ),
+    (
+        "wrap_try a E raise G",
+        "a()\n",
+        'try:\n    a()\nexcept E as error:\n    raise G("a failed") from error\n',
+    ),
+    ("set_value a.b [1, 2]", "a.b = 3  # c\n", "a.b = [1, 2]  # c\n"),
+    ("change_return None a + b", "def f():\n    return a + b\n", "def f():\n    return None\n"),
+    ("change_exception A B", "raise A('x')\n", "raise B('x')\n"),
+    ("narrow_except (A, B)", "try:\n    a()\nexcept:\n    pass\n", "try:\n    a()\nexcept (A, B):\n    pass\n"),
+    ("add_item a 'x y'", "a = ['z']\n", "a = ['z', 'x y']\n"),
+    ("add_item a B", "a = [\n    A,\n]\n", "a = [\n    A,\n    B,\n]\n"),
+    ("add_entry a.b 'k' f(1, 2)", "a.b = {'j': 1}\n", "a.b = {'j': 1, 'k': f(1, 2)}\n"),
+    ("add_entry a 2 c", "a = {\n    1: b\n}\n", "a = {\n    1: b,\n    2: c\n}\n"),
+    ("add_keyword a.b c d + 1", "a.b(1)\n", "a.b(1, c=d + 1)\n"),
+    ("set_keyword a b 'x'", "a(1, b='y')\n", "a(1, b='x')\n"),
+    ("add_member A C 'c'", "class A(Enum):\n    B = 'b'\n", "class A(Enum):\n    B = 'b'\n    C = 'c'\n"),
+    (
+        "add_field A c: int = 0",
+        "class A:\n    b: str\n\n    def f(self): ...\n",
+        "class A:\n    b: str\n    c: int = 0\n\n    def f(self): ...\n",
+    ),
+    (
+        "guard_none a raise E",
+        'def f(a):\n    """Doc."""\n    g(a)\n',
+        'def f(a):\n    """Doc."""\n    if a is None:\n        raise E("a must not be None")\n    g(a)\n',
+    ),
+    ("guard_none a return [1, 2]", "    b(a)\n", "    if a is None:\n        return [1, 2]\n    b(a)\n"),
+    (
+        "raise_if_empty @g b E",
+        "class A:\n    def f(self, b):\n        c()\n    def g(self, b):\n        d()\n",
+        "class A:\n    def f(self, b):\n        c()\n    def g(self, b):\n        if not b:\n"
+        '            raise E("b must not be empty")\n        d()\n',
+    ),
+    ("add_assert a > 0", "def f(a):\n    b()\n", "def f(a):\n    assert a > 0\n    b()\n"),
+    ("log_entry log debug", "def f(a):\n    b()\n", 'def f(a):\n    log.debug("f called")\n    b()\n'),
+    (
+        "wrap_body E None",
+        "def f(a):\n    b()\n    return a\n",
+        "def f(a):\n    try:\n        b()\n        return a\n    except E:\n        return None\n",
+    ),
+    ("make_async", "def f(): ...\n", "async def f(): ...\n"),
+    ("annotate a dict[str, int]", "def f(a={}, b=1): ...\n", "def f(a: dict[str, int] = {}, b=1): ...\n"),
+    ("annotate_return list[int]", "def f(a=lambda: 1): ...\n", "def f(a=lambda: 1) -> list[int]: ...\n"),
+    (
+        "add_type_hints a: int, b: str | None -> bool",
+        "def f(a, b=None):\n    return a\n",
+        "def f(a: int, b: str | None = None) -> bool:\n    return a\n",
+    ),
+    ("remove_type_hints", "def f(a: int = 1, *b: str) -> None: ...\n", "def f(a=1, *b): ...\n"),
+    ("add_decorator cache(maxsize=None)", "def f(): ...\n", "@cache(maxsize=None)\ndef f(): ...\n"),
+    ("change_default a 'utf-8'", "def f(a='ascii'): ...\n", "def f(a='utf-8'): ...\n"),
+    ("new_parameter b: int = 0", "def f(a): ...\n", "def f(a, b: int = 0): ...\n"),
+    ("new_parameter b=0", "def f(): ...\n", "def f(b=0): ...\n"),
+    ("add_docstring Say it's done.", "def f():\n    a()\n", 'def f():\n    """Say it\'s done."""\n    a()\n'),
+    ("remove_docstring", 'def f():\n    """Doc."""\n    a()\n', "def f():\n    a()\n"),
+]
+DONE += [
+    ("log_prints log", "print('a')\n", "log.info('a')\n"),
+    ("wrap_try a.b E pass", "c(a.b(1))\n", "try:\n    c(a.b(1))\nexcept E:\n    pass\n"),
+]
+# A name may be shortened or written without its capitals, as long as only one can be meant.
+DONE += [
+    ("add_await fetch", "    a = self.fetch(1)\n", "    a = await self.fetch(1)\n"),
+    ("set_value timeout 3", "self.timeout = 2\n", "self.timeout = 3\n"),
+    ("add_item ITEMS 2", "self.items = [1]\n", "self.items = [1, 2]\n"),
+    ("wrap_try b E pass", "    A.b()\n", "    try:\n        A.b()\n    except E:\n        pass\n"),
+]
+REFUSED: list[tuple[str, str]] = [
+    ("is_none", "if a is None:\n    pass\n"),
+    ("use_fstring", "a = '%d' % b\n"),
+    ("use_ternary", "if a:\n    b = 1\nelse:\n    b = 2\nif c:\n    b = 1\nelse:\n    b = 2\n"),
+    ("early_return", "def f(a):\n    if a:\n        g()\n    h()\n"),
+    ("use_with", "f = open(p)\na = f.read()\nf.close()\nprint(f)\n"),
+    ("use_comprehension", "a = []\nfor b in c:\n    a.append(b)\n    d()\n"),
+    ("return_directly", "a = 1\nb(a)\n"),
+    ("inline a", "def f():\n    a = g()\n    b()\n    return a\n"),
+    ("inline a", "def f():\n    a = g()\n    return a + a\n"),
+    ("inline b", "def f():\n    a = g()\n    return a\n"),
+    ("extract_variable a g()", "b = [g() for c in d]\n"),
+    ("extract_variable a g()", "b = g() + g()\n"),
+    ("add_await a", "    await a()\n"),
+    ("wrap_try a E pass", "try:\n    a()\nexcept E:\n    pass\n"),
+    ("wrap_try a E pass", "a()\na()\n"),
+    ("wrap_try a E explode", "a()\n"),
+    ("add_await fetch", "    a.fetch()\n    b.fetch()\n"),
+    ("set_value a 1", "b.a = 2\nc.a = 2\n"),
+    ("set_value a 1", "a = 1\n"),
+    ("set_value a 1", "a = 2\na = 3\n"),
+    ("set_value a 1 +", "a = 2\n"),
+    ("add_item a 1", "a = [1, 2]\n"),
+    ("add_entry a 1 2", "a = {1: 3}\n"),
+    ("add_entry b 1 2", "a = {1: 3}\n"),
+    ("add_keyword a b 1", "a(b=2)\n"),
+    ("add_member A B 1", "class A(Enum):\n    B = 2\n"),
+    ("guard_none a return 1", "def f(a):\n    if a is None:\n        return 1\n    b()\n"),
+    ("guard_none c return 1", "def f(a):\n    b()\n"),
+    ("add_assert a", "class A:\n    def f(self): ...\n    def g(self): ...\n"),
+    ("annotate a int", "def f(a: int): ...\n"),
+    ("change_default a 1", "def f(a): ...\n"),
+    ("new_parameter a=1", "def f(a): ...\n"),
+    ("add_docstring Text.", 'def f():\n    """Doc."""\n'),
+    ("remove_docstring", "def f():\n    a()\n"),
+    ("log_prints", "print(1)\n"),
+    ("set_value a 1", "a = {'b': 2}\n"),
+    ("set_value a 1", "a = b(2)\n"),
+    ("wrap_try a E pass", "if a():\n    pass\n"),
+    ("quotes", "a = 'b'\n"),
+]
+
+
+def call(text: str) -> Call:
+    parsed = parse_call(text)
+    assert parsed is not None and format_call(parsed) == text
+    return parsed
+
+
+@pytest.mark.parametrize(("text", "before", "after"), DONE, ids=[f"{i}-{case[0]}" for i, case in enumerate(DONE)])
+def test_done(text: str, before: str, after: str) -> None:
+    assert apply_local(before, call(text)) == after
+    if text != "swap_branches":  # which undoes itself; all others are done now
+        with pytest.raises(RefactorError):
+            apply_local(after, call(text))
+
+
+@pytest.mark.parametrize(("text", "before"), REFUSED, ids=[f"{i}-{case[0]}" for i, case in enumerate(REFUSED)])
+def test_refused(text: str, before: str) -> None:
+    with pytest.raises(RefactorError):
+        apply_local(before, call(text))
+
+
+def test_every_refactoring_is_tried() -> None:
+    assert {case[0].split(" ")[0] for case in DONE} == set(LOCAL)
+
+
+def test_only_the_region_of_a_file_changes() -> None:
+    file = "def f(a):\n    if a == None:\n        return 1\n\n\ndef g(a):\n    return a == None\n"
+    start = file.index("def g")
+    assert apply_call(file, Call("is_none"), (start, len(file))) == file[:start] + "def g(a):\n    return a is None\n"
+
+
+def test_what_follows_the_region_counts() -> None:
+    region, call = "    if a:\n        g()\n        h()\n", Call("early_return")
+    assert apply_local(region, call, "\ndef other(): ...\n").startswith("    if not a:\n        return\n")
+    with pytest.raises(RefactorError):  # not the end of the function
+        apply_local(region, call, "    i()\n")

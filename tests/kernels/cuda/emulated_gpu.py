@@ -1,0 +1,96 @@
+"""The emulator in place of CUDA and host memory as the device's, for the runtime as it is.
+
+Launches run one after another on a thread of their own while the host goes on, as on a GPU's stream: the kernels see
+what the host writes to the mailbox meanwhile, and a missing wait shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import emulate
+import pytest
+import torch
+
+from fulgur.kernels.cuda import check, drivers, runtime
+from fulgur.kernels.cuda.device import Gpu
+
+GPU = Gpu("emulated", (9, 0), 2, 1 << 30, 227 << 10)
+
+
+class Stream:
+    """The queue of the one device there is."""
+
+    cuda_stream = 0
+    queue = ThreadPoolExecutor(1)
+    last: Future[None] | None = None
+
+    def synchronize(self) -> None:
+        if Stream.last is not None:
+            Stream.last.result()
+
+    def query(self) -> bool:
+        return Stream.last is None or Stream.last.done()
+
+
+class Graph:
+    """What torch's graphs do: launches are kept while it captures and run when it is replayed."""
+
+    capturing: Graph | None = None
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+
+    def replay(self) -> None:
+        for launch in self.launches:
+            Stream.last = Stream.queue.submit(launch)
+
+
+@contextmanager
+def capture(graph: Graph, stream: Stream) -> Iterator[None]:
+    Graph.capturing = graph
+    yield
+    Graph.capturing = None
+
+
+class Module:
+    folder: Path
+    seed = 0
+    launched: ClassVar[list[str]] = []
+
+    def __init__(self, built: tuple[Any, str]) -> None:
+        self.library = emulate.build(built[0], built[1], self.folder)
+
+    def launch(self, name: str, args: Any, *, ctas: int, threads: int, shared: int, **_: Any) -> None:
+        def now() -> None:
+            Module.seed += 1
+            Module.launched.append(name)
+            function = ctypes.cast(getattr(self.library, name), ctypes.c_void_p)
+            assert self.library.emulate(function, ctypes.byref(args), ctas, threads, shared, Module.seed) == 0
+
+        if Graph.capturing is None:
+            Stream.last = Stream.queue.submit(now)
+        else:
+            Graph.capturing.launches.append(now)
+
+    def close(self) -> None: ...
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    Module.folder, Stream.last = folder, None
+    Module.launched.clear()
+    monkeypatch.setattr(drivers, "Module", Module)
+    monkeypatch.setattr(drivers, "build", lambda plan, name, *_, **__: (plan, name))
+    monkeypatch.setattr(runtime, "probe", lambda *_: GPU)
+    monkeypatch.setattr(check, "probe", lambda *_: GPU)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    for name, value in (
+        ("Stream", Stream), ("stream", lambda _: nullcontext()), ("synchronize", Stream().synchronize),
+        ("CUDAGraph", Graph), ("graph", capture), ("current_stream", Stream),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)

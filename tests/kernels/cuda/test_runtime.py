@@ -1,0 +1,61 @@
+"""The runtime and the GPU's own checks, with the emulator in place of CUDA and host memory as the device's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import emulated_gpu
+import numpy as np
+import pytest
+
+from fulgur.kernels.cuda import check, runtime
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    emulated_gpu.install(monkeypatch, folder)
+
+
+def test_logits_against_transformers() -> None:
+    assert "error" in check.check_parity("qwen3", "fp8", "persistent", "cpu", 11)
+
+
+def test_both_drivers_decode_alike() -> None:
+    assert "4 tokens" in check.check_drivers("qwen2", "int4", "cpu", 4)
+
+
+def test_the_loop_follows_single_steps_and_stops() -> None:
+    assert "last 64" in check.check_long_run("qwen2", "int4", "persistent", "cpu", 6)
+
+
+def test_long_prompts_go_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "TORCH_ROWS", 24)
+    assert "40 tokens" in check.check_prefill("qwen2", "int4", "cpu", 40)
+
+
+def test_steps_of_several_sequences_and_wrong_ones() -> None:
+    """Rows of two sequences in one step have the bits they have alone; block copies; cancelled before a token."""
+    model, _ = check.small_runtime("qwen2", "int4", "persistent", "cpu")
+    tables = np.array([[3, 4], [7, 9]], np.int32)
+    tokens, positions, sequences = (np.array(a, np.int32) for a in ([5, 6, 7, 8], [0, 1, 0, 1], [0, 0, 1, 1]))
+    both = np.zeros((2, model.vocab_size), np.float32)
+    rows = np.array([1, 3], np.int32)
+    best = model.step(tokens, positions, sequences, tables, rows, both)
+    assert best.tolist() == both.argmax(axis=1).tolist()
+    alone = np.zeros((1, model.vocab_size), np.float32)
+    one = np.zeros(2, np.int32)
+    model.step(tokens[2:], positions[2:], one, np.array([[0, 1]], np.int32), np.array([1], np.int32), alone)
+    assert np.array_equal(alone[0], both[1])
+    model.copy_block(7, 20)
+    again = np.zeros((1, model.vocab_size), np.float32)
+    model.step(tokens[3:], positions[3:], one[:1], np.array([[20, 1]], np.int32), np.zeros(1, np.int32), again)
+    assert np.array_equal(again[0], both[1])
+    cancelled = len(list(model.decode(5, 2, tables[0], one[:0], np.ones(1, np.int32), 8)))
+    assert cancelled == 0
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        model.step(np.array([5000]), positions[:1], one[:1], tables, rows[:0])
+    with pytest.raises(ValueError, match="no KV block"):
+        model.step(tokens[:1], np.array([64]), one[:1], np.array([[1, -1]]), rows[:0])
+    with pytest.raises(ValueError, match="no KV block"):
+        model.stream(5, 60, np.array([1, -1], np.int32), (), 5)
+    model.close()

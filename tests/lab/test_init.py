@@ -1,0 +1,40 @@
+"""A second run goes on from the packed model of the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fulgur.edit.embedded import ASSETS, trained_suffix_first
+from fulgur.errors import FulgurError
+from lab.train.model import Model, fake_quantise
+from lab.train.pretrain import packed_weights
+from lab.train.shapes import shape
+
+
+def test_the_shipped_model_can_be_trained_further() -> None:
+    model = Model(shape("60M"))
+    found = packed_weights(ASSETS / "60M", model)
+    assert set(found) == {name for name, _ in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        assert found[name].shape == parameter.shape
+    model.load_state_dict(found)  # strict: nothing is missing, nothing is left over
+    # What was rounded once rounds to itself: matrices come back in the right order and scale.
+    for name in ("layers.0.q_proj", "layers.3.up_proj", "layers.8.down_proj", "embed"):
+        rounded = fake_quantise(found[name], 4, torch.ones(()))
+        assert torch.allclose(rounded, found[name], atol=1e-5)
+
+
+def test_another_shape_is_refused() -> None:
+    with pytest.raises(FulgurError, match="another shape"):
+        packed_weights(ASSETS / "60M", Model(shape("30M")))
+
+
+def test_the_order_of_a_completion_is_read_from_the_folder(tmp_path: Path) -> None:
+    assert not trained_suffix_first(tmp_path)
+    for order, wanted in (("suffix-first", True), ("prefix-first", False)):
+        (tmp_path / "config.json").write_text(json.dumps({"fulgur": {"fim": order}}))
+        assert trained_suffix_first(tmp_path) is wanted

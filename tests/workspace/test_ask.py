@@ -1,0 +1,100 @@
+# ruff: noqa: E501 (a table of sources)
+"""`fulgur ask`: the symbol index and the answers from it."""
+
+from pathlib import Path
+
+import pytest
+
+from fulgur.ui.cli import main
+from fulgur.workspace.ask import answer
+from fulgur.workspace.symbols import SymbolIndex, symbols_in
+
+SOURCES = {
+    "py": (b"X = 1\nclass A:\n    def m(self):\n        def inner(): pass\ndef f(): pass\n",
+           ["constant X", "class A", "method A.m", "function A.m.inner", "function f"]),
+    "js": (b"function f() {}\nclass A { m() {} }\nexport const g = () => 1\nconst h = 2\n",
+           ["function f", "class A", "method A.m", "constant g", "constant h"]),
+    "ts": (b"interface I { a: number }\ntype T = string\nenum E { A }\nexport class C { m(): void {} }\n",
+           ["interface I", "type T", "enum E", "class C", "method C.m"]),
+    "tsx": (b"export function App() { return <div/> }\n", ["function App"]),
+    "go": (b"package a\ntype S struct{}\nfunc (s S) M() {}\nfunc F() {}\nconst C = 1\n",
+           ["type S", "method M", "function F", "constant C"]),
+    "rs": (b"struct S;\nenum E { A }\ntrait T { fn t(&self); }\nfn f() {}\nmod m { pub fn g() {} }\nmacro_rules! mac { () => {} }\n",
+           ["struct S", "enum E", "trait T", "function f", "module m", "function m.g", "macro mac"]),
+    "c": (b"#define N 1\nstruct s { int a; };\nint f(void) { return 1; }\nchar *g(void) { return 0; }\ntypedef int t;\n",
+          ["macro N", "struct s", "function f", "function g", "type t"]),
+    "java": (b"class A { void m() {} A() {} }\ninterface I {}\nenum E { X }\n",
+             ["class A", "method A.m", "method A.A", "interface I", "enum E"]),
+    "txt": (b"def f(): pass\n", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", SOURCES)
+def test_symbols(suffix: str) -> None:
+    source, wanted = SOURCES[suffix]
+    assert [f"{symbol.kind} {symbol.qualified}" for symbol in symbols_in(source, suffix)] == wanted
+
+
+@pytest.fixture
+def project(workspace: Path) -> Path:
+    for name, text in {
+        "src/engine/cache.py": "class KVCache:\n    def evict(self):\n        pass\n\n\ndef load_blocks():\n    pass\n",
+        "src/server/retry.py": "def backoff_delay(n):\n    return n\n",
+        "tests/test_cache.py": "class KVCache:\n    pass\n",
+        "docs/guide.md": "# Guide\n\nThe telemetry beacon is sent hourly.\n",
+        ".gitignore": "dist/\n",
+        "dist/cache.py": "class KVCache: pass\n",
+    }.items():
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text(text)
+    return workspace
+
+
+@pytest.mark.parametrize(
+    ("question", "place"),
+    [
+        ("which file owns KVCache?", "src/engine/cache.py:1"),
+        ("where is the kv cache kept", "src/engine/cache.py:1"),
+        ("KVCache.evict", "src/engine/cache.py:2"),
+        ("which file owns the backoff delays?", "src/server/retry.py:1"),
+        ("who sends the telemetry beacon?", "docs/guide.md:3"),
+        ("kvcache", "src/engine/cache.py:1"),
+    ],
+)
+def test_answers(project: Path, tmp_path: Path, question: str, place: str) -> None:
+    index = SymbolIndex(project, tmp_path / "home")
+    index.refresh()
+    best = answer(question, index)[0]
+    assert f"{best.path}:{best.line}" == place
+
+
+def test_index_follows_the_files(project: Path, tmp_path: Path) -> None:
+    index = SymbolIndex(project, tmp_path / "home")
+    index.refresh()
+    assert len(index.named("KVCache")) == 2
+    (project / "src/engine/cache.py").write_text("class Renamed:\n    pass\n")
+    (project / "tests/test_cache.py").unlink()
+    again = SymbolIndex(project, tmp_path / "home")
+    again.refresh()
+    assert again.named("KVCache") == []
+    assert again.named("Renamed")[0][0] == "src/engine/cache.py"
+
+
+def test_command(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FULGUR_HOME", str(tmp_path / "home"))
+    assert main(["ask", "-C", str(project), "which", "file", "owns", "backoff_delay?"]) == 0
+    assert capsys.readouterr().out.split() == ["src/server/retry.py:1", "function", "backoff_delay"]
+    assert main(["ask", "-C", str(project), "--json", "-n", "1", "KVCache"]) == 0
+    assert '"path": "src/engine/cache.py", "line": 1' in capsys.readouterr().out
+    assert main(["ask", "-C", str(project), "zzzqqq"]) == 1
+
+
+def test_a_plain_word_that_names_a_definition_is_shown_as_one(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/shop.py").write_text("def total(store):\n    return store.total\n")
+    index = SymbolIndex(tmp_path / "work", tmp_path / "home")
+    index.refresh()
+    first = answer("what does total do?", index)[0]
+    assert (first.path, first.line, first.kind, first.what) == ("shop.py", 1, "function", "total")
