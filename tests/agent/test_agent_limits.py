@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from agent_world import Proxy, agent_on, call, go, say, serving
+from agent_world import Proxy, agent_on, call, say, serving
 
 from fulgur.agent.loop.compaction import beginning
 from fulgur.agent.session.history import item_text, message
 from fulgur.protocol.agent import Compacted, TextDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 
-def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
+async def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
     """The context fills up in the middle of a turn; rules, the task and the next step survive, and the work goes on."""
     (workspace / "AGENTS.md").write_text("Never use tabs.\n")
     (workspace / "big.txt").write_text("lorem ipsum dolor sit amet\n" * 400)
@@ -21,55 +21,46 @@ def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
         call("read", {"path": "big.txt"}),
     ]
 
-    async def main() -> None:
-        options = ["features.guards=false", "model_auto_compact_token_limit=9000"]
-        async with serving(replies, context=20_000) as server, agent_on(server, workspace, *options) as watch:
-            end = await watch.turn("Always answer in German. Do step two.")
-            assert isinstance(end, TurnDone), end
-            assert end.text == "Finished after compaction."
-            compacted = watch.of(Compacted)
-            assert len(compacted) == 1 and compacted[0].after_tokens < compacted[0].before_tokens / 2
-            seen = watch.agent.state.history.visible()
-            start = item_text(seen[0])
-            assert "Always answer in German. Do step two." in start
-            assert "Open: finish step two." in start
-            assert "Never use tabs." in watch.agent._instructions
-            everything = watch.agent.state.history.everything()
-            assert sum(item["type"] == "function_call" for item in everything) >= 2
-
-    go(main())
+    options = ["features.guards=false", "model_auto_compact_token_limit=9000"]
+    async with serving(replies, context=20_000) as server, agent_on(server, workspace, *options) as watch:
+        end = await watch.turn("Always answer in German. Do step two.")
+        assert isinstance(end, TurnDone), end
+        assert end.text == "Finished after compaction."
+        compacted = watch.of(Compacted)
+        assert len(compacted) == 1 and compacted[0].after_tokens < compacted[0].before_tokens / 2
+        seen = watch.agent.state.history.visible()
+        start = item_text(seen[0])
+        assert "Always answer in German. Do step two." in start
+        assert "Open: finish step two." in start
+        assert "Never use tabs." in watch.agent._instructions
+        everything = watch.agent.state.history.everything()
+        assert sum(item["type"] == "function_call" for item in everything) >= 2
 
 
-def test_the_server_says_the_context_is_full(workspace: Path) -> None:
+async def test_the_server_says_the_context_is_full(workspace: Path) -> None:
     """Our estimate was too low: the server refuses, we compact and go on."""
 
-    async def main() -> None:
-        replies = [say("Sum.", match="^Summarise"), say("short again", match="replaced"), {"steps": [{"tokens": 1500}]}]
-        async with serving(replies, context=4000) as server:
-            async with agent_on(server, workspace, "model_context_window=100000") as watch:
-                ends = [await watch.turn(f"say a lot {n}") for n in range(3)]
-                assert all(isinstance(end, TurnDone) for end in ends), ends
-                assert watch.of(Compacted)
-
-    go(main())
+    replies = [say("Sum.", match="^Summarise"), say("short again", match="replaced"), {"steps": [{"tokens": 1500}]}]
+    async with serving(replies, context=4000) as server:
+        async with agent_on(server, workspace, "model_context_window=100000") as watch:
+            ends = [await watch.turn(f"say a lot {n}") for n in range(3)]
+            assert all(isinstance(end, TurnDone) for end in ends), ends
+            assert watch.of(Compacted)
 
 
-def test_compaction_without_a_summary_keeps_what_is_certain(workspace: Path) -> None:
-    async def main() -> None:
-        broken = {"match": "^Summarise", "steps": [{"fail": "the engine died"}]}
-        async with serving([broken, say("Noted.")]) as server, agent_on(server, workspace) as watch:
-            await watch.turn("rule: no globals")
-            await watch.agent.compact()
-            await watch.until(lambda e: isinstance(e, Warned) and "could not summarise" in e.message)
-            start = item_text(watch.agent.state.history.visible()[0])
-            assert "rule: no globals" in start and "Noted." in start
-            assert isinstance(await watch.turn("go on"), TurnDone)
-            await watch.agent.compact()
-            await watch.agent.compact()
-            start = item_text(watch.agent.state.history.visible()[0])
-            assert start.count("- rule: no globals\n") == start.count("- go on\n") == 1
-
-    go(main())
+async def test_compaction_without_a_summary_keeps_what_is_certain(workspace: Path) -> None:
+    broken = {"match": "^Summarise", "steps": [{"fail": "the engine died"}]}
+    async with serving([broken, say("Noted.")]) as server, agent_on(server, workspace) as watch:
+        await watch.turn("rule: no globals")
+        await watch.agent.compact()
+        await watch.until(lambda e: isinstance(e, Warned) and "could not summarise" in e.message)
+        start = item_text(watch.agent.state.history.visible()[0])
+        assert "rule: no globals" in start and "Noted." in start
+        assert isinstance(await watch.turn("go on"), TurnDone)
+        await watch.agent.compact()
+        await watch.agent.compact()
+        start = item_text(watch.agent.state.history.visible()[0])
+        assert start.count("- rule: no globals\n") == start.count("- go on\n") == 1
 
 
 def test_the_persons_words_are_never_dropped_without_a_word() -> None:
@@ -86,73 +77,61 @@ def test_the_persons_words_are_never_dropped_without_a_word() -> None:
     assert "- rule one\n" in everything and "x" * 3000 in everything
 
 
-def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path) -> None:
+async def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path) -> None:
     replies = [{"steps": [{"tokens": 2000}], "times": 1}, say(" and the rest.")]
 
-    async def main() -> None:
-        async with serving(replies, rate=600) as server, Proxy(server) as proxy:
-            async with agent_on(proxy, workspace) as watch:
-                watch.agent.submit("go")
-                await watch.until(TextDelta)
-                await asyncio.sleep(0.15)
-                opened = proxy.opened
-                proxy.cut()
-                end = await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))
-                assert isinstance(end, TurnDone), end
-                assert proxy.opened > opened
-                head, _, rest = watch.text.partition(" and the rest.")
-                assert rest == ""
-                assert head == "".join(f" w{n:04d}" for n in range(len(head) // 6)) and 60 < len(head) < 12_000
-                assert end.text == watch.text == item_text(watch.agent.state.history.everything()[-1])
-                assert len(watch.agent.state.history.everything()) == 2
-
-    go(main())
+    async with serving(replies, rate=600) as server, Proxy(server) as proxy:
+        async with agent_on(proxy, workspace) as watch:
+            watch.agent.submit("go")
+            await watch.until(TextDelta)
+            await asyncio.sleep(0.15)
+            opened = proxy.opened
+            proxy.cut()
+            end = await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))
+            assert isinstance(end, TurnDone), end
+            assert proxy.opened > opened
+            head, _, rest = watch.text.partition(" and the rest.")
+            assert rest == ""
+            assert head == "".join(f" w{n:04d}" for n in range(len(head) // 6)) and 60 < len(head) < 12_000
+            assert end.text == watch.text == item_text(watch.agent.state.history.everything()[-1])
+            assert len(watch.agent.state.history.everything()) == 2
 
 
-def test_a_socket_that_drops_between_steps(workspace: Path) -> None:
+async def test_a_socket_that_drops_between_steps(workspace: Path) -> None:
     replies = [call("shell", {"command": "sleep 0.3; echo one"}, times=1), say("Both done.")]
 
-    async def main() -> None:
-        async with serving(replies) as server, Proxy(server) as proxy:
-            async with agent_on(proxy, workspace) as watch:
-                watch.agent.submit("go")
-                await watch.until(ToolStarted)
-                proxy.cut()
-                assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "Both done."
-                assert watch.outputs == ["one"]
-
-    go(main())
+    async with serving(replies) as server, Proxy(server) as proxy:
+        async with agent_on(proxy, workspace) as watch:
+            watch.agent.submit("go")
+            await watch.until(ToolStarted)
+            proxy.cut()
+            assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "Both done."
+            assert watch.outputs == ["one"]
 
 
-def test_a_server_that_is_gone_fails_the_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_gone_fails_the_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fulgur.client.connection.RETRY_DELAYS", (0.0, 0.05))
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server, Proxy(server) as proxy:
-            async with agent_on(proxy, workspace) as watch:
-                await watch.turn("one")
-                proxy.close()
-                end = await watch.turn("two")
-                assert isinstance(end, TurnFailed)
-                assert [t.ended for t in watch.agent.state.turns] == ["done", "failed"]
-
-    go(main())
+    async with serving([say("ok")]) as server, Proxy(server) as proxy:
+        async with agent_on(proxy, workspace) as watch:
+            await watch.turn("one")
+            proxy.close()
+            end = await watch.turn("two")
+            assert isinstance(end, TurnFailed)
+            assert [t.ended for t in watch.agent.state.turns] == ["done", "failed"]
 
 
-def test_steering_where_the_server_cannot(workspace: Path) -> None:
+async def test_steering_where_the_server_cannot(workspace: Path) -> None:
     """Another maker's server has no steering: the answer is cut, kept, and the new direction asked for."""
     replies = [{"match": "^long", "steps": [{"tokens": 5000}]}, say("In the new direction.", match="shorter")]
 
-    async def main() -> None:
-        async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
-            watch.agent._link.connection.is_fulgur = False
-            watch.agent.submit("long story")
-            await watch.until(TextDelta)
-            await asyncio.sleep(0.05)
-            watch.agent.steer("shorter please")
-            assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "In the new direction."
-            said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
-            assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
-            assert said[1][1] + said[3][1] == watch.text
-
-    go(main())
+    async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
+        watch.agent._link.connection.is_fulgur = False
+        watch.agent.submit("long story")
+        await watch.until(TextDelta)
+        await asyncio.sleep(0.05)
+        watch.agent.steer("shorter please")
+        assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "In the new direction."
+        said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
+        assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
+        assert said[1][1] + said[3][1] == watch.text

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, say, serving
 
 from fulgur.agent.session.history import item_text
 from fulgur.errors import FulgurError
@@ -26,20 +26,17 @@ from fulgur.protocol.agent import (
 )
 
 
-def test_plain_answer(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([say("Hello there.")]) as server, agent_on(server, workspace) as watch:
-            end = await watch.turn("hi")
-            assert end == TurnDone(turn=1, text="Hello there.")
-            assert watch.text == "Hello there."
-            assert watch.of(TurnStarted)[0].reason == "tool loop: m calls tools"
-            usage = watch.of(UsageReported)[0]
-            assert usage.model == "m" and usage.output_tokens > 0 and usage.context_limit == 200_000
-
-    go(main())
+async def test_plain_answer(workspace: Path) -> None:
+    async with serving([say("Hello there.")]) as server, agent_on(server, workspace) as watch:
+        end = await watch.turn("hi")
+        assert end == TurnDone(turn=1, text="Hello there.")
+        assert watch.text == "Hello there."
+        assert watch.of(TurnStarted)[0].reason == "tool loop: m calls tools"
+        usage = watch.of(UsageReported)[0]
+        assert usage.model == "m" and usage.output_tokens > 0 and usage.context_limit == 200_000
 
 
-def test_twelve_steps(workspace: Path) -> None:
+async def test_twelve_steps(workspace: Path) -> None:
     """Read, search, list, patch, edit and run over twelve answers, each output going back to the model."""
     (workspace / "a.py").write_text("def f():\n    return 1\n")
     (workspace / "pkg").mkdir()
@@ -60,55 +57,49 @@ def test_twelve_steps(workspace: Path) -> None:
     ]
     replies = [{**step, "times": 1} for step in steps] + [say("All twelve done.")]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace, "features.quick_tests=false") as watch:
-            end = await watch.turn("do it")
-            assert isinstance(end, TurnDone), end
-            assert end.text == "All twelve done."
-            assert len(watch.of(ToolStarted)) == len(watch.of(ToolFinished)) == 12
-            outputs = watch.outputs
-            assert "a.py" in outputs[0]
-            assert "2\t    return 1" in outputs[1]
-            assert outputs[2] == "a.py:2:     return 1"
-            assert outputs[3] == "modified a.py (+1 -1)"
-            assert outputs[5] == f"42\n{workspace}/pkg"
-            assert outputs[8].startswith("y = 2\n[exit code 3]")
-            assert "No such file" in outputs[9]
-            assert outputs[10] == "2"
-            assert outputs[11] == "pkg/b.py:1: y = 2"
-            changed = watch.of(FileChanged)
-            assert [(c.path, c.kind) for c in changed] == [
-                ("a.py", "modified"), ("pkg/b.py", "added"), ("pkg/b.py", "modified")
-            ]  # fmt: skip
-            assert "-    return 1\n+    return 2\n" in changed[0].diff
-            kinds = [item["type"] for item in watch.agent.state.history.everything()]
-            assert kinds.count("function_call") == kinds.count("function_call_output") == 12
-
-    go(main())
+    async with serving(replies) as server, agent_on(server, workspace, "features.quick_tests=false") as watch:
+        end = await watch.turn("do it")
+        assert isinstance(end, TurnDone), end
+        assert end.text == "All twelve done."
+        assert len(watch.of(ToolStarted)) == len(watch.of(ToolFinished)) == 12
+        outputs = watch.outputs
+        assert "a.py" in outputs[0]
+        assert "2\t    return 1" in outputs[1]
+        assert outputs[2] == "a.py:2:     return 1"
+        assert outputs[3] == "modified a.py (+1 -1)"
+        assert outputs[5] == f"42\n{workspace}/pkg"
+        assert outputs[8].startswith("y = 2\n[exit code 3]")
+        assert "No such file" in outputs[9]
+        assert outputs[10] == "2"
+        assert outputs[11] == "pkg/b.py:1: y = 2"
+        changed = watch.of(FileChanged)
+        assert [(c.path, c.kind) for c in changed] == [
+            ("a.py", "modified"), ("pkg/b.py", "added"), ("pkg/b.py", "modified")
+        ]  # fmt: skip
+        assert "-    return 1\n+    return 2\n" in changed[0].diff
+        kinds = [item["type"] for item in watch.agent.state.history.everything()]
+        assert kinds.count("function_call") == kinds.count("function_call_output") == 12
 
 
-def test_parallel_calls_run_beside_each_other(workspace: Path) -> None:
+async def test_parallel_calls_run_beside_each_other(workspace: Path) -> None:
     for name in "abc":
         (workspace / name).write_text(f"{name}\n")
     step = {"steps": [{"call": "read", "arguments": {"path": name}} for name in "abc"], "times": 1}
 
-    async def main() -> None:
-        async with serving([step, say("ok")]) as server, agent_on(server, workspace) as watch:
-            await watch.turn("read all")
-            kinds = [type(e) for e in watch.seen if isinstance(e, ToolStarted | ToolFinished)]
-            assert kinds[:3] == [ToolStarted] * 3
-            outputs = {
-                item["call_id"]: item["output"]
-                for item in watch.agent.state.history.everything()
-                if item["type"] == "function_call_output"
-            }
-            calls = [i for i in watch.agent.state.history.everything() if i["type"] == "function_call"]
-            assert [outputs[c["call_id"]] for c in calls] == ["    1\ta", "    1\tb", "    1\tc"]
-
-    go(main())
+    async with serving([step, say("ok")]) as server, agent_on(server, workspace) as watch:
+        await watch.turn("read all")
+        kinds = [type(e) for e in watch.seen if isinstance(e, ToolStarted | ToolFinished)]
+        assert kinds[:3] == [ToolStarted] * 3
+        outputs = {
+            item["call_id"]: item["output"]
+            for item in watch.agent.state.history.everything()
+            if item["type"] == "function_call_output"
+        }
+        calls = [i for i in watch.agent.state.history.everything() if i["type"] == "function_call"]
+        assert [outputs[c["call_id"]] for c in calls] == ["    1\ta", "    1\tb", "    1\tc"]
 
 
-def test_malformed_calls_are_fed_back(workspace: Path) -> None:
+async def test_malformed_calls_are_fed_back(workspace: Path) -> None:
     (workspace / "a").write_text("x\n")
     replies = [
         call("read", "{not json", times=1),
@@ -119,196 +110,160 @@ def test_malformed_calls_are_fed_back(workspace: Path) -> None:
         say("got it"),
     ]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            assert isinstance(await watch.turn("go"), TurnDone)
-            outputs = watch.outputs
-            assert "not valid JSON" in outputs[0]
-            assert "no tool named 'raed'; there are: apply_patch" in outputs[1]
-            assert '{"path": string, "start"?: integer' in outputs[2]
-            assert "Expected `str`, got `int`" in outputs[3]
-            assert outputs[4] == "    1\tx"
-            assert [e.ok for e in watch.of(ToolFinished)] == [False] * 4 + [True]
-
-    go(main())
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        assert isinstance(await watch.turn("go"), TurnDone)
+        outputs = watch.outputs
+        assert "not valid JSON" in outputs[0]
+        assert "no tool named 'raed'; there are: apply_patch" in outputs[1]
+        assert '{"path": string, "start"?: integer' in outputs[2]
+        assert "Expected `str`, got `int`" in outputs[3]
+        assert outputs[4] == "    1\tx"
+        assert [e.ok for e in watch.of(ToolFinished)] == [False] * 4 + [True]
 
 
-def test_a_model_that_only_makes_malformed_calls_is_stopped(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([call("nope", {})]) as server, agent_on(server, workspace) as watch:
-            end = await watch.turn("go")
-            assert isinstance(end, TurnFailed)
-            assert "5 malformed calls in a row" in end.message
-
-    go(main())
+async def test_a_model_that_only_makes_malformed_calls_is_stopped(workspace: Path) -> None:
+    async with serving([call("nope", {})]) as server, agent_on(server, workspace) as watch:
+        end = await watch.turn("go")
+        assert isinstance(end, TurnFailed)
+        assert "5 malformed calls in a row" in end.message
 
 
-def test_steer_at_a_token_keeps_the_partial_answer(workspace: Path) -> None:
+async def test_steer_at_a_token_keeps_the_partial_answer(workspace: Path) -> None:
     replies = [{"match": "^long", "steps": [{"tokens": 5000}]}, say("In the new direction.", match="shorter")]
 
-    async def main() -> None:
-        async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("long story")
-            await watch.until(TextDelta)
-            await asyncio.sleep(0.05)
-            watch.agent.submit("shorter please")
-            end = await watch.until(TurnDone)
-            assert end.text == "In the new direction."
-            order = [type(e).__name__ for e in watch.seen if isinstance(e, TextDelta | Steered)]
-            cut = order.index("Steered")
-            assert 0 < cut < 4000
-            said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
-            assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
-            partial = "".join(
-                e.text for e in watch.seen[: watch.seen.index(watch.of(Steered)[0])] if isinstance(e, TextDelta)
-            )
-            assert said[1][1] == partial and partial.startswith(" w0000 w0001")
-            assert said[2][1] == "shorter please"
-            assert watch.text == partial + "In the new direction."
-
-    go(main())
+    async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("long story")
+        await watch.until(TextDelta)
+        await asyncio.sleep(0.05)
+        watch.agent.submit("shorter please")
+        end = await watch.until(TurnDone)
+        assert end.text == "In the new direction."
+        order = [type(e).__name__ for e in watch.seen if isinstance(e, TextDelta | Steered)]
+        cut = order.index("Steered")
+        assert 0 < cut < 4000
+        said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
+        assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
+        partial = "".join(
+            e.text for e in watch.seen[: watch.seen.index(watch.of(Steered)[0])] if isinstance(e, TextDelta)
+        )
+        assert said[1][1] == partial and partial.startswith(" w0000 w0001")
+        assert said[2][1] == "shorter please"
+        assert watch.text == partial + "In the new direction."
 
 
-def test_steer_while_tools_run_is_said_before_the_next_answer(workspace: Path) -> None:
+async def test_steer_while_tools_run_is_said_before_the_next_answer(workspace: Path) -> None:
     replies = [call("shell", {"command": "sleep 0.4; echo slept"}, times=1), say("Turned.", match="turn"), say("no")]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("start")
-            await watch.until(ToolStarted)
-            watch.agent.steer("turn left")
-            assert (await watch.until(TurnDone)).text == "Turned."
-            assert watch.outputs == ["slept"]
-            assert len(watch.of(Steered)) == 1
-
-    go(main())
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("start")
+        await watch.until(ToolStarted)
+        watch.agent.steer("turn left")
+        assert (await watch.until(TurnDone)).text == "Turned."
+        assert watch.outputs == ["slept"]
+        assert len(watch.of(Steered)) == 1
 
 
-def test_queue_runs_after_the_turn(workspace: Path) -> None:
+async def test_queue_runs_after_the_turn(workspace: Path) -> None:
     replies = [say("First.", match="one"), say("Second.", match="two"), say("Third.", match="three")]
 
-    async def main() -> None:
-        async with serving(replies, rate=100) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("one")
-            await watch.until(TextDelta)
-            watch.agent.queue("two")
-            watch.agent.queue("three")
-            await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 3)
-            assert [e.text for e in watch.of(TurnDone)] == ["First.", "Second.", "Third."]
-            assert [(e.text, e.position) for e in watch.of(Queued)] == [("two", 1), ("three", 2)]
-
-    go(main())
+    async with serving(replies, rate=100) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("one")
+        await watch.until(TextDelta)
+        watch.agent.queue("two")
+        watch.agent.queue("three")
+        await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 3)
+        assert [e.text for e in watch.of(TurnDone)] == ["First.", "Second.", "Third."]
+        assert [(e.text, e.position) for e in watch.of(Queued)] == [("two", 1), ("three", 2)]
 
 
-def test_stop_keeps_what_was_said_and_the_queue(workspace: Path) -> None:
+async def test_stop_keeps_what_was_said_and_the_queue(workspace: Path) -> None:
     replies = [{"match": "long", "steps": [{"tokens": 5000}]}, say("ok")]
 
-    async def main() -> None:
-        async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("long")
-            await watch.until(TextDelta)
-            watch.agent.queue("later")
-            await asyncio.sleep(0.1)
-            watch.agent.stop()
-            end = await watch.until(TurnStopped)
-            assert end.text == watch.text != ""
-            assert item_text(watch.agent.state.history.everything()[-1]) == watch.text
-            await watch.agent.wait()
-            assert watch.agent.state.queued == ["later"]
-            await watch.turn("go on")
-            assert [e.text for e in watch.of(TurnDone)] == ["ok", "ok"]
-            assert watch.agent.state.queued == []
-
-    go(main())
+    async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("long")
+        await watch.until(TextDelta)
+        watch.agent.queue("later")
+        await asyncio.sleep(0.1)
+        watch.agent.stop()
+        end = await watch.until(TurnStopped)
+        assert end.text == watch.text != ""
+        assert item_text(watch.agent.state.history.everything()[-1]) == watch.text
+        await watch.agent.wait()
+        assert watch.agent.state.queued == ["later"]
+        await watch.turn("go on")
+        assert [e.text for e in watch.of(TurnDone)] == ["ok", "ok"]
+        assert watch.agent.state.queued == []
 
 
-def test_stop_ends_a_running_command(workspace: Path) -> None:
-    async def main() -> None:
-        command = call("shell", {"command": "echo started; sleep 60; echo never"}, times=1)
-        async with serving([command, say("ok")]) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("run")
-            await watch.until(ToolOutput)
-            watch.agent.stop()
-            await watch.until(TurnStopped)
-            await watch.agent.wait()
-            assert watch.agent.state.history.open_calls() == []
-            assert (await watch.turn("again")).text == "ok"
-
-    go(main())
+async def test_stop_ends_a_running_command(workspace: Path) -> None:
+    command = call("shell", {"command": "echo started; sleep 60; echo never"}, times=1)
+    async with serving([command, say("ok")]) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("run")
+        await watch.until(ToolOutput)
+        watch.agent.stop()
+        await watch.until(TurnStopped)
+        await watch.agent.wait()
+        assert watch.agent.state.history.open_calls() == []
+        assert (await watch.turn("again")).text == "ok"
 
 
-def test_a_failing_model_fails_the_turn_and_keeps_the_text(workspace: Path) -> None:
+async def test_a_failing_model_fails_the_turn_and_keeps_the_text(workspace: Path) -> None:
     broken = {"steps": [{"text": "I will now"}, {"fail": "the engine died"}], "times": 1}
 
-    async def main() -> None:
-        async with serving([broken, say("fine")]) as server, agent_on(server, workspace) as watch:
-            end = await watch.turn("go")
-            assert isinstance(end, TurnFailed)
-            assert end.text == "I will now"
-            assert (await watch.turn("again")).text == "fine"
-            roles = [i["role"] for i in watch.agent.state.history.everything()]
-            assert roles == ["user", "assistant", "user", "assistant"]
-
-    go(main())
+    async with serving([broken, say("fine")]) as server, agent_on(server, workspace) as watch:
+        end = await watch.turn("go")
+        assert isinstance(end, TurnFailed)
+        assert end.text == "I will now"
+        assert (await watch.turn("again")).text == "fine"
+        roles = [i["role"] for i in watch.agent.state.history.everything()]
+        assert roles == ["user", "assistant", "user", "assistant"]
 
 
-def test_steer_in_the_middle_of_a_call(workspace: Path) -> None:
+async def test_steer_in_the_middle_of_a_call(workspace: Path) -> None:
     """The call that was being written is never made; the new direction is taken."""
     words = "echo " + "x " * 400
     replies = [{**call("shell", {"command": words}), "match": "^start"}, say("Turned.", match="turn")]
 
-    async def main() -> None:
-        async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
-            watch.agent.submit("start")
-            await watch.until(TurnStarted)
-            await asyncio.sleep(0.4)
-            watch.agent.steer("turn left")
-            assert (await watch.until(TurnDone)).text == "Turned."
-            assert watch.of(ToolStarted) == []
-            kinds = [i["type"] for i in watch.agent.state.history.everything()]
-            assert kinds == ["message"] * 3
-
-    go(main())
+    async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
+        watch.agent.submit("start")
+        await watch.until(TurnStarted)
+        await asyncio.sleep(0.4)
+        watch.agent.steer("turn left")
+        assert (await watch.until(TurnDone)).text == "Turned."
+        assert watch.of(ToolStarted) == []
+        kinds = [i["type"] for i in watch.agent.state.history.everything()]
+        assert kinds == ["message"] * 3
 
 
-def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> None:
-    async def main() -> None:
-        replies = [{"match": "^Summarise", "steps": [{"tokens": 60}]}, say("ok")]
-        async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
-            await watch.turn("one")
-            compacting = asyncio.create_task(watch.agent.compact())
-            await asyncio.sleep(0.05)
-            watch.agent.submit("two")
-            await compacting
-            await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 2)
-            assert [type(e) for e in watch.seen if isinstance(e, Queued | Compacted)] == [Queued, Compacted]
-            await watch.agent.wait()
-            watch.agent.submit("three")
-            with pytest.raises(FulgurError, match="while a turn runs"):
-                await watch.agent.undo()
-
-    go(main())
+async def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> None:
+    replies = [{"match": "^Summarise", "steps": [{"tokens": 60}]}, say("ok")]
+    async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
+        await watch.turn("one")
+        compacting = asyncio.create_task(watch.agent.compact())
+        await asyncio.sleep(0.05)
+        watch.agent.submit("two")
+        await compacting
+        await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 2)
+        assert [type(e) for e in watch.seen if isinstance(e, Queued | Compacted)] == [Queued, Compacted]
+        await watch.agent.wait()
+        watch.agent.submit("three")
+        with pytest.raises(FulgurError, match="while a turn runs"):
+            await watch.agent.undo()
 
 
-def test_a_cut_answer_is_said_to_be_cut(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([{"steps": [{"tokens": 500}]}]) as server:
-            async with agent_on(server, workspace, "model_max_output_tokens=20") as watch:
-                await watch.turn("go")
-                assert any("cut at the most output tokens" in w.message for w in watch.of(Warned))
-
-    go(main())
+async def test_a_cut_answer_is_said_to_be_cut(workspace: Path) -> None:
+    async with serving([{"steps": [{"tokens": 500}]}]) as server:
+        async with agent_on(server, workspace, "model_max_output_tokens=20") as watch:
+            await watch.turn("go")
+            assert any("cut at the most output tokens" in w.message for w in watch.of(Warned))
 
 
-def test_a_patch_typed_into_the_shell_is_a_patch(workspace: Path) -> None:
+async def test_a_patch_typed_into_the_shell_is_a_patch(workspace: Path) -> None:
     typed = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: a.txt\n+$HOME\n*** End Patch\nEOF"
 
-    async def main() -> None:
-        replies = [call("shell", {"command": typed}, times=1), say("ok")]
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            await watch.turn("go")
-            assert watch.outputs == ["added a.txt (+1 -0)"]
-            assert watch.of(ToolStarted)[0].title == "add a.txt"
-            assert (workspace / "a.txt").read_text() == "$HOME\n"
-
-    go(main())
+    replies = [call("shell", {"command": typed}, times=1), say("ok")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("go")
+        assert watch.outputs == ["added a.txt (+1 -0)"]
+        assert watch.of(ToolStarted)[0].title == "add a.txt"
+        assert (workspace / "a.txt").read_text() == "$HOME\n"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, say, serving
 
 from fulgur.agent.session.history import call_output, item_text, message
 from fulgur.agent.session.log import SessionLog, find_session, summaries
@@ -24,45 +24,39 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes | str]]:
     return found
 
 
-def test_resume_goes_on_with_the_whole_history(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([say("One.", match="first"), say("Two.", match="second")]) as server:
-            async with agent_on(server, workspace) as watch:
-                await watch.turn("first")
-                session_id = watch.agent.state.log.id
-            async with agent_on(server, workspace, session=session_id[:-2]) as watch:
-                await watch.turn("second")
-                assert watch.of(SessionStarted)[0].resumed_turns == 1
-                assert watch.agent.state.log.id == session_id
-                said = [item_text(item) for item in watch.agent.state.history.visible()]
-                assert said == ["first", "One.", "second", "Two."]
-                kinds = [(e.turn, e.kind, e.text) for e in watch.agent.transcript()]
-                assert kinds == [
-                    (1, "user", "first"),
-                    (1, "assistant", "One."),
-                    (2, "user", "second"),
-                    (2, "assistant", "Two."),
-                ]
-
-    go(main())
-
-
-def test_fork_leaves_the_original_alone(workspace: Path, home: Path) -> None:
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+async def test_resume_goes_on_with_the_whole_history(workspace: Path) -> None:
+    async with serving([say("One.", match="first"), say("Two.", match="second")]) as server:
+        async with agent_on(server, workspace) as watch:
             await watch.turn("first")
-            original = watch.agent.state.log.path
-            before = original.read_bytes()
-            fork = await watch.agent.fork()
+            session_id = watch.agent.state.log.id
+        async with agent_on(server, workspace, session=session_id[:-2]) as watch:
             await watch.turn("second")
-            assert original.read_bytes() == before
-            listed = {s.session_id: s for s in watch.agent.sessions()}
-            assert listed[fork].turns == 2 and listed[fork].forked_from == original.stem
-            assert listed[original.stem].turns == 1
-            await watch.agent.resume(original.stem)
-            assert len(watch.agent.state.turns) == 1
+            assert watch.of(SessionStarted)[0].resumed_turns == 1
+            assert watch.agent.state.log.id == session_id
+            said = [item_text(item) for item in watch.agent.state.history.visible()]
+            assert said == ["first", "One.", "second", "Two."]
+            kinds = [(e.turn, e.kind, e.text) for e in watch.agent.transcript()]
+            assert kinds == [
+                (1, "user", "first"),
+                (1, "assistant", "One."),
+                (2, "user", "second"),
+                (2, "assistant", "Two."),
+            ]
 
-    go(main())
+
+async def test_fork_leaves_the_original_alone(workspace: Path, home: Path) -> None:
+    async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+        await watch.turn("first")
+        original = watch.agent.state.log.path
+        before = original.read_bytes()
+        fork = await watch.agent.fork()
+        await watch.turn("second")
+        assert original.read_bytes() == before
+        listed = {s.session_id: s for s in watch.agent.sessions()}
+        assert listed[fork].turns == 2 and listed[fork].forked_from == original.stem
+        assert listed[original.stem].turns == 1
+        await watch.agent.resume(original.stem)
+        assert len(watch.agent.state.turns) == 1
 
 
 def test_a_torn_line_is_cut_off_and_the_turn_closed(workspace: Path, home: Path) -> None:
@@ -83,21 +77,18 @@ def test_a_torn_line_is_cut_off_and_the_turn_closed(workspace: Path, home: Path)
     assert item_text(again.history.everything()[-1]) == "I was saying"
 
 
-def test_queued_prompts_survive(workspace: Path, home: Path) -> None:
+async def test_queued_prompts_survive(workspace: Path, home: Path) -> None:
     log = SessionLog.create(home, workspace, "m")
     state = SessionState(log)
     state.begin_turn("one")
     state.queue("two")
     log.close()
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace, session="last") as watch:
-            assert (await watch.until(Queued)).text == "two"
-            assert any("cut off" in w.message for w in watch.of(Warned))
-            await watch.turn("go on")
-            assert [t.text for t in watch.agent.state.turns] == ["one", "go on", "two"]
-
-    go(main())
+    async with serving([say("ok")]) as server, agent_on(server, workspace, session="last") as watch:
+        assert (await watch.until(Queued)).text == "two"
+        assert any("cut off" in w.message for w in watch.of(Warned))
+        await watch.turn("go on")
+        assert [t.text for t in watch.agent.state.turns] == ["one", "go on", "two"]
 
 
 def test_finding_sessions(workspace: Path, home: Path) -> None:
@@ -110,7 +101,7 @@ def test_finding_sessions(workspace: Path, home: Path) -> None:
     assert summaries(home, workspace / "elsewhere") == []
 
 
-def test_undo_brings_back_every_byte(workspace: Path) -> None:
+async def test_undo_brings_back_every_byte(workspace: Path) -> None:
     """Changed, deleted, created, renamed, made executable, linked: by tools and by shell commands alike."""
     p = workspace / "p"
     (p / "sub/empty").mkdir(parents=True)
@@ -128,56 +119,47 @@ def test_undo_brings_back_every_byte(workspace: Path) -> None:
     )
     replies = [call("apply_patch", {"patch": patch}, times=1), call("shell", {"command": shell}, times=1), say("ok")]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace, "features.guards=false") as watch:
-            await watch.turn("wreck it")
-            assert contents(workspace) != before
-            assert "-one" in watch.agent.diff() and "+x = 1" in watch.agent.diff()
+    async with serving(replies) as server, agent_on(server, workspace, "features.guards=false") as watch:
+        await watch.turn("wreck it")
+        assert contents(workspace) != before
+        assert "-one" in watch.agent.diff() and "+x = 1" in watch.agent.diff()
+        await watch.agent.undo()
+        assert contents(workspace) == before
+        undone = await watch.until(Undone)
+        names = ("a.bin", ".env", "run.sh", "link", "sub/b.txt", "made/deep/file")
+        assert {"new.py", *(f"p/{name}" for name in names)} <= set(undone.paths)
+        assert undone.kept == ()
+        with pytest.raises(FulgurError, match="nothing to undo"):
             await watch.agent.undo()
-            assert contents(workspace) == before
-            undone = await watch.until(Undone)
-            names = ("a.bin", ".env", "run.sh", "link", "sub/b.txt", "made/deep/file")
-            assert {"new.py", *(f"p/{name}" for name in names)} <= set(undone.paths)
-            assert undone.kept == ()
-            with pytest.raises(FulgurError, match="nothing to undo"):
-                await watch.agent.undo()
-
-    go(main())
 
 
-def test_undo_goes_back_turn_by_turn_also_after_resume(workspace: Path) -> None:
+async def test_undo_goes_back_turn_by_turn_also_after_resume(workspace: Path) -> None:
     replies = [call("shell", {"command": f"echo {n} > sub/f"}, match=f"^{n}", times=1) for n in (1, 2)] + [say("ok")]
 
-    async def main() -> None:
-        async with serving(replies) as server:
-            async with agent_on(server, workspace) as watch:
-                await watch.turn("1")
-                await watch.turn("2")
-            async with agent_on(server, workspace, session="last") as watch:
-                await watch.agent.undo()
-                assert (workspace / "sub/f").read_text() == "1\n"
-                await watch.agent.undo()
-                assert not (workspace / "sub/f").exists()
-
-    go(main())
+    async with serving(replies) as server:
+        async with agent_on(server, workspace) as watch:
+            await watch.turn("1")
+            await watch.turn("2")
+        async with agent_on(server, workspace, session="last") as watch:
+            await watch.agent.undo()
+            assert (workspace / "sub/f").read_text() == "1\n"
+            await watch.agent.undo()
+            assert not (workspace / "sub/f").exists()
 
 
-def test_undo_saves_what_the_person_changed_since(workspace: Path) -> None:
+async def test_undo_saves_what_the_person_changed_since(workspace: Path) -> None:
     (workspace / "f").write_text("0\n")
 
-    async def main() -> None:
-        replies = [call("shell", {"command": "echo 1 > f"}, times=1), say("ok")]
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            await watch.turn("go")
-            (workspace / "f").write_text("mine\n")
-            await watch.agent.undo()
-            assert (workspace / "f").read_text() == "0\n"
-            kept = (await watch.until(Undone)).kept
-            name = kept[0].split("(")[1].rstrip(")")
-            blobs = watch.agent.settings.home / "blobs" / name[:2]
-            assert [p.read_text() for p in blobs.iterdir() if p.name.startswith(name[2:])] == ["mine\n"]
-
-    go(main())
+    replies = [call("shell", {"command": "echo 1 > f"}, times=1), say("ok")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("go")
+        (workspace / "f").write_text("mine\n")
+        await watch.agent.undo()
+        assert (workspace / "f").read_text() == "0\n"
+        kept = (await watch.until(Undone)).kept
+        name = kept[0].split("(")[1].rstrip(")")
+        blobs = watch.agent.settings.home / "blobs" / name[:2]
+        assert [p.read_text() for p in blobs.iterdir() if p.name.startswith(name[2:])] == ["mine\n"]
 
 
 def test_a_file_cut_anywhere_loads_with_every_whole_turn(workspace: Path, home: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, needs_sandbox, say, serving, settings_for
+from agent_world import agent_on, call, needs_sandbox, say, serving, settings_for
 from aiohttp import web
 
 from fulgur.agent.agent import Agent
@@ -12,123 +12,102 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.agent import ToolFinished, TurnStarted, UsageReported, Warned
 
 
-def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:
+async def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:
     (home / "AGENTS.md").write_text("Mine.")
     (workspace / ".git").mkdir()
     (workspace / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (workspace / "AGENTS.md").write_text("Project.")
     (workspace / "sub/RULES.md").write_text("Sub.")
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server:
-            fallback = "project_doc_fallback_filenames=['RULES.md']"
-            async with agent_on(server, workspace / "sub", fallback) as watch:
-                sent = watch.agent._instructions
-                assert sent.index("Mine.") < sent.index("Project.") < sent.index("Sub.")
-                assert [Path(rule).name for rule in watch.agent.status().rules] == [
-                    "AGENTS.md",
-                    "AGENTS.md",
-                    "RULES.md",
-                ]
-            async with agent_on(server, workspace, "project_doc_max_bytes=4") as watch:
-                assert "Mine" in watch.agent._instructions and "Project." not in watch.agent._instructions
-                (home / "AGENTS.md").write_text("New.")
-                await watch.turn("hi")
-                assert "New." in watch.agent._instructions
-
-    go(main())
+    async with serving([say("ok")]) as server:
+        fallback = "project_doc_fallback_filenames=['RULES.md']"
+        async with agent_on(server, workspace / "sub", fallback) as watch:
+            sent = watch.agent._instructions
+            assert sent.index("Mine.") < sent.index("Project.") < sent.index("Sub.")
+            assert [Path(rule).name for rule in watch.agent.status().rules] == [
+                "AGENTS.md",
+                "AGENTS.md",
+                "RULES.md",
+            ]
+        async with agent_on(server, workspace, "project_doc_max_bytes=4") as watch:
+            assert "Mine" in watch.agent._instructions and "Project." not in watch.agent._instructions
+            (home / "AGENTS.md").write_text("New.")
+            await watch.turn("hi")
+            assert "New." in watch.agent._instructions
 
 
-def test_switching_the_model_changes_who_answers(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([say("From m.")], more={"n": [say("From n.")]}) as server:
-            async with agent_on(server, workspace) as watch:
-                assert (await watch.turn("one")).text == "From m."
-                await watch.agent.set_model("n")
-                assert (await watch.turn("two")).text == "From n."
-                assert [u.model for u in watch.of(UsageReported)] == ["m", "n"]
-                assert watch.agent.status().answering_model == "n"
-                assert await watch.agent.models() == ["m", "n"]
-                with pytest.raises(FulgurError, match="no model named 'x'"):
-                    await watch.agent.set_model("x")
-                assert (await watch.turn("three")).text == "From n."
-
-    go(main())
+async def test_switching_the_model_changes_who_answers(workspace: Path) -> None:
+    async with serving([say("From m.")], more={"n": [say("From n.")]}) as server:
+        async with agent_on(server, workspace) as watch:
+            assert (await watch.turn("one")).text == "From m."
+            await watch.agent.set_model("n")
+            assert (await watch.turn("two")).text == "From n."
+            assert [u.model for u in watch.of(UsageReported)] == ["m", "n"]
+            assert watch.agent.status().answering_model == "n"
+            assert await watch.agent.models() == ["m", "n"]
+            with pytest.raises(FulgurError, match="no model named 'x'"):
+                await watch.agent.set_model("x")
+            assert (await watch.turn("three")).text == "From n."
 
 
 @needs_sandbox
-def test_a_profile_changes_the_sandbox(home: Path, workspace: Path) -> None:
+async def test_a_profile_changes_the_sandbox(home: Path, workspace: Path) -> None:
     (home / "config.toml").write_text('[profiles.careful]\nsandbox_mode = "read-only"\n')
 
-    async def main() -> None:
-        replies = [call("shell", {"command": "echo x > sub/f"}, times=1), say("ok")]
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            await watch.agent.set_profile("careful")
-            await watch.turn("write")
-            assert not watch.of(ToolFinished)[0].ok and not (workspace / "sub/f").exists()
-            assert watch.agent.status().sandbox.startswith("read-only, no network")
-
-    go(main())
+    replies = [call("shell", {"command": "echo x > sub/f"}, times=1), say("ok")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.agent.set_profile("careful")
+        await watch.turn("write")
+        assert not watch.of(ToolFinished)[0].ok and not (workspace / "sub/f").exists()
+        assert watch.agent.status().sandbox.startswith("read-only, no network")
 
 
-def test_keys_without_effect_are_warned_about_by_name(home: Path, workspace: Path) -> None:
+async def test_keys_without_effect_are_warned_about_by_name(home: Path, workspace: Path) -> None:
     (home / "config.toml").write_text('model_reasoning_effort = "high"\n')
     plain = Capabilities(context=4096, chat=True, tools=False)
 
-    async def main() -> None:
-        async with serving([say("ok")], capabilities=plain) as server, agent_on(server, workspace) as watch:
+    async with serving([say("ok")], capabilities=plain) as server, agent_on(server, workspace) as watch:
+        await watch.turn("hi")
+        warning = next(w.message for w in watch.of(Warned))
+        assert warning.startswith("model_reasoning_effort (") and "has no effect: m has no reasoning" in warning
+        assert watch.of(TurnStarted)[0].way == "chat"
+
+
+async def test_status_says_what_is_what(home: Path, workspace: Path) -> None:
+    prices = ["model_prices.m.input=1.0", "model_prices.m.output=2.0"]
+    async with serving([say("four words are said")]) as server:
+        async with agent_on(server, workspace, *prices, "service_tier=fast") as watch:
+            assert watch.agent.status().answering_model == ""
             await watch.turn("hi")
-            warning = next(w.message for w in watch.of(Warned))
-            assert warning.startswith("model_reasoning_effort (") and "has no effect: m has no reasoning" in warning
-            assert watch.of(TurnStarted)[0].way == "chat"
-
-    go(main())
-
-
-def test_status_says_what_is_what(home: Path, workspace: Path) -> None:
-    async def main() -> None:
-        prices = ["model_prices.m.input=1.0", "model_prices.m.output=2.0"]
-        async with serving([say("four words are said")]) as server:
-            async with agent_on(server, workspace, *prices, "service_tier=fast") as watch:
-                assert watch.agent.status().answering_model == ""
-                await watch.turn("hi")
-                status = watch.agent.status()
-                assert (status.model, status.answering_model, status.provider) == ("m", "m", "test")
-                assert status.fast and status.turns == 1 and status.context_used > 0
-                assert status.cost is not None and status.cost > 0
-                assert ("service_tier", '"fast"', "-c") in status.config
-                watch.agent.set_fast(False)
-                assert not watch.agent.status().fast
-
-    go(main())
+            status = watch.agent.status()
+            assert (status.model, status.answering_model, status.provider) == ("m", "m", "test")
+            assert status.fast and status.turns == 1 and status.context_used > 0
+            assert status.cost is not None and status.cost > 0
+            assert ("service_tier", '"fast"', "-c") in status.config
+            watch.agent.set_fast(False)
+            assert not watch.agent.status().fast
 
 
-def test_each_subscription_gets_every_event(workspace: Path) -> None:
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
-            second = watch.agent.events()
-            await watch.turn("hi")
-            assert type(await anext(second)).__name__ == "TurnStarted"
-            await second.aclose()  # type: ignore[attr-defined]
-
-    go(main())
+async def test_each_subscription_gets_every_event(workspace: Path) -> None:
+    async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+        second = watch.agent.events()
+        await watch.turn("hi")
+        assert type(await anext(second)).__name__ == "TurnStarted"
+        await second.aclose()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, "does not speak the Responses API"), (401, "refused the API key")])
-def test_a_server_without_the_socket_says_what_to_do(workspace: Path, status: int, words: str) -> None:
-    async def main() -> None:
-        async def refuse(request: web.Request) -> web.Response:
-            return web.Response(status=status)
+async def test_a_server_without_the_socket_says_what_to_do(workspace: Path, status: int, words: str) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=status)
 
-        other = web.Application()
-        other.router.add_route("*", "/{path:.*}", refuse)
-        runner = web.AppRunner(other)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        with pytest.raises(FulgurError, match=words):
-            await Agent.open(settings_for(f"http://127.0.0.1:{port}/v1", workspace))
-        await runner.cleanup()
-
-    go(main())
+    other = web.Application()
+    other.router.add_route("*", "/{path:.*}", refuse)
+    runner = web.AppRunner(other)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    with pytest.raises(FulgurError, match=words):
+        await Agent.open(settings_for(f"http://127.0.0.1:{port}/v1", workspace))
+    await runner.cleanup()

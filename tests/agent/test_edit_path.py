@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_world import agent_on, go, say, serving
+from agent_world import agent_on, say, serving
 
 from fulgur.agent.route.question import is_question
 from fulgur.backends.base import Capabilities
@@ -43,17 +43,14 @@ def project(workspace: Path) -> Path:
     return workspace
 
 
-def edits(project: Path, replies: list[dict[str, Any]], prompt: str, *overrides: str) -> list[Any]:
-    async def main() -> list[Any]:
-        async with serving(replies, capabilities=EDITS) as server, agent_on(server, project, *overrides) as watch:
-            await watch.turn(prompt)
-            return watch.seen
-
-    return go(main())
+async def edits(project: Path, replies: list[dict[str, Any]], prompt: str, *overrides: str) -> list[Any]:
+    async with serving(replies, capabilities=EDITS) as server, agent_on(server, project, *overrides) as watch:
+        await watch.turn(prompt)
+        return watch.seen
 
 
-def test_a_region_is_rewritten(project: Path) -> None:
-    events = edits(project, [say(NEW)], "add type hints to load")
+async def test_a_region_is_rewritten(project: Path) -> None:
+    events = await edits(project, [say(NEW)], "add type hints to load")
     started = next(e for e in events if isinstance(e, TurnStarted))
     assert (started.way, started.reason) == ("edit", "edit path: m rewrites one region and calls no tools")
     tool = next(e for e in events if isinstance(e, ToolStarted))
@@ -65,23 +62,23 @@ def test_a_region_is_rewritten(project: Path) -> None:
     assert isinstance(events[-1], TurnDone) and events[-1].text == "Edited pkg/store.py:4."
 
 
-def test_line_endings_stay(project: Path) -> None:
+async def test_line_endings_stay(project: Path) -> None:
     (project / "pkg/store.py").write_bytes(SOURCE.replace("\n", "\r\n").encode())
-    edits(project, [say(NEW)], "@pkg/store.py:load add type hints")
+    await edits(project, [say(NEW)], "@pkg/store.py:load add type hints")
     assert (project / "pkg/store.py").read_bytes().count(b"\r\n") == SOURCE.count("\n")
     assert b"path: str" in (project / "pkg/store.py").read_bytes()
 
 
-def test_no_edit_and_refactoring_call(project: Path) -> None:
-    events = edits(project, [say("<|noedit|>")], "add type hints to load")
+async def test_no_edit_and_refactoring_call(project: Path) -> None:
+    events = await edits(project, [say("<|noedit|>")], "add type hints to load")
     assert events[-1].text.startswith("No edit")
     assert (project / "pkg/store.py").read_text() == SOURCE
-    edits(project, [say("<|call|>rename load read_all")], "rename load to read_all")
+    await edits(project, [say("<|call|>rename load read_all")], "rename load to read_all")
     assert "def read_all(path):" in (project / "pkg/store.py").read_text()
 
 
-def test_a_question_gets_places_and_no_edit(project: Path) -> None:
-    events = edits(project, [say(NEW)], "what does load do?")
+async def test_a_question_gets_places_and_no_edit(project: Path) -> None:
+    events = await edits(project, [say(NEW)], "what does load do?")
     assert isinstance(events[-1], TurnDone)
     assert "pkg/store.py:4" in events[-1].text and "only edits" in events[-1].text and "/model" in events[-1].text
     assert (project / "pkg/store.py").read_text() == SOURCE
@@ -103,11 +100,11 @@ def test_a_question_is_told_from_a_request(text: str, asks: bool) -> None:
     assert is_question(text) is asks
 
 
-def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None:
-    events = edits(project, [say("def load(path: str -> str:\n", times=1), say(NEW)], "add type hints to load")
+async def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None:
+    events = await edits(project, [say("def load(path: str -> str:\n", times=1), say(NEW)], "add type hints to load")
     assert next(e for e in events if isinstance(e, GuardReported)).fed_back
     assert isinstance(events[-1], TurnDone)
-    events = edits(project, [say("def load(:\n")], "add a docstring to load")
+    events = await edits(project, [say("def load(:\n")], "add a docstring to load")
     assert isinstance(events[-1], TurnFailed) and "does not parse" in events[-1].message
     assert "path: str" in (project / "pkg/store.py").read_text()
 
@@ -115,8 +112,8 @@ def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None
 WRONG = "def load(path):\n    return os.read_all(path)\n"
 
 
-def test_names_that_do_not_exist_get_one_other_attempt(project: Path) -> None:
-    events = edits(project, [say(WRONG, times=1), say(NEW)], "shorten load")
+async def test_names_that_do_not_exist_get_one_other_attempt(project: Path) -> None:
+    events = await edits(project, [say(WRONG, times=1), say(NEW)], "shorten load")
     reports = [e for e in events if isinstance(e, GuardReported) and e.problems]
     assert [(r.check, r.fed_back) for r in reports] == [("names exist", True)]
     assert "os has no attribute read_all (nearest: read)" in reports[0].problems[0]
@@ -124,57 +121,54 @@ def test_names_that_do_not_exist_get_one_other_attempt(project: Path) -> None:
     assert isinstance(events[-1], TurnDone) and "path: str" in (project / "pkg/store.py").read_text()
 
 
-def test_names_that_still_do_not_exist_are_refused(project: Path) -> None:
-    events = edits(project, [say(WRONG)], "shorten load")
+async def test_names_that_still_do_not_exist_are_refused(project: Path) -> None:
+    events = await edits(project, [say(WRONG)], "shorten load")
     assert isinstance(events[-1], TurnFailed)
     assert "the rewrite was not applied: line 5: os has no attribute read_all" in events[-1].message
     assert (project / "pkg/store.py").read_text() == SOURCE
 
 
-def test_an_english_word_does_not_ask_for_a_name(project: Path) -> None:
+async def test_an_english_word_does_not_ask_for_a_name(project: Path) -> None:
     guessed = "def load(path):\n    if not path:\n        raise error\n    return open(path).read()\n"
-    events = edits(project, [say(guessed)], "let load raise an error without a path")
+    events = await edits(project, [say(guessed)], "let load raise an error without a path")
     assert isinstance(events[-1], TurnFailed) and "Undefined name `error`" in events[-1].message
 
 
-def test_names_that_were_asked_for_are_shown_and_applied(project: Path) -> None:
-    events = edits(project, [say(WRONG)], "make load call os.read_all")
+async def test_names_that_were_asked_for_are_shown_and_applied(project: Path) -> None:
+    events = await edits(project, [say(WRONG)], "make load call os.read_all")
     reports = [e for e in events if isinstance(e, GuardReported) and e.problems]
     assert [(r.check, r.fed_back) for r in reports] == [("names exist", False)]
     assert isinstance(events[-1], TurnDone) and "read_all" in (project / "pkg/store.py").read_text()
 
 
-def test_steer_and_stop(project: Path) -> None:
-    async def main() -> None:
-        slow = [{"steps": [{"tokens": 4000}], "times": 1}, say(NEW, times=1), {"steps": [{"tokens": 4000}]}]
-        async with serving(slow, capabilities=EDITS, rate=300) as server, agent_on(server, project) as watch:
-            watch.agent.submit("rewrite load")
-            await watch.until(ToolOutput)
-            await asyncio.sleep(0.05)
-            watch.agent.submit("add type hints to load")
-            await watch.until(TurnDone)
-            assert watch.of(Steered)[0].text == "add type hints to load"
-            assert "path: str" in (project / "pkg/store.py").read_text()
-            kinds = [entry.kind for entry in watch.agent.transcript()]
-            assert kinds == ["user", "assistant", "steer", "diff", "assistant"]
-            await watch.agent.wait()
-            before = (project / "pkg/store.py").read_text()
-            since = len(watch.seen)
-            watch.agent.submit("rewrite save")
-            await watch.until(ToolOutput, since)
-            watch.agent.stop()
-            await watch.until(TurnStopped)
-            assert (project / "pkg/store.py").read_text() == before
-            await watch.agent.wait()
-            await watch.agent.undo()
-            assert (project / "pkg/store.py").read_text() == SOURCE
-
-    go(main())
+async def test_steer_and_stop(project: Path) -> None:
+    slow = [{"steps": [{"tokens": 4000}], "times": 1}, say(NEW, times=1), {"steps": [{"tokens": 4000}]}]
+    async with serving(slow, capabilities=EDITS, rate=300) as server, agent_on(server, project) as watch:
+        watch.agent.submit("rewrite load")
+        await watch.until(ToolOutput)
+        await asyncio.sleep(0.05)
+        watch.agent.submit("add type hints to load")
+        await watch.until(TurnDone)
+        assert watch.of(Steered)[0].text == "add type hints to load"
+        assert "path: str" in (project / "pkg/store.py").read_text()
+        kinds = [entry.kind for entry in watch.agent.transcript()]
+        assert kinds == ["user", "assistant", "steer", "diff", "assistant"]
+        await watch.agent.wait()
+        before = (project / "pkg/store.py").read_text()
+        since = len(watch.seen)
+        watch.agent.submit("rewrite save")
+        await watch.until(ToolOutput, since)
+        watch.agent.stop()
+        await watch.until(TurnStopped)
+        assert (project / "pkg/store.py").read_text() == before
+        await watch.agent.wait()
+        await watch.agent.undo()
+        assert (project / "pkg/store.py").read_text() == SOURCE
 
 
-def test_a_file_that_spells_a_control_token_is_left_alone(project: Path) -> None:
+async def test_a_file_that_spells_a_control_token_is_left_alone(project: Path) -> None:
     (project / "pkg/store.py").write_text(SOURCE.replace("import os", "X = '<|end|>'"))
-    events = edits(project, [say(NEW)], "add type hints to load")
+    events = await edits(project, [say(NEW)], "add type hints to load")
     assert isinstance(events[-1], TurnFailed) and "spells <|end|>" in events[-1].message
 
 
@@ -204,26 +198,23 @@ def test_places_that_are_not_clear(project: Path, home: Path) -> None:
     assert find_place("make it nicer", project, home, ["pkg/other.py"]).target.path == project / "pkg/other.py"
 
 
-def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, tmp_path: Path) -> None:
+async def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, tmp_path: Path) -> None:
     """The embedded model's family with random weights, through the real server and engine."""
     config = tiny_config("fulgur", vocab_size=8192, max_context=1024)
     write_hf_folder(tmp_path / "model", config, random_model(config, 1))
     shutil.copy(ASSETS / "tokenizer.json", tmp_path / "model")
 
-    async def main() -> None:
-        served = ServerConfig()
-        served.server.port, served.server.store = 0, ":memory:"
-        served.models["random"] = Model(backend="local", path=str(tmp_path / "model"), runtime="reference")
-        running = await app.start(served)
-        async with agent_on(running, project) as watch:
-            assert {"edit", "fim"} <= set(watch.agent.status().abilities)
-            end = await watch.turn("add type hints to load")
-            assert isinstance(end, TurnFailed) and "the rewrite was" in end.message
-            usage = watch.of(UsageReported)[0]
-            assert usage.model == "random" and usage.draft_tokens >= usage.accepted_tokens
-            assert usage.draft_tokens > 0  # the region is the draft
-            assert (usage.raw_tokens_per_second > 0) == (usage.accepted_tokens > 0)
-            assert (project / "pkg/store.py").read_text() == SOURCE
-        await running.close()
-
-    go(main(), 60)
+    served = ServerConfig()
+    served.server.port, served.server.store = 0, ":memory:"
+    served.models["random"] = Model(backend="local", path=str(tmp_path / "model"), runtime="reference")
+    running = await app.start(served)
+    async with agent_on(running, project) as watch:
+        assert {"edit", "fim"} <= set(watch.agent.status().abilities)
+        end = await watch.turn("add type hints to load")
+        assert isinstance(end, TurnFailed) and "the rewrite was" in end.message
+        usage = watch.of(UsageReported)[0]
+        assert usage.model == "random" and usage.draft_tokens >= usage.accepted_tokens
+        assert usage.draft_tokens > 0  # the region is the draft
+        assert (usage.raw_tokens_per_second > 0) == (usage.accepted_tokens > 0)
+        assert (project / "pkg/store.py").read_text() == SOURCE
+    await running.close()

@@ -4,7 +4,7 @@
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, say, serving
 
 from fulgur.edit.checks import names as guard_names
 from fulgur.edit.checks.imports import unknown_imports
@@ -126,7 +126,7 @@ def patched(old: str, new: str) -> dict:  # type: ignore[type-arg]
     return call("apply_patch", {"patch": patch}, times=1)
 
 
-def test_problems_are_fed_back_once(workspace: Path) -> None:
+async def test_problems_are_fed_back_once(workspace: Path) -> None:
     (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     replies = [
         patched("    return a + b", "    return summ(a, b)"),
@@ -135,20 +135,17 @@ def test_problems_are_fed_back_once(workspace: Path) -> None:
         say("Really done."),
     ]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            end = await watch.turn("use a helper")
-            assert isinstance(end, TurnDone) and end.text == "Really done."
-            reports = [r for r in watch.of(GuardReported) if r.problems]
-            assert len(reports) == 1
-            assert reports[0].check == "names exist" and "summ" in reports[0].problems[0] and reports[0].fed_back
-            told = [i for i in watch.agent.state.history.everything() if "A check of your changes" in str(i)]
-            assert len(told) == 1
-
-    go(main())
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        end = await watch.turn("use a helper")
+        assert isinstance(end, TurnDone) and end.text == "Really done."
+        reports = [r for r in watch.of(GuardReported) if r.problems]
+        assert len(reports) == 1
+        assert reports[0].check == "names exist" and "summ" in reports[0].problems[0] and reports[0].fed_back
+        told = [i for i in watch.agent.state.history.everything() if "A check of your changes" in str(i)]
+        assert len(told) == 1
 
 
-def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path) -> None:
+async def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path) -> None:
     (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     (workspace / "test_calc.py").write_text("from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n")
     import sys
@@ -162,16 +159,13 @@ def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path) ->
         say("Mended."),
     ]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            assert (await watch.turn("change it")).text == "Mended."
-            failed = [r for r in watch.of(GuardReported) if r.check == "tests" and r.problems]
-            assert len(failed) == 1 and "assert add(1, 2) == 3" in failed[0].problems[0]
-
-    go(main())
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("change it")).text == "Mended."
+        failed = [r for r in watch.of(GuardReported) if r.check == "tests" and r.problems]
+        assert len(failed) == 1 and "assert add(1, 2) == 3" in failed[0].problems[0]
 
 
-def test_every_change_of_a_turn_is_checked(workspace: Path) -> None:
+async def test_every_change_of_a_turn_is_checked(workspace: Path) -> None:
     (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     replies = [
         patched("    return a + b", "    return a.whole + 'x'.uper()"),
@@ -180,10 +174,7 @@ def test_every_change_of_a_turn_is_checked(workspace: Path) -> None:
         say("It is right."),
     ]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            await watch.turn("change it")
-            problems = [p for r in watch.of(GuardReported) for p in r.problems]
-            assert any("'x' has no attribute uper (nearest: upper)" in problem for problem in problems)
-
-    go(main(), 60)
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("change it")
+        problems = [p for r in watch.of(GuardReported) for p in r.problems]
+        assert any("'x' has no attribute uper (nearest: upper)" in problem for problem in problems)

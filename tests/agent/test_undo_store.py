@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, say, serving
 
 from fulgur.agent.session.log import summaries
 from fulgur.agent.session.undo_store import DAY, due, prune
@@ -14,16 +14,13 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Warned
 
 
-def edited(workspace: Path, text: str) -> None:
+async def edited(workspace: Path, text: str) -> None:
     """A session of one turn that changed a file."""
     patch = f"*** Begin Patch\n*** Add File: {text[:8]}.txt\n+{text}\n*** End Patch"
 
-    async def main() -> None:
-        async with serving([call("apply_patch", {"patch": patch}, times=1), say("ok")]) as server:
-            async with agent_on(server, workspace) as watch:
-                await watch.turn("write")
-
-    go(main(), 60)
+    async with serving([call("apply_patch", {"patch": patch}, times=1), say("ok")]) as server:
+        async with agent_on(server, workspace) as watch:
+            await watch.turn("write")
 
 
 def older(home: Path, session: str, days: float) -> None:
@@ -37,9 +34,9 @@ def older(home: Path, session: str, days: float) -> None:
             os.utime(blob, (then, then))
 
 
-def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
+async def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
     for text in ("first" + "a" * 5000, "second" + "b" * 5000, "third" + "c" * 5000):
-        edited(workspace, text)
+        await edited(workspace, text)
     third, second, first = [summary.session_id for summary in summaries(home)]
     assert prune(home, most_days=30, most_bytes=1).sessions == ()  # all were used within a day
     for session, days in ((first, 40), (second, 20), (third, 2)):
@@ -64,26 +61,23 @@ def test_bounds_by_age_and_size(home: Path, workspace: Path) -> None:
             assert any("let go" in entry.text for entry in watch.agent.transcript())
             assert [e.text for e in watch.agent.transcript() if e.kind == "user"] == ["write"]  # the rest is there
 
-    go(resumed(third), 60)
-    go(resumed(second), 60)
+    await resumed(third)
+    await resumed(second)
 
 
-def test_it_is_said_at_the_start_once_a_day(home: Path, workspace: Path) -> None:
-    edited(workspace, "first")
+async def test_it_is_said_at_the_start_once_a_day(home: Path, workspace: Path) -> None:
+    await edited(workspace, "first")
     assert due(home) and not due(home)
     older(home, summaries(home)[0].session_id, 40)
     os.utime(home / "blobs/pruned", (0, 0))
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
-            await watch.until(Warned)
-            assert any("undo was let go for 1 old sessions" in w.message for w in watch.of(Warned))
-
-    go(main(), 60)
+    async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+        await watch.until(Warned)
+        assert any("undo was let go for 1 old sessions" in w.message for w in watch.of(Warned))
 
 
-def test_contents_nobody_needs_go_but_not_at_once(home: Path, workspace: Path) -> None:
-    edited(workspace, "first")
+async def test_contents_nobody_needs_go_but_not_at_once(home: Path, workspace: Path) -> None:
+    await edited(workspace, "first")
     stray = home / "blobs" / "ab" / ("c" * 62)
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x" * 100)

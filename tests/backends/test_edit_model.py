@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -28,34 +27,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_edits_and_fills_in_and_says_so_when_asked_to_chat(folder: Path) -> None:
-    async def main() -> None:
-        config = ServerConfig(models={"edit": Model(backend="local", path=str(folder))})
-        config.server.port, config.server.store = 0, ":memory:"
-        running = await app.start(config)
-        connection = await Connection.open(running.base_url)
-        try:
-            (model,) = await connection.models()
-            abilities = model["capabilities"]
-            assert (abilities["chat"], abilities["fim"], abilities["edit"]) == (False, True, True)
-            with pytest.raises(ApiError) as caught:
-                await (await connection.create({"model": "edit", "input": "hello"})).final()
-            assert caught.value.code == "model_not_capable"
-            assert "suffix" in caught.value.message and "fulgur edit" in caught.value.message
-            prompt = edit_prompt("a.py", "x = 1\n", "def f(a):\n    return a\n", "\n", "rename a to b")
-            item = {"type": "raw_prompt", "text": prompt, "draft": "def f(a):\n    return a\n"}
-            body = {"model": "edit", "input": [item], "max_output_tokens": 12, "store": False}
-            first = await (await connection.create(body)).final()
-            assert first.usage is not None and 0 < first.usage.output_tokens <= 12
-            again = await (await connection.create(body)).final()
-            assert again.usage is not None
-            assert again.usage.input_tokens_details.cached_tokens >= again.usage.input_tokens - 1
-            fill = {"model": "edit", "prompt": "def f(", "suffix": "):\n    pass\n", "max_tokens": 8}
-            async with aiohttp.ClientSession() as session:
-                async with session.post(f"{running.base_url}/completions", json=fill) as answer:
-                    assert answer.status == 200 and (await answer.json())["usage"]["prompt_tokens"] > 5
-        finally:
-            await connection.close()
-            await running.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def test_it_edits_and_fills_in_and_says_so_when_asked_to_chat(folder: Path) -> None:
+    config = ServerConfig(models={"edit": Model(backend="local", path=str(folder))})
+    config.server.port, config.server.store = 0, ":memory:"
+    running = await app.start(config)
+    connection = await Connection.open(running.base_url)
+    try:
+        (model,) = await connection.models()
+        abilities = model["capabilities"]
+        assert (abilities["chat"], abilities["fim"], abilities["edit"]) == (False, True, True)
+        with pytest.raises(ApiError) as caught:
+            await (await connection.create({"model": "edit", "input": "hello"})).final()
+        assert caught.value.code == "model_not_capable"
+        assert "suffix" in caught.value.message and "fulgur edit" in caught.value.message
+        prompt = edit_prompt("a.py", "x = 1\n", "def f(a):\n    return a\n", "\n", "rename a to b")
+        item = {"type": "raw_prompt", "text": prompt, "draft": "def f(a):\n    return a\n"}
+        body = {"model": "edit", "input": [item], "max_output_tokens": 12, "store": False}
+        first = await (await connection.create(body)).final()
+        assert first.usage is not None and 0 < first.usage.output_tokens <= 12
+        again = await (await connection.create(body)).final()
+        assert again.usage is not None
+        assert again.usage.input_tokens_details.cached_tokens >= again.usage.input_tokens - 1
+        fill = {"model": "edit", "prompt": "def f(", "suffix": "):\n    pass\n", "max_tokens": 8}
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{running.base_url}/completions", json=fill) as answer:
+                assert answer.status == 200 and (await answer.json())["usage"]["prompt_tokens"] > 5
+    finally:
+        await connection.close()
+        await running.close()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from aiohttp import web
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
-from serving import backend_of, go, script, serving, text
+from serving import backend_of, script, serving, text
 
 from fulgur.client import Connection
 from fulgur.protocol import events as ev
@@ -58,118 +54,100 @@ async def ask(connection: Connection, **body: Any) -> Any:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_text_reasoning_tools_and_usage_come_through(api: Literal["chat", "responses"]) -> None:
-    async def main() -> None:
-        async with serving(script(*REPLIES)) as behind, in_front(api, behind.base_url) as connection:
-            answer = await ask(connection, input="hello")
-            assert answer.output_text == "You said: hello" and answer.model == "front"
-            assert answer.usage.output_tokens > 0
-            thought = await ask(connection, input="think")
-            assert [item["type"] for item in thought.output] == ["reasoning", "message"]
-            called = await ask(connection, input="weather", tools=[LOOK])
-            assert [item["type"] for item in called.output] == ["message", "function_call"]
-            call = called.output[1]
-            assert json.loads(call["arguments"]) == {"city": "Oslo"} and call["status"] == "completed"
-            output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
-            done = await ask(connection, input=[output], previous_response_id=called.id, tools=[LOOK])
-            assert done.status == "completed"
-            limited = await ask(connection, input="long", max_output_tokens=5)
-            assert limited.incomplete_details == {"reason": "max_output_tokens"}
-
-    go(main())
+async def test_text_reasoning_tools_and_usage_come_through(api: Literal["chat", "responses"]) -> None:
+    async with serving(script(*REPLIES)) as behind, in_front(api, behind.base_url) as connection:
+        answer = await ask(connection, input="hello")
+        assert answer.output_text == "You said: hello" and answer.model == "front"
+        assert answer.usage.output_tokens > 0
+        thought = await ask(connection, input="think")
+        assert [item["type"] for item in thought.output] == ["reasoning", "message"]
+        called = await ask(connection, input="weather", tools=[LOOK])
+        assert [item["type"] for item in called.output] == ["message", "function_call"]
+        call = called.output[1]
+        assert json.loads(call["arguments"]) == {"city": "Oslo"} and call["status"] == "completed"
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+        done = await ask(connection, input=[output], previous_response_id=called.id, tools=[LOOK])
+        assert done.status == "completed"
+        limited = await ask(connection, input="long", max_output_tokens=5)
+        assert limited.incomplete_details == {"reason": "max_output_tokens"}
 
 
-def test_a_custom_tool_goes_through_responses_as_it_is() -> None:
-    async def main() -> None:
-        async with serving(script(*REPLIES)) as behind, in_front("responses", behind.base_url) as connection:
-            called = await ask(connection, input="patch", tools=[PATCH])
-            assert called.output[0]["type"] == "custom_tool_call" and called.output[0]["input"] == "*** Begin\nx"
-
-    go(main())
+async def test_a_custom_tool_goes_through_responses_as_it_is() -> None:
+    async with serving(script(*REPLIES)) as behind, in_front("responses", behind.base_url) as connection:
+        called = await ask(connection, input="patch", tools=[PATCH])
+        assert called.output[0]["type"] == "custom_tool_call" and called.output[0]["input"] == "*** Begin\nx"
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_upstream_can_be_steered_and_cancelled(api: Literal["chat", "responses"]) -> None:
-    async def main() -> None:
-        async with serving(script(*REPLIES, rate=400)) as behind, in_front(api, behind.base_url) as connection:
-            stream = await connection.create({"model": "front", "input": "long", "store": False})
-            async for event in stream:
-                if isinstance(event, ev.OutputTextDelta) and event.delta == " w0005":
-                    await stream.steer("another way")
-            assert (await stream.final()).output_text == "You said: another way"
-            stream = await connection.create({"model": "front", "input": "long", "store": False})
-            async for event in stream:
-                if isinstance(event, ev.OutputTextDelta):
-                    await stream.cancel()
-            for _ in range(200):
-                if backend_of(behind).running == 0:
-                    break
-                await asyncio.sleep(0.01)
-            assert backend_of(behind).running == 0, "both upstream answers were dropped"
-
-    go(main())
+async def test_an_upstream_can_be_steered_and_cancelled(api: Literal["chat", "responses"]) -> None:
+    async with serving(script(*REPLIES, rate=400)) as behind, in_front(api, behind.base_url) as connection:
+        stream = await connection.create({"model": "front", "input": "long", "store": False})
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta) and event.delta == " w0005":
+                await stream.steer("another way")
+        assert (await stream.final()).output_text == "You said: another way"
+        stream = await connection.create({"model": "front", "input": "long", "store": False})
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta):
+                await stream.cancel()
+        for _ in range(200):
+            if backend_of(behind).running == 0:
+                break
+            await asyncio.sleep(0.01)
+        assert backend_of(behind).running == 0, "both upstream answers were dropped"
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_the_upstream_refuses_or_breaks_is_told(api: Literal["chat", "responses"]) -> None:
-    async def main() -> None:
-        async with serving(script(*REPLIES), context=300) as behind:
-            async with in_front(api, behind.base_url) as connection:
-                with pytest.raises(ApiError) as caught:
-                    await ask(connection, input="word " * 2000)
-                assert caught.value.code == "context_length_exceeded"
-                with pytest.raises(ApiError, match="gone"):
-                    await ask(connection, input="break")
-            async with in_front(api, behind.base_url, upstream_model="other") as connection:
-                with pytest.raises(ApiError) as caught:
-                    await ask(connection, input="x")
-                assert caught.value.code == "model_not_found"
+async def test_what_the_upstream_refuses_or_breaks_is_told(api: Literal["chat", "responses"]) -> None:
+    async with serving(script(*REPLIES), context=300) as behind:
         async with in_front(api, behind.base_url) as connection:
             with pytest.raises(ApiError) as caught:
+                await ask(connection, input="word " * 2000)
+            assert caught.value.code == "context_length_exceeded"
+            with pytest.raises(ApiError, match="gone"):
+                await ask(connection, input="break")
+        async with in_front(api, behind.base_url, upstream_model="other") as connection:
+            with pytest.raises(ApiError) as caught:
                 await ask(connection, input="x")
-            assert caught.value.code == "model_not_available"
+            assert caught.value.code == "model_not_found"
+    async with in_front(api, behind.base_url) as connection:
+        with pytest.raises(ApiError) as caught:
+            await ask(connection, input="x")
+        assert caught.value.code == "model_not_available"
 
-    go(main())
 
-
-def test_another_model_that_answers_is_an_error() -> None:
+async def test_another_model_that_answers_is_an_error() -> None:
     """Some servers answer with whatever they have loaded: then the answer is not passed off as the one asked for."""
 
-    async def main() -> None:
-        async def chat(request: web.Request) -> web.StreamResponse:
-            answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await answer.prepare(request)
-            chunk = {"model": "small-7b", "choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}
-            await answer.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
-            return answer
+    async def chat(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        chunk = {"model": "small-7b", "choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}
+        await answer.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
+        return answer
 
-        application = web.Application()
-        application.router.add_post("/v1/chat/completions", chat)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        try:
-            async with in_front("chat", url, upstream_model="org/big-70b") as connection:
-                with pytest.raises(ApiError) as caught:
-                    await ask(connection, input="x")
-                assert caught.value.code == "model_mismatch"
-            async with in_front("chat", url, upstream_model="org/small-7b") as connection:
-                assert (await ask(connection, input="x")).output_text == "hi"
-        finally:
-            await runner.cleanup()
-
-    go(main())
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    try:
+        async with in_front("chat", url, upstream_model="org/big-70b") as connection:
+            with pytest.raises(ApiError) as caught:
+                await ask(connection, input="x")
+            assert caught.value.code == "model_mismatch"
+        async with in_front("chat", url, upstream_model="org/small-7b") as connection:
+            assert (await ask(connection, input="x")).output_text == "hi"
+    finally:
+        await runner.cleanup()
 
 
-def test_fill_in_the_middle_goes_through() -> None:
-    async def main() -> None:
-        import aiohttp
+async def test_fill_in_the_middle_goes_through() -> None:
+    import aiohttp
 
-        async with serving(script(text("middle"))) as behind:
-            async with in_front("chat", behind.base_url, fim=True) as connection, aiohttp.ClientSession() as session:
-                body = {"model": "front", "prompt": "a", "suffix": "b"}
-                async with session.post(f"{connection.base_url}/completions", json=body) as answer:
-                    assert (await answer.json())["choices"][0]["text"] == "middle"
-
-    go(main())
+    async with serving(script(text("middle"))) as behind:
+        async with in_front("chat", behind.base_url, fim=True) as connection, aiohttp.ClientSession() as session:
+            body = {"model": "front", "prompt": "a", "suffix": "b"}
+            async with session.post(f"{connection.base_url}/completions", json=body) as answer:
+                assert (await answer.json())["choices"][0]["text"] == "middle"

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
-from serving import backend_of, go, script, serving, text
+from serving import backend_of, script, serving, text
 
 from fulgur.client import Connection
 from fulgur.client.local import LocalServer, ensure_server, find
@@ -33,248 +31,208 @@ def drop_sockets(server: Server) -> None:
         run.sink._transport.abort()  # type: ignore[attr-defined]
 
 
-def test_turns_models_and_errors() -> None:
-    async def main() -> None:
-        async with serving(script(text("hello", match="hi"))) as running:
-            connection = await Connection.open(running.base_url)
-            assert connection.is_fulgur
-            first = await (await connection.create({"model": "m", "input": "hi", "store": False})).final()
-            assert first.output_text == "hello"
-            body = {"model": "m", "input": "more", "previous_response_id": first.id, "store": False}
-            assert (await (await connection.create(body)).final()).previous_response_id == first.id
-            with pytest.raises(ApiError, match="no model 'x'"):
-                await (await connection.create({"model": "x", "input": "hi"})).final()
-            assert [model["id"] for model in await connection.models()] == ["m"]
-            await connection.close()
-            with pytest.raises(FulgurError, match="closed"):
-                await connection.create({"model": "m", "input": "hi"})
-
-    go(main())
+async def test_turns_models_and_errors() -> None:
+    async with serving(script(text("hello", match="hi"))) as running:
+        connection = await Connection.open(running.base_url)
+        assert connection.is_fulgur
+        first = await (await connection.create({"model": "m", "input": "hi", "store": False})).final()
+        assert first.output_text == "hello"
+        body = {"model": "m", "input": "more", "previous_response_id": first.id, "store": False}
+        assert (await (await connection.create(body)).final()).previous_response_id == first.id
+        with pytest.raises(ApiError, match="no model 'x'"):
+            await (await connection.create({"model": "x", "input": "hi"})).final()
+        assert [model["id"] for model in await connection.models()] == ["m"]
+        await connection.close()
+        with pytest.raises(FulgurError, match="closed"):
+            await connection.create({"model": "m", "input": "hi"})
 
 
-def test_no_server_is_a_clear_error() -> None:
+async def test_no_server_is_a_clear_error() -> None:
     with pytest.raises(FulgurError, match="No server answers"):
-        go(Connection.open("http://127.0.0.1:9/v1"))
+        await Connection.open("http://127.0.0.1:9/v1")
 
 
-def test_lanes_at_once() -> None:
-    async def main() -> None:
-        async with serving(script(LONG, rate=800)) as running:
-            connection = await Connection.open(running.base_url)
-            slow = await connection.create({"model": "m", "input": "long"}, lane="slow")
-            quick = await connection.create({"model": "m", "input": "quick"}, lane="quick")
-            assert (await quick.final()).output_text == "You said: quick"
-            assert not slow.done
-            assert (await slow.final()).output_text == WHOLE
-            queued = [await connection.create({"model": "m", "input": str(number)}) for number in range(5)]
-            answers = [(await stream.final()).output_text for stream in queued]
-            assert answers == [f"You said: {number}" for number in range(5)]
-            await connection.close()
-
-    go(main())
+async def test_lanes_at_once() -> None:
+    async with serving(script(LONG, rate=800)) as running:
+        connection = await Connection.open(running.base_url)
+        slow = await connection.create({"model": "m", "input": "long"}, lane="slow")
+        quick = await connection.create({"model": "m", "input": "quick"}, lane="quick")
+        assert (await quick.final()).output_text == "You said: quick"
+        assert not slow.done
+        assert (await slow.final()).output_text == WHOLE
+        queued = [await connection.create({"model": "m", "input": str(number)}) for number in range(5)]
+        answers = [(await stream.final()).output_text for stream in queued]
+        assert answers == [f"You said: {number}" for number in range(5)]
+        await connection.close()
 
 
-def test_steer_goes_on_in_the_same_stream() -> None:
-    async def main() -> None:
-        async with serving(script({"match": "long", "steps": [{"tokens": 5000}]}, rate=500)) as running:
-            connection = await Connection.open(running.base_url)
-            stream = await connection.create({"model": "m", "input": "long", "store": False})
-            reasons = []
-            async for event in stream:
-                if isinstance(event, ev.OutputTextDelta) and event.delta == " w0010":
-                    await stream.steer("short please")
-                if isinstance(event, ev.TERMINAL):
-                    reasons.append((event.response.incomplete_details or {}).get("reason"))
-            assert reasons == ["steered", None]
-            assert (await stream.final()).output_text == "You said: short please"
-            with pytest.raises(FulgurError, match="has ended"):
-                await stream.steer("too late")
-            assert backend_of(running).running == 0
-            await connection.close()
-
-    go(main())
+async def test_steer_goes_on_in_the_same_stream() -> None:
+    async with serving(script({"match": "long", "steps": [{"tokens": 5000}]}, rate=500)) as running:
+        connection = await Connection.open(running.base_url)
+        stream = await connection.create({"model": "m", "input": "long", "store": False})
+        reasons = []
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta) and event.delta == " w0010":
+                await stream.steer("short please")
+            if isinstance(event, ev.TERMINAL):
+                reasons.append((event.response.incomplete_details or {}).get("reason"))
+        assert reasons == ["steered", None]
+        assert (await stream.final()).output_text == "You said: short please"
+        with pytest.raises(FulgurError, match="has ended"):
+            await stream.steer("too late")
+        assert backend_of(running).running == 0
+        await connection.close()
 
 
-def test_cancel_ends_the_stream() -> None:
-    async def main() -> None:
-        async with serving(script({"steps": [{"tokens": 5000}]}, rate=500)) as running:
-            connection = await Connection.open(running.base_url)
-            stream = await connection.create({"model": "m", "input": "x"})
-            async for event in stream:
-                if isinstance(event, ev.OutputTextDelta):
-                    await stream.cancel()
-            assert (await stream.final()).status == "cancelled"
-            await connection.close()
-
-    go(main())
+async def test_cancel_ends_the_stream() -> None:
+    async with serving(script({"steps": [{"tokens": 5000}]}, rate=500)) as running:
+        connection = await Connection.open(running.base_url)
+        stream = await connection.create({"model": "m", "input": "x"})
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta):
+                await stream.cancel()
+        assert (await stream.final()).status == "cancelled"
+        await connection.close()
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_lost_socket_is_mended_and_nothing_comes_twice(store: bool) -> None:
+async def test_a_lost_socket_is_mended_and_nothing_comes_twice(store: bool) -> None:
     """The scripted model says the same words again after a cut, so the continuation is checked by what the server
     was asked: the whole input, and the partial message last, still open."""
 
-    async def main() -> None:
-        async with serving(script(LONG, rate=800)) as running:
-            connection = await Connection.open(running.base_url)
-            first = await (await connection.create({"model": "m", "input": "hi", "store": store})).final()
-            body = {"model": "m", "input": "long", "store": store, "previous_response_id": first.id}
-            stream = await connection.create(body)
-            before, after, cut = [], [], False
-            async for event in stream:
-                if isinstance(event, ev.OutputTextDelta):
-                    (after if cut else before).append(event.delta)
-                    if event.delta == " w0020" and not cut:
-                        cut = True
-                        drop_sockets(running.server)
-            kept = stream.body["input"][-1]
-            assert kept["status"] == "in_progress" and kept["role"] == "assistant"
-            said = kept["content"][0]["text"]
-            late = len(said.split()) - len(before)
-            assert said == "".join(before + after[:late]), "what was received, and what the store still had"
-            final = await stream.final()
-            assert final.output_text == said + WHOLE, "the whole: what came before the cut, and the continuation"
-            assert "".join(after[late:]) == WHOLE
-            users = [item["content"][0]["text"] for item in stream.body["input"] if item["role"] == "user"]
-            assert users[-1] == "long" and (store or users == ["hi", "long"])
-            on = await (await connection.create({"model": "m", "input": "on", "store": store})).final()
-            assert on.output_text == "You said: on"
-            await connection.close()
-
-    go(main())
-
-
-def test_a_response_that_ended_while_away_is_replayed() -> None:
-    async def main() -> None:
-        async with serving(script(LONG)) as running:
-            connection = await Connection.open(running.base_url)
-            stream = await connection.create({"model": "m", "input": "long"})
-            seen: list[ev.Event] = []
-            assert connection._socket is not None
-            async for event in stream:
-                seen.append(event)
-                if isinstance(event, ev.ResponseInProgress):
-                    # Stop reading until the server has finished, then cut: the rest must come from the store.
-                    transport: Any = connection._socket._response.connection.transport  # type: ignore[union-attr]
-                    transport.pause_reading()
-                    while running.server.metrics.get("fulgur_responses_total", model="m", status="completed") < 1:
-                        await asyncio.sleep(0.01)
-                    transport.abort()
-            assert [event.sequence_number for event in seen] == list(range(len(seen)))
-            assert (await stream.final()).output_text == WHOLE
-            await connection.close()
-
-    go(main())
-
-
-def test_an_unknown_previous_response_is_sent_again_in_full() -> None:
-    async def main() -> None:
-        async with serving() as running:
-            connection = await Connection.open(running.base_url)
-            first = await (await connection.create({"model": "m", "input": "hi", "store": False})).final()
-            assert connection._socket is not None
-            connection._socket._response.connection.transport.abort()  # type: ignore[union-attr]
-            body = {"model": "m", "input": "on", "previous_response_id": first.id, "store": False}
-            stream = await connection.create(body)
-            assert (await stream.final()).output_text == "You said: on"
-            assert [item["role"] for item in stream.body["input"]] == ["user", "assistant", "user"]
-            await connection.close()
-
-    go(main())
-
-
-def test_a_server_that_stays_away_fails_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fulgur.client.connection.RETRY_DELAYS", (0.0, 0.05))
-
-    async def main() -> None:
-        async with serving(script({"steps": [{"tokens": 5000}]}, rate=300)) as running:
-            connection = await Connection.open(running.base_url)
-            stream = await connection.create({"model": "m", "input": "x"})
-            await anext(stream)
-        with pytest.raises(FulgurError, match="No server answers"):
-            await stream.final()
-        with pytest.raises(FulgurError):
-            await connection.create({"model": "m", "input": "x"})
+    async with serving(script(LONG, rate=800)) as running:
+        connection = await Connection.open(running.base_url)
+        first = await (await connection.create({"model": "m", "input": "hi", "store": store})).final()
+        body = {"model": "m", "input": "long", "store": store, "previous_response_id": first.id}
+        stream = await connection.create(body)
+        before, after, cut = [], [], False
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta):
+                (after if cut else before).append(event.delta)
+                if event.delta == " w0020" and not cut:
+                    cut = True
+                    drop_sockets(running.server)
+        kept = stream.body["input"][-1]
+        assert kept["status"] == "in_progress" and kept["role"] == "assistant"
+        said = kept["content"][0]["text"]
+        late = len(said.split()) - len(before)
+        assert said == "".join(before + after[:late]), "what was received, and what the store still had"
+        final = await stream.final()
+        assert final.output_text == said + WHOLE, "the whole: what came before the cut, and the continuation"
+        assert "".join(after[late:]) == WHOLE
+        users = [item["content"][0]["text"] for item in stream.body["input"] if item["role"] == "user"]
+        assert users[-1] == "long" and (store or users == ["hi", "long"])
+        on = await (await connection.create({"model": "m", "input": "on", "store": store})).final()
+        assert on.output_text == "You said: on"
         await connection.close()
 
-    go(main())
+
+async def test_a_response_that_ended_while_away_is_replayed() -> None:
+    async with serving(script(LONG)) as running:
+        connection = await Connection.open(running.base_url)
+        stream = await connection.create({"model": "m", "input": "long"})
+        seen: list[ev.Event] = []
+        assert connection._socket is not None
+        async for event in stream:
+            seen.append(event)
+            if isinstance(event, ev.ResponseInProgress):
+                # Stop reading until the server has finished, then cut: the rest must come from the store.
+                transport: Any = connection._socket._response.connection.transport  # type: ignore[union-attr]
+                transport.pause_reading()
+                while running.server.metrics.get("fulgur_responses_total", model="m", status="completed") < 1:
+                    await asyncio.sleep(0.01)
+                transport.abort()
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert (await stream.final()).output_text == WHOLE
+        await connection.close()
 
 
-def test_type_ahead() -> None:
-    async def main() -> None:
-        async with serving() as running:
-            connection = await Connection.open(running.base_url)
-            done = await connection.prefill({"model": "m", "input": "half a sen"})
-            assert done is not None and done.input_tokens > 0
-            await connection.close()
+async def test_an_unknown_previous_response_is_sent_again_in_full() -> None:
+    async with serving() as running:
+        connection = await Connection.open(running.base_url)
+        first = await (await connection.create({"model": "m", "input": "hi", "store": False})).final()
+        assert connection._socket is not None
+        connection._socket._response.connection.transport.abort()  # type: ignore[union-attr]
+        body = {"model": "m", "input": "on", "previous_response_id": first.id, "store": False}
+        stream = await connection.create(body)
+        assert (await stream.final()).output_text == "You said: on"
+        assert [item["role"] for item in stream.body["input"]] == ["user", "assistant", "user"]
+        await connection.close()
 
-    go(main())
+
+async def test_a_server_that_stays_away_fails_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fulgur.client.connection.RETRY_DELAYS", (0.0, 0.05))
+
+    async with serving(script({"steps": [{"tokens": 5000}]}, rate=300)) as running:
+        connection = await Connection.open(running.base_url)
+        stream = await connection.create({"model": "m", "input": "x"})
+        await anext(stream)
+    with pytest.raises(FulgurError, match="No server answers"):
+        await stream.final()
+    with pytest.raises(FulgurError):
+        await connection.create({"model": "m", "input": "x"})
+    await connection.close()
 
 
-def test_ensure_server_starts_one_and_finds_it_again(tmp_path: Path) -> None:
+async def test_type_ahead() -> None:
+    async with serving() as running:
+        connection = await Connection.open(running.base_url)
+        done = await connection.prefill({"model": "m", "input": "half a sen"})
+        assert done is not None and done.input_tokens > 0
+        await connection.close()
+
+
+async def test_ensure_server_starts_one_and_finds_it_again(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('[server]\nport = 0\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
     settings = LocalServer(tmp_path, config=file)
 
-    async def main() -> None:
-        urls = await asyncio.gather(ensure_server(settings), ensure_server(settings))
-        record = json.loads((tmp_path / "server.json").read_text())
-        try:
-            assert urls[0] == urls[1] == await find(tmp_path)
-            connection = await Connection.open(urls[0])
-            assert (
-                await (await connection.create({"model": "m", "input": "hi"})).final()
-            ).output_text == "You said: hi"
-            await connection.close()
-        finally:
-            os.kill(record["pid"], signal.SIGTERM)
-        for _ in range(200):
-            if await find(tmp_path) is None:
-                break
-            await asyncio.sleep(0.02)
-        assert await find(tmp_path) is None
-
-    go(main(), 40)
+    urls = await asyncio.gather(ensure_server(settings), ensure_server(settings))
+    record = json.loads((tmp_path / "server.json").read_text())
+    try:
+        assert urls[0] == urls[1] == await find(tmp_path)
+        connection = await Connection.open(urls[0])
+        assert (await (await connection.create({"model": "m", "input": "hi"})).final()).output_text == "You said: hi"
+        await connection.close()
+    finally:
+        os.kill(record["pid"], signal.SIGTERM)
+    for _ in range(200):
+        if await find(tmp_path) is None:
+            break
+        await asyncio.sleep(0.02)
+    assert await find(tmp_path) is None
 
 
-def test_a_config_that_is_wrong_is_told_by_ensure_server(tmp_path: Path) -> None:
+async def test_a_config_that_is_wrong_is_told_by_ensure_server(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text("[server]\nprot = 1\n")
     with pytest.raises(FulgurError, match="did not start"):
-        go(ensure_server(LocalServer(tmp_path, config=file)), 40)
+        await ensure_server(LocalServer(tmp_path, config=file))
 
 
-def test_the_connection_limit_of_the_server_is_not_noticed() -> None:
-    async def main() -> None:
-        config = ServerConfig()
-        config.server.connection_minutes = 0.3 / 60
-        async with serving(config=config) as running:
-            connection = await Connection.open(running.base_url)
-            await asyncio.sleep(0.5)
-            assert (
-                await (await connection.create({"model": "m", "input": "hi"})).final()
-            ).output_text == "You said: hi"
-            await connection.close()
-
-    go(main())
+async def test_the_connection_limit_of_the_server_is_not_noticed() -> None:
+    config = ServerConfig()
+    config.server.connection_minutes = 0.3 / 60
+    async with serving(config=config) as running:
+        connection = await Connection.open(running.base_url)
+        await asyncio.sleep(0.5)
+        assert (await (await connection.create({"model": "m", "input": "hi"})).final()).output_text == "You said: hi"
+        await connection.close()
 
 
-def test_a_taken_port_and_an_idle_server(tmp_path: Path) -> None:
+async def test_a_taken_port_and_an_idle_server(tmp_path: Path) -> None:
     """The configured port is taken: another is used. Nobody calls: the server ends and takes its note away."""
 
-    async def main() -> None:
-        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = taken.sockets[0].getsockname()[1]
-        file = tmp_path / "server.toml"
-        file.write_text('[server]\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
-        url = await ensure_server(LocalServer(tmp_path, config=file, port=port))
-        assert f":{port}/" not in url
-        taken.close()
-        command = [sys.executable, "-m", "fulgur", "serve", "-f", str(file), "--port", "0", "--idle-exit", "0.005"]
-        environment = {**os.environ, "FULGUR_HOME": str(tmp_path / "other")}
-        process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
-        assert await process.wait() == 0
-        assert not (tmp_path / "other" / "server.json").exists()
-        os.kill(json.loads((tmp_path / "server.json").read_text())["pid"], signal.SIGTERM)
-
-    go(main(), 60)
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = taken.sockets[0].getsockname()[1]
+    file = tmp_path / "server.toml"
+    file.write_text('[server]\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\n')
+    url = await ensure_server(LocalServer(tmp_path, config=file, port=port))
+    assert f":{port}/" not in url
+    taken.close()
+    command = [sys.executable, "-m", "fulgur", "serve", "-f", str(file), "--port", "0", "--idle-exit", "0.005"]
+    environment = {**os.environ, "FULGUR_HOME": str(tmp_path / "other")}
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+    assert not (tmp_path / "other" / "server.json").exists()
+    os.kill(json.loads((tmp_path / "server.json").read_text())["pid"], signal.SIGTERM)

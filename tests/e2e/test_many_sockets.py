@@ -36,7 +36,7 @@ async def stream(session: aiohttp.ClientSession, url: str) -> str:
     raise AssertionError("the socket ended before its response")
 
 
-def test_idle_and_streaming_sockets(tmp_path: Path) -> None:
+async def test_idle_and_streaming_sockets(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
     (tmp_path / "script.toml").write_text(REPLY)
@@ -44,27 +44,24 @@ def test_idle_and_streaming_sockets(tmp_path: Path) -> None:
         f'[server]\nport = 0\nstore = ":memory:"\n[models.m]\nbackend = "scripted"\npath = "{tmp_path}/script.toml"\n'
     )
 
-    async def main() -> None:
-        command = [sys.executable, "-m", "fulgur", "serve", "-f", str(tmp_path / "server.toml")]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert process.stdout is not None
-        url = (await process.stdout.readline()).decode().split()[-1]
-        try:
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-                await stream(session, url)  # everything that is loaded once is loaded
-                before = resident_kb(process.pid)
-                idle = [await session.ws_connect(f"{url}/responses") for _ in range(IDLE)]
-                each = (resident_kb(process.pid) - before) / IDLE
-                whole = "".join(f" w{index:04d}" for index in range(TOKENS))
-                answers = await asyncio.gather(*(stream(session, url) for _ in range(STREAMING)))
-                assert answers == [whole] * STREAMING
-                await idle[500].send_json({"type": "response.create", "model": "m", "input": "awake", "store": False})
-                assert (await idle[500].receive_json())["type"] == "response.created"
-                assert not any(socket.closed for socket in idle)
-                print(f"{each:.1f} KB an idle socket")
-                assert each <= 100
-        finally:
-            process.kill()
-            await process.wait()
-
-    asyncio.run(asyncio.wait_for(main(), 80))
+    command = [sys.executable, "-m", "fulgur", "serve", "-f", str(tmp_path / "server.toml")]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().split()[-1]
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            await stream(session, url)  # everything that is loaded once is loaded
+            before = resident_kb(process.pid)
+            idle = [await session.ws_connect(f"{url}/responses") for _ in range(IDLE)]
+            each = (resident_kb(process.pid) - before) / IDLE
+            whole = "".join(f" w{index:04d}" for index in range(TOKENS))
+            answers = await asyncio.gather(*(stream(session, url) for _ in range(STREAMING)))
+            assert answers == [whole] * STREAMING
+            await idle[500].send_json({"type": "response.create", "model": "m", "input": "awake", "store": False})
+            assert (await idle[500].receive_json())["type"] == "response.created"
+            assert not any(socket.closed for socket in idle)
+            print(f"{each:.1f} KB an idle socket")
+            assert each <= 100
+    finally:
+        process.kill()
+        await process.wait()

@@ -170,48 +170,39 @@ def test_a_kill_while_idle_goes_unnoticed(model_folder: Path) -> None:
     with_client(model_folder, body)
 
 
-def test_close_ends_the_process_and_what_runs(model_folder: Path) -> None:
-    async def main() -> None:
-        client = await EngineClient.start(model_folder, runtime="reference", kv_tokens=4096)
-        pid = client.pid
-        assert pid is not None
-        generation = client.generate(GenerateRequest([1, 2, 3], LONG))
-        await anext(generation)
-        await client.close()
-        await client.close()
-        assert not alive(pid)
-        with pytest.raises(EngineDied, match="closed"):
-            await tokens_of(generation)
-        with pytest.raises(EngineDied, match="closed"):
-            client.generate(GenerateRequest([1], SHORT))
-
-    asyncio.run(main())
+async def test_close_ends_the_process_and_what_runs(model_folder: Path) -> None:
+    client = await EngineClient.start(model_folder, runtime="reference", kv_tokens=4096)
+    pid = client.pid
+    assert pid is not None
+    generation = client.generate(GenerateRequest([1, 2, 3], LONG))
+    await anext(generation)
+    await client.close()
+    await client.close()
+    assert not alive(pid)
+    with pytest.raises(EngineDied, match="closed"):
+        await tokens_of(generation)
+    with pytest.raises(EngineDied, match="closed"):
+        client.generate(GenerateRequest([1], SHORT))
 
 
-def test_a_model_that_does_not_load_says_why(tmp_path: Path) -> None:
-    async def main() -> None:
-        with pytest.raises(FulgurError, match="nowhere"):
-            await EngineClient.start(tmp_path / "nowhere", runtime="reference")
-
-    asyncio.run(main())
+async def test_a_model_that_does_not_load_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FulgurError, match="nowhere"):
+        await EngineClient.start(tmp_path / "nowhere", runtime="reference")
 
 
-def test_a_model_that_vanishes_fails_the_next_request_and_may_come_back(model_folder: Path, tmp_path: Path) -> None:
-    async def main() -> None:
-        folder, away = tmp_path / "model", tmp_path / "away"
-        folder.symlink_to(model_folder)
-        async with await EngineClient.start(folder, runtime="reference", kv_tokens=4096) as client:
-            folder.rename(away)
-            assert client.pid is not None
-            os.kill(client.pid, signal.SIGKILL)
-            while client.pid is not None:
-                await asyncio.sleep(0.01)
-            with pytest.raises(FulgurError, match="no such model"):
-                await tokens_of(client.generate(GenerateRequest([1], SHORT)))
-            away.rename(folder)
-            assert len(await tokens_of(client.generate(GenerateRequest([1], SHORT)))) == 6
-
-    asyncio.run(main())
+async def test_a_model_that_vanishes_fails_the_next_request_and_may_return(model_folder: Path, tmp_path: Path) -> None:
+    folder, away = tmp_path / "model", tmp_path / "away"
+    folder.symlink_to(model_folder)
+    async with await EngineClient.start(folder, runtime="reference", kv_tokens=4096) as client:
+        folder.rename(away)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        while client.pid is not None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(FulgurError, match="no such model"):
+            await tokens_of(client.generate(GenerateRequest([1], SHORT)))
+        away.rename(folder)
+        assert len(await tokens_of(client.generate(GenerateRequest([1], SHORT)))) == 6
 
 
 def test_the_engine_ends_when_its_client_is_killed(model_folder: Path) -> None:

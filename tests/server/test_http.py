@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from serving import backend_of, go, script, serving, text
+from serving import backend_of, script, serving, text
 
 from fulgur.backends.base import Capabilities
 from fulgur.errors import UsageError
@@ -58,221 +58,181 @@ async def asking(*args: Any, **options: Any) -> Any:
         ({"model": "m", "input": [{"id": "msg_none"}]}, "input[0].id"),
     ],
 )
-def test_a_wrong_field_is_a_400_that_names_it(body: dict[str, Any], param: str) -> None:
-    async def main() -> None:
-        async with asking() as (_, ask):
-            status, answer = await ask("POST", "/responses", body)
-            assert (status, answer["error"]["param"]) == (400, param), answer
-
-    go(main())
+async def test_a_wrong_field_is_a_400_that_names_it(body: dict[str, Any], param: str) -> None:
+    async with asking() as (_, ask):
+        status, answer = await ask("POST", "/responses", body)
+        assert (status, answer["error"]["param"]) == (400, param), answer
 
 
-def test_what_is_not_json_or_not_there() -> None:
-    async def main() -> None:
-        async with asking() as (_, ask):
-            assert (await ask("POST", "/responses", data=b"{"))[1]["error"]["code"] == "invalid_json"
-            assert (await ask("POST", "/responses", []))[0] == 400
-            assert (await ask("GET", "/responses"))[0] == 426
-            assert (await ask("PUT", "/responses"))[0] == 405
-            assert (await ask("GET", "/nothing"))[0] == 404
-            assert (await ask("GET", "/responses/resp_none"))[0] == 404
-            assert (await ask("POST", "/responses/resp_none/cancel"))[0] == 404
-            status, answer = await ask("POST", "/responses", {"model": "other", "input": "x"})
-            assert (
-                status == 404 and answer["error"]["code"] == "model_not_found" and "'m'" in answer["error"]["message"]
-            )
-            assert (await ask("POST", "//responses", {"model": "m", "input": "x"}))[0] == 200
-
-    go(main())
+async def test_what_is_not_json_or_not_there() -> None:
+    async with asking() as (_, ask):
+        assert (await ask("POST", "/responses", data=b"{"))[1]["error"]["code"] == "invalid_json"
+        assert (await ask("POST", "/responses", []))[0] == 400
+        assert (await ask("GET", "/responses"))[0] == 426
+        assert (await ask("PUT", "/responses"))[0] == 405
+        assert (await ask("GET", "/nothing"))[0] == 404
+        assert (await ask("GET", "/responses/resp_none"))[0] == 404
+        assert (await ask("POST", "/responses/resp_none/cancel"))[0] == 404
+        status, answer = await ask("POST", "/responses", {"model": "other", "input": "x"})
+        assert status == 404 and answer["error"]["code"] == "model_not_found" and "'m'" in answer["error"]["message"]
+        assert (await ask("POST", "//responses", {"model": "m", "input": "x"}))[0] == 200
 
 
-def test_an_overlong_prompt_is_told_in_every_form() -> None:
-    async def main() -> None:
-        async with asking(context=50) as (_, ask):
-            body = {"model": "m", "input": "word " * 500}
-            status, answer = await ask("POST", "/responses", body)
-            assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
-            _, stream = await ask("POST", "/responses", {**body, "stream": True})
-            assert "event: response.failed" in stream and "context_length_exceeded" in stream
-            chat = {"model": "m", "messages": [{"role": "user", "content": "word " * 500}]}
-            assert (await ask("POST", "/chat/completions", chat))[1]["error"]["code"] == "context_length_exceeded"
-            status, answer = await ask("POST", "/chat/completions", {**chat, "stream": True})
-            assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
-
-    go(main())
+async def test_an_overlong_prompt_is_told_in_every_form() -> None:
+    async with asking(context=50) as (_, ask):
+        body = {"model": "m", "input": "word " * 500}
+        status, answer = await ask("POST", "/responses", body)
+        assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+        _, stream = await ask("POST", "/responses", {**body, "stream": True})
+        assert "event: response.failed" in stream and "context_length_exceeded" in stream
+        chat = {"model": "m", "messages": [{"role": "user", "content": "word " * 500}]}
+        assert (await ask("POST", "/chat/completions", chat))[1]["error"]["code"] == "context_length_exceeded"
+        status, answer = await ask("POST", "/chat/completions", {**chat, "stream": True})
+        assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_model_that_cannot_says_what_it_can() -> None:
-    async def main() -> None:
-        only_code = Capabilities(context=1000, chat=False, tools=False, fim=True, edit=True)
-        async with asking(capabilities=only_code) as (_, ask):
-            status, answer = await ask("POST", "/responses", {"model": "m", "input": "hi"})
-            message = answer["error"]["message"]
-            assert status == 400 and answer["error"]["code"] == "model_not_capable"
-            assert "suffix" in message and "[models.NAME]" in message and "1000 tokens" in message
-            assert (await ask("POST", "/completions", {"model": "m", "prompt": "a", "suffix": "b"}))[0] == 200
-            raw = [{"type": "raw_prompt", "text": "<|file|>a.py"}]
-            assert (await ask("POST", "/responses", {"model": "m", "input": raw}))[0] == 200
-
-    go(main())
+async def test_a_model_that_cannot_says_what_it_can() -> None:
+    only_code = Capabilities(context=1000, chat=False, tools=False, fim=True, edit=True)
+    async with asking(capabilities=only_code) as (_, ask):
+        status, answer = await ask("POST", "/responses", {"model": "m", "input": "hi"})
+        message = answer["error"]["message"]
+        assert status == 400 and answer["error"]["code"] == "model_not_capable"
+        assert "suffix" in message and "[models.NAME]" in message and "1000 tokens" in message
+        assert (await ask("POST", "/completions", {"model": "m", "prompt": "a", "suffix": "b"}))[0] == 200
+        raw = [{"type": "raw_prompt", "text": "<|file|>a.py"}]
+        assert (await ask("POST", "/responses", {"model": "m", "input": raw}))[0] == 200
 
 
-def test_stored_responses_chain_and_belong_to_their_key() -> None:
-    async def main() -> None:
-        keys = {name: auth.new_key(name) for name in ("ann", "bob")}
-        config = ServerConfig(keys=[record for _, record in keys.values()])
-        async with asking(config=config) as (_, ask):
-            ann = {"headers": {"Authorization": f"Bearer {keys['ann'][0]}"}}
-            bob = {"headers": {"Authorization": f"Bearer {keys['bob'][0]}"}}
-            _, first = await ask("POST", "/responses", {"model": "m", "input": "one"}, **ann)
-            assert (await ask("GET", f"/responses/{first['id']}", **ann))[1] == first
-            assert (await ask("GET", f"/responses/{first['id']}", **bob))[0] == 404
-            body = {"model": "m", "input": "two", "previous_response_id": first["id"]}
-            assert (await ask("POST", "/responses", body, **bob))[1]["error"]["code"] == "previous_response_not_found"
-            assert (await ask("POST", "/responses", body, **ann))[0] == 200
-            assert (await ask("POST", "/responses", body))[0] == 401
-            assert (await ask("POST", "/responses", body, headers={"Authorization": "Bearer fg-wrong"}))[0] == 401
-            assert (await ask("GET", "//healthz"))[0] == 200
-            deleted = await ask("DELETE", f"/responses/{first['id']}", **ann)
-            assert deleted == (200, {"id": first["id"], "object": "response", "deleted": True})
-            assert (await ask("POST", "/responses", body, **ann))[0] == 400
-
-    go(main())
+async def test_stored_responses_chain_and_belong_to_their_key() -> None:
+    keys = {name: auth.new_key(name) for name in ("ann", "bob")}
+    config = ServerConfig(keys=[record for _, record in keys.values()])
+    async with asking(config=config) as (_, ask):
+        ann = {"headers": {"Authorization": f"Bearer {keys['ann'][0]}"}}
+        bob = {"headers": {"Authorization": f"Bearer {keys['bob'][0]}"}}
+        _, first = await ask("POST", "/responses", {"model": "m", "input": "one"}, **ann)
+        assert (await ask("GET", f"/responses/{first['id']}", **ann))[1] == first
+        assert (await ask("GET", f"/responses/{first['id']}", **bob))[0] == 404
+        body = {"model": "m", "input": "two", "previous_response_id": first["id"]}
+        assert (await ask("POST", "/responses", body, **bob))[1]["error"]["code"] == "previous_response_not_found"
+        assert (await ask("POST", "/responses", body, **ann))[0] == 200
+        assert (await ask("POST", "/responses", body))[0] == 401
+        assert (await ask("POST", "/responses", body, headers={"Authorization": "Bearer fg-wrong"}))[0] == 401
+        assert (await ask("GET", "//healthz"))[0] == 200
+        deleted = await ask("DELETE", f"/responses/{first['id']}", **ann)
+        assert deleted == (200, {"id": first["id"], "object": "response", "deleted": True})
+        assert (await ask("POST", "/responses", body, **ann))[0] == 400
 
 
-def test_a_bind_beyond_loopback_needs_a_key() -> None:
+async def test_a_bind_beyond_loopback_needs_a_key() -> None:
     config = ServerConfig()
     config.server.host = "0.0.0.0"
     with pytest.raises(UsageError, match="without an API key"):
-        go(app.start(config))
+        await app.start(config)
 
 
-def test_foreign_pages_and_names_are_refused() -> None:
-    async def main() -> None:
-        config = ServerConfig()
-        config.server.origins = ["https://ide.example"]
-        async with asking(config=config) as (running, ask):
-            body = {"model": "m", "input": "x"}
-            for origin, status in (
-                ("https://evil.example", 403),
-                ("null", 403),
-                ("https://ide.example", 200),
-                (f"http://127.0.0.1:{running.port}", 200),
-            ):
-                assert (await ask("POST", "/responses", body, headers={"Origin": origin}))[0] == status, origin
-            assert (await ask("GET", "/models", headers={"Host": "evil.example"}))[0] == 403
-            async with aiohttp.ClientSession() as session:
-                with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-                    await session.ws_connect(
-                        f"{running.base_url}/responses", headers={"Origin": "https://evil.example"}
-                    )
-                assert caught.value.status == 403
-
-    go(main())
+async def test_foreign_pages_and_names_are_refused() -> None:
+    config = ServerConfig()
+    config.server.origins = ["https://ide.example"]
+    async with asking(config=config) as (running, ask):
+        body = {"model": "m", "input": "x"}
+        for origin, status in (
+            ("https://evil.example", 403),
+            ("null", 403),
+            ("https://ide.example", 200),
+            (f"http://127.0.0.1:{running.port}", 200),
+        ):
+            assert (await ask("POST", "/responses", body, headers={"Origin": origin}))[0] == status, origin
+        assert (await ask("GET", "/models", headers={"Host": "evil.example"}))[0] == 403
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await session.ws_connect(f"{running.base_url}/responses", headers={"Origin": "https://evil.example"})
+            assert caught.value.status == 403
 
 
-def test_bodies_and_nesting_are_limited() -> None:
-    async def main() -> None:
-        config = ServerConfig()
-        config.server.max_body_mb = 0.01
-        async with asking(config=config) as (_, ask):
-            status, answer = await ask("POST", "/responses", {"model": "m", "input": "x" * 20_000})
-            assert status == 413 and answer["error"]["code"] == "body_too_large"
-            deep: Any = "x"
-            for _ in range(150):
-                deep = [deep]
-            assert (await ask("POST", "/responses", {"model": "m", "input": deep}))[0] == 400
-
-    go(main())
+async def test_bodies_and_nesting_are_limited() -> None:
+    config = ServerConfig()
+    config.server.max_body_mb = 0.01
+    async with asking(config=config) as (_, ask):
+        status, answer = await ask("POST", "/responses", {"model": "m", "input": "x" * 20_000})
+        assert status == 413 and answer["error"]["code"] == "body_too_large"
+        deep: Any = "x"
+        for _ in range(150):
+            deep = [deep]
+        assert (await ask("POST", "/responses", {"model": "m", "input": deep}))[0] == 400
 
 
-def test_sse_is_one_event_a_write_and_ends_with_done() -> None:
-    async def main() -> None:
-        async with serving(script(text("one two three"))) as running:
-            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            body = b'{"model":"m","input":"x","stream":true}'
-            head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            assert "200 ok" in answer and "text/event-stream" in answer
-            chunks = []
-            while True:
-                size = int(await reader.readline(), 16)
-                chunks.append(await reader.readexactly(size))
-                await reader.readexactly(2)
-                if size == 0:
-                    break
-            assert chunks[-2] == b"data: [DONE]\n\n"
-            for chunk in chunks[:-2]:
-                name, data, *rest = chunk.decode().split("\n")
-                assert rest == ["", ""] and data.startswith('data: {"type":"' + name.removeprefix("event: ") + '"')
-            writer.close()
-
-    go(main())
+async def test_sse_is_one_event_a_write_and_ends_with_done() -> None:
+    async with serving(script(text("one two three"))) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        body = b'{"model":"m","input":"x","stream":true}'
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        assert "200 ok" in answer and "text/event-stream" in answer
+        chunks = []
+        while True:
+            size = int(await reader.readline(), 16)
+            chunks.append(await reader.readexactly(size))
+            await reader.readexactly(2)
+            if size == 0:
+                break
+        assert chunks[-2] == b"data: [DONE]\n\n"
+        for chunk in chunks[:-2]:
+            name, data, *rest = chunk.decode().split("\n")
+            assert rest == ["", ""] and data.startswith('data: {"type":"' + name.removeprefix("event: ") + '"')
+        writer.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_vanished_http_client_frees_the_engine(stream: bool) -> None:
-    async def main() -> None:
-        async with serving(script({"steps": [{"tokens": 100_000}]}, rate=500)) as running:
-            async with aiohttp.ClientSession() as session:
-                body = {"model": "m", "input": "x", "stream": stream}
-                request = asyncio.create_task(session.post(f"{running.base_url}/responses", json=body))
-                while backend_of(running).running == 0:
-                    await asyncio.sleep(0.005)
-                await asyncio.sleep(0.05)
-                request.cancel() if not request.done() else request.result().close()
-            for _ in range(200):
-                if backend_of(running).running == 0:
-                    break
+async def test_a_vanished_http_client_frees_the_engine(stream: bool) -> None:
+    async with serving(script({"steps": [{"tokens": 100_000}]}, rate=500)) as running:
+        async with aiohttp.ClientSession() as session:
+            body = {"model": "m", "input": "x", "stream": stream}
+            request = asyncio.create_task(session.post(f"{running.base_url}/responses", json=body))
+            while backend_of(running).running == 0:
                 await asyncio.sleep(0.005)
-            assert backend_of(running).running == 0
-
-    go(main())
-
-
-def test_a_failing_backend_fails_the_response_and_nothing_else() -> None:
-    async def main() -> None:
-        reply = {"match": "break", "steps": [{"text": "begun "}, {"fail": "the engine died"}]}
-        async with asking(script(reply)) as (_, ask):
-            _, answer = await ask("POST", "/responses", {"model": "m", "input": "break"})
-            assert answer["status"] == "failed" and answer["error"]["message"] == "the engine died"
-            assert answer["output"][0]["content"][0]["text"] == "begun "
-            _, stream = await ask("POST", "/responses", {"model": "m", "input": "break", "stream": True})
-            assert "event: response.failed" in stream
-            assert (await ask("POST", "/responses", {"model": "m", "input": "fine"}))[1]["status"] == "completed"
-
-    go(main())
+            await asyncio.sleep(0.05)
+            request.cancel() if not request.done() else request.result().close()
+        for _ in range(200):
+            if backend_of(running).running == 0:
+                break
+            await asyncio.sleep(0.005)
+        assert backend_of(running).running == 0
 
 
-def test_costs_and_metrics() -> None:
-    async def main() -> None:
-        model = Model(backend="scripted", price=Price(input=1.0, cached_input=0.1, output=10.0))
-        async with asking(script(text("one two three")), model=model) as (_, ask):
-            _, answer = await ask("POST", "/responses", {"model": "m", "input": "x"})
-            usage = answer["usage"]
-            expected = (usage["input_tokens"] * 1.0 + usage["output_tokens"] * 10.0) / 1e6
-            assert usage["cost"] == pytest.approx(expected) and usage["output_tokens"] == 3
-            _, metrics = await ask("GET", "//metrics")
-            assert 'fulgur_output_tokens_total{model="m"} 3' in metrics
-            assert 'fulgur_responses_total{model="m",status="completed"} 1' in metrics
-            assert 'fulgur_first_token_seconds_count{model="m"} 1' in metrics
-
-    go(main())
+async def test_a_failing_backend_fails_the_response_and_nothing_else() -> None:
+    reply = {"match": "break", "steps": [{"text": "begun "}, {"fail": "the engine died"}]}
+    async with asking(script(reply)) as (_, ask):
+        _, answer = await ask("POST", "/responses", {"model": "m", "input": "break"})
+        assert answer["status"] == "failed" and answer["error"]["message"] == "the engine died"
+        assert answer["output"][0]["content"][0]["text"] == "begun "
+        _, stream = await ask("POST", "/responses", {"model": "m", "input": "break", "stream": True})
+        assert "event: response.failed" in stream
+        assert (await ask("POST", "/responses", {"model": "m", "input": "fine"}))[1]["status"] == "completed"
 
 
-def test_reaching_the_token_limit_is_incomplete() -> None:
-    async def main() -> None:
-        async with asking(script(text("one two three four"))) as (_, ask):
-            _, answer = await ask("POST", "/responses", {"model": "m", "input": "x", "max_output_tokens": 2})
-            assert answer["status"] == "incomplete"
-            assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
-            assert answer["output"][0]["content"][0]["text"] == "one two"
+async def test_costs_and_metrics() -> None:
+    model = Model(backend="scripted", price=Price(input=1.0, cached_input=0.1, output=10.0))
+    async with asking(script(text("one two three")), model=model) as (_, ask):
+        _, answer = await ask("POST", "/responses", {"model": "m", "input": "x"})
+        usage = answer["usage"]
+        expected = (usage["input_tokens"] * 1.0 + usage["output_tokens"] * 10.0) / 1e6
+        assert usage["cost"] == pytest.approx(expected) and usage["output_tokens"] == 3
+        _, metrics = await ask("GET", "//metrics")
+        assert 'fulgur_output_tokens_total{model="m"} 3' in metrics
+        assert 'fulgur_responses_total{model="m",status="completed"} 1' in metrics
+        assert 'fulgur_first_token_seconds_count{model="m"} 1' in metrics
 
-    go(main())
+
+async def test_reaching_the_token_limit_is_incomplete() -> None:
+    async with asking(script(text("one two three four"))) as (_, ask):
+        _, answer = await ask("POST", "/responses", {"model": "m", "input": "x", "max_output_tokens": 2})
+        assert answer["status"] == "incomplete"
+        assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert answer["output"][0]["content"][0]["text"] == "one two"
 
 
-def test_stored_responses_survive_a_kill(tmp_path: Path) -> None:
+async def test_stored_responses_survive_a_kill(tmp_path: Path) -> None:
     """A real server process, killed with -9 right after the answer came; the next one has the response."""
     file = tmp_path / "server.toml"
     file.write_text(f'[server]\nport = 0\nstore = "{tmp_path}/store.sqlite"\n[models.m]\nbackend = "scripted"\n')
@@ -303,8 +263,8 @@ def test_stored_responses_survive_a_kill(tmp_path: Path) -> None:
         async with client.get(f"{url}/responses/{kept['id']}?stream=true&starting_after=2") as answer:
             return found, on, await answer.text()
 
-    kept = go(session(write), 30)
-    found, on, events = go(session(read), 30)
+    kept = await session(write)
+    found, on, events = await session(read)
     assert found == kept and on["status"] == "completed"
     assert "event: response.completed" in events and '"sequence_number":2,' not in events
 

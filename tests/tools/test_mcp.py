@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_world import agent_on, call, go, say, serving
+from agent_world import agent_on, call, say, serving
 
 from fulgur.protocol.agent import ToolFinished, ToolStarted, Warned
 
@@ -24,7 +24,7 @@ def configured(home: Path, extra: str = "") -> None:
     )
 
 
-def test_calls_reach_the_server(home: Path, workspace: Path) -> None:
+async def test_calls_reach_the_server(home: Path, workspace: Path) -> None:
     configured(home)
     replies = [
         call("calc__add", {"a": 1, "b": 2}, times=1),
@@ -33,25 +33,19 @@ def test_calls_reach_the_server(home: Path, workspace: Path) -> None:
         say("ok"),
     ]
 
-    async def main() -> None:
-        async with serving(replies) as server, agent_on(server, workspace) as watch:
-            await watch.turn("add")
-            assert watch.of(ToolStarted)[0].title == "calc: add"
-            assert watch.outputs[0] == "3 hi"
-            assert [e.ok for e in watch.of(ToolFinished)] == [True, False, False]
-
-    go(main(), 60)
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("add")
+        assert watch.of(ToolStarted)[0].title == "calc: add"
+        assert watch.outputs[0] == "3 hi"
+        assert [e.ok for e in watch.of(ToolFinished)] == [True, False, False]
 
 
-def test_a_server_that_does_not_start_is_named(home: Path, workspace: Path) -> None:
+async def test_a_server_that_does_not_start_is_named(home: Path, workspace: Path) -> None:
     configured(home, '[mcp_servers.gone]\ncommand = "/nonexistent/program"\n')
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
-            assert (await watch.turn("hi")).text == "ok"
-            assert any("MCP server gone did not start" in w.message for w in watch.of(Warned))
-
-    go(main(), 60)
+    async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("hi")).text == "ok"
+        assert any("MCP server gone did not start" in w.message for w in watch.of(Warned))
 
 
 @contextlib.contextmanager
@@ -72,7 +66,7 @@ def over_http() -> Iterator[str]:
         process.wait()
 
 
-def test_calls_over_http(home: Path, workspace: Path) -> None:
+async def test_calls_over_http(home: Path, workspace: Path) -> None:
     replies = [
         call("far__add", {"a": 20, "b": 22}, times=1),
         call("far__broken", {}, times=1),
@@ -93,15 +87,12 @@ def test_calls_over_http(home: Path, workspace: Path) -> None:
             assert not watch.of(ToolFinished)[-1].ok and watch.outputs[-1].startswith("far: ")
 
     with contextlib.ExitStack() as stack:
-        go(main(stack.enter_context(over_http()), stack), 60)
+        await main(stack.enter_context(over_http()), stack)
 
 
-def test_an_address_without_a_server_is_named(home: Path, workspace: Path) -> None:
+async def test_an_address_without_a_server_is_named(home: Path, workspace: Path) -> None:
     (home / "config.toml").write_text('[mcp_servers.far]\nurl = "http://127.0.0.1:9/mcp"\n')
 
-    async def main() -> None:
-        async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
-            assert (await watch.turn("hi")).text == "ok"
-            assert any("MCP server far did not start" in w.message for w in watch.of(Warned))
-
-    go(main(), 60)
+    async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("hi")).text == "ok"
+        assert any("MCP server far did not start" in w.message for w in watch.of(Warned))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -18,15 +17,6 @@ from fulgur.server.registry import Entry, Registry
 from fulgur.server.state import Server
 
 T = TypeVar("T")
-
-
-def go(main: Coroutine[Any, Any, T], seconds: float = 20.0) -> T:
-    """Run a coroutine, never for ever."""
-
-    async def limited() -> T:
-        return await asyncio.wait_for(main, seconds)
-
-    return asyncio.run(limited())
 
 
 def script(*replies: dict[str, Any], rate: float = 0.0, prefill_rate: float = 0.0) -> Script:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +25,6 @@ from fulgur.server.state import Server
 T = TypeVar("T")
 
 needs_sandbox = pytest.mark.skipif(not any(p.usable for p in probes()), reason="no sandbox works on this machine")
-
-
-def go(main: Coroutine[Any, Any, T], seconds: float = 30.0) -> T:
-    async def limited() -> T:
-        return await asyncio.wait_for(main, seconds)
-
-    return asyncio.run(limited())
 
 
 def say(text: str, **reply: Any) -> dict[str, Any]:
