@@ -14,12 +14,12 @@ what=${1:-all}
 status=0
 
 if [ "$what" != bench ]; then
-  timeout 330 "$PYTHON" -m fulgur.kernels.cuda.check --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
+  timeout 330 "$PYTHON" tests/kernels/cuda/gpu_check.py --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
   if command -v compute-sanitizer >/dev/null; then
     # Errors of API calls are left out: cuda-bindings asks for every function that any driver has. (racecheck is of no use here:
     # it knows barriers, and takes copies that complete a gate and words that are released and acquired for races.)
     timeout 110 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
-      "$PYTHON" -m fulgur.kernels.cuda.check --quick --only "drivers agree qwen3_moe" --seconds 90 >"$RESULTS/memcheck.txt" 2>&1
+      "$PYTHON" tests/kernels/cuda/gpu_check.py --quick --only "drivers agree qwen3_moe" --seconds 90 >"$RESULTS/memcheck.txt" 2>&1
     code=$?
     [ $code -eq 0 ] || status=1
     echo "compute-sanitizer memcheck: exit $code; $(grep -E 'ERROR SUMMARY' "$RESULTS/memcheck.txt" | tail -1)"
@@ -27,7 +27,7 @@ if [ "$what" != bench ]; then
   fi
 fi
 if [ "$what" != check ]; then
-  timeout 700 "$PYTHON" -m fulgur.kernels.cuda.bench --phases --peer --contexts 4096,16384,32000 --seconds 600 --json "$RESULTS/gpu.json" 2>&1 |
+  timeout 700 "$PYTHON" -m fulgur.bench.gpu_decode --phases --peer --contexts 4096,16384,32000 --seconds 600 --json "$RESULTS/gpu.json" 2>&1 |
     tee "$RESULTS/bench.txt" || status=1
 fi
 echo

@@ -2,7 +2,7 @@
 
 The difference of the two is what the host adds to a token: reading the ring, turning tokens into text, reporting them.
 Random weights, one stream, greedy, no speculation, medians of several runs. Which kernels take how long is measured by
-`python -m fulgur.kernels.cuda.bench`.
+`python -m fulgur.bench.gpu_decode`.
 """
 
 from __future__ import annotations

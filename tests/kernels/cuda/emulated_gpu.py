@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import emulate
+import gpu_check as check
 import pytest
 import torch
 
-from fulgur.kernels.cuda import check, drivers, runtime
+from fulgur.kernels.cuda import drivers, runtime
 from fulgur.kernels.cuda.device import Gpu
 
 GPU = Gpu("emulated", (9, 0), 2, 1 << 30, 227 << 10)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fulgur.bench.gpu_decode import TABLE
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda import build as building
-from fulgur.kernels.cuda.bench import TABLE
 from fulgur.kernels.cuda.header import header, layout
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.shapes import SHAPES, SMALL

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from emulate import Emulated
+from interpreter import Interpreter
 
-from fulgur.kernels.cuda.interpreter import Interpreter
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import GpuWeights, assemble

@@ -8,12 +8,13 @@ from typing import Any
 
 import emulated_gpu
 import fake_cuda
+import gpu_check as check
 import numpy as np
 import pytest
 import torch
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda import check, device, runtime, weights
+from fulgur.kernels.cuda import device, runtime, weights
 from fulgur.kernels.cuda.open import kv_blocks, usable
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.shapes import SHAPES, SMALL

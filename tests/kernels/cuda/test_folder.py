@@ -15,12 +15,13 @@ import pytest
 import torch
 from plain_tokenizer import tokenizer
 from safetensors.torch import save_file
+from transformers_logits import shared_tensors
 
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda import check, weights
 from fulgur.kernels.cuda import open as opening
+from fulgur.kernels.cuda import weights
 from fulgur.kernels.cuda.open import check_folder, stored_formats
 from fulgur.kernels.cuda.pack import FP8_LIMIT
 from fulgur.kernels.cuda.plan import make_plan
@@ -52,7 +53,7 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def write(folder: Path, *, shards: int = 2, change: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
     """An fp8 checkpoint of experts in shards; norms, router, embedding and head stay bf16."""
     tensors: dict[str, torch.Tensor] = {}
-    for name, value in check.shared_tensors(CONFIG, "bf16", "cpu", 3).items():
+    for name, value in shared_tensors(CONFIG, "bf16", "cpu", 3).items():
         if name.endswith("_proj.weight"):
             tensors[name], tensors[name + "_scale_inv"] = quantised(value.float())
         else:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from gpu_check import CLOSE
+from interpreter import Interpreter
+from transformers_logits import reference_logits
 
-from fulgur.bench.gpu_peer import reference_logits
-from fulgur.kernels.cuda.check import CLOSE
-from fulgur.kernels.cuda.interpreter import Interpreter
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import GpuWeights, assemble

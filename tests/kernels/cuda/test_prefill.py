@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from interpreter import Interpreter
 
 from fulgur.kernels.cuda.formats import FORMATS, format_named
-from fulgur.kernels.cuda.interpreter import Interpreter
 from fulgur.kernels.cuda.pack import order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill import Prefill, widen

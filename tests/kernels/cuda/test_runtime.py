@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import emulated_gpu
+import gpu_check as check
 import numpy as np
 import pytest
 
-from fulgur.kernels.cuda import check, runtime
+from fulgur.kernels.cuda import runtime
 
 
 @pytest.fixture(autouse=True)

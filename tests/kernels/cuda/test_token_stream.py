@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import emulated_gpu
+import gpu_check as check
 import numpy as np
 import pytest
 from plain_tokenizer import tokenizer
@@ -15,7 +16,6 @@ from fulgur.engine.events import Event, Finished, Steered, Token
 from fulgur.engine.gumbel import Gumbel, base, sharpness
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda import check
 from fulgur.kernels.cuda.header import RING
 from fulgur.kernels.cuda.records import Mailbox
 from fulgur.kernels.cuda.runtime import Runtime
@@ -156,7 +156,7 @@ def test_the_bench_of_what_the_host_adds(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_rates_after_long_contexts() -> None:
-    from fulgur.kernels.cuda.bench import context_rates
+    from fulgur.bench.gpu_decode import context_rates
 
     model = opened("persistent")
     rates = context_rates(model, [2, 70, model.max_context], steps=2, runs=1)
@@ -168,7 +168,7 @@ def test_a_context_that_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest
     """Of two drivers the faster one's rows are kept."""
     from argparse import Namespace
 
-    from fulgur.kernels.cuda import bench
+    from fulgur.bench import gpu_decode as bench
 
     def row(name: str, weights: str, driver: str, *_: object) -> tuple[dict[str, float], dict[int, float]]:
         rate = 200.0 if driver == "graph" else 100.0

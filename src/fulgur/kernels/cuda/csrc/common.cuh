@@ -179,7 +179,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
 // With one row at most the compiler may know that it is one.
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
-// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. `gpu/bench.py` names them.
+// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. bench/gpu_decode.py names them.
 enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTE, GATE_UP, COPY_DOWN, DOWN,
             NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE,
             WRONG_LAYERS, WRONG_EXPERTS };      // the last two are counts

@@ -1,4 +1,4 @@
-"""How fast is it? `python -m fulgur.kernels.cuda.bench`: random models on the GPU, batch 1, greedy, no speculation.
+"""How fast is it? `python -m fulgur.bench.gpu_decode`: random models on the GPU, batch 1, greedy, no speculation.
 
 Every row is a median over several runs of the decode loop after a prompt of random tokens; the share is of the read
 bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` says
@@ -195,7 +195,7 @@ def bench_row(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m fulgur.kernels.cuda.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu_decode", description=__doc__)
     parser.add_argument("--models", default="", metavar="A,B", help="only these models")
     parser.add_argument("--drivers", default=",".join(DRIVERS), metavar="A,B")
     parser.add_argument("--peer", action="store_true", help="time transformers too")

@@ -1,4 +1,4 @@
-"""Is the GPU engine right? `python -m fulgur.kernels.cuda.check`: small models of every family on this GPU.
+"""Is the GPU engine right? `python tests/kernels/cuda/gpu_check.py`: small models of every family on this GPU.
 
 Against transformers with the same weights in fp32 (relative error of the logits, KL divergence), one driver against the
 other, wide steps against single ones bit by bit, the decode loop over a thousand tokens, prefill through torch.
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from transformers_logits import reference_logits, shared_tensors
 
-from fulgur.bench.gpu_peer import reference_logits, shared_tensors
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import architecture, compile_source, sources
 from fulgur.kernels.cuda.device import Module, probe
@@ -271,7 +271,7 @@ def run(device: Any, *, quick: bool, seconds: float, only: str = "") -> list[Res
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m fulgur.kernels.cuda.check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/kernels/cuda/gpu_check.py", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short sequences, bf16 only (for compute-sanitizer)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose name holds this text")
     parser.add_argument("--seconds", type=float, default=300, help="start no further check after this time")
