@@ -20,11 +20,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fulgur.text.edit_format import END, EOS, FILE, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
+from fulgur.workspace.folders import TOKENIZER
 from lab.train.documents import Document, read_documents
 from lab.train.fim import Kinds, Lines, Syntax, choose_span, syntax_spans
 from lab.train.rows import pack, save_rows
 from lab.train.shapes import CONTEXT
-from lab.train.tokenizer import ASSET, CodeTokenizer
+from lab.train.tokenizer import CodeTokenizer
 
 Record = tuple[Sequence[int], Sequence[float]]
 MIDDLE_WEIGHT = 3.0
@@ -222,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seed", type=int, default=0, help="another seed cuts the training files another way")
     parser.add_argument("--minutes", type=float, default=None, help="stop making new rows after this long")
-    parser.add_argument("--tokenizer", type=Path, default=ASSET)
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER)
     args = parser.parse_args(argv)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     deadline = None if args.minutes is None else time.time() + 60 * args.minutes

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from fulgur.edit.embedded import ASSETS, Ask, Embedded, model_folder
+from fulgur.edit.embedded import Ask, Embedded, model_folder
 from fulgur.errors import FulgurError, UsageError
 from fulgur.text.edit_format import NOEDIT, answer_pieces, encode_pieces
+from fulgur.workspace.folders import embedded_models
 from lab.train.edits import EditExample, check
 from lab.train.evaluate_baselines import Copy, Lookup, Ngram
 from lab.train.evaluate_codemod import Codemod
@@ -199,7 +200,7 @@ def wanted_models(names: str | None) -> list[tuple[str, Path]]:
     """(label, folder) of the models to grade: named ones, or all that are installed."""
     if names:
         return [(label_of(folder), folder) for folder in (model_folder(name) for name in names.split(",") if name)]
-    folders = sorted(path.parent for path in ASSETS.glob("*/config.json"))
+    folders = sorted(embedded_models())
     if not folders:
         raise FulgurError("no embedded model is installed", hint="Name folders with --models, or train one first.")
     return [(label_of(folder), folder) for folder in folders]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig, config_from_json
 from fulgur.model.quantise import QuantMatrix, dequantise, quantise
+from fulgur.workspace.folders import TOKENIZER
 
 PIECE = 15 << 20
 GROUP = 64
@@ -139,17 +140,18 @@ def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | 
         if head_bits is None:
             head_bits = (description["quantise"] or {"head_bits": 8})["head_bits"]
         weights = load(folder, bits=4, group=GROUP, head_bits=head_bits)
-        save_packed(weights, out, companions=tokenizer.parent)
+        shared = tokenizer.resolve() == out.resolve().parent / "tokenizer.json"
+        save_packed(weights, out, companions=None if shared else tokenizer.parent)
         file = out / "config.json"
         config = json.loads(file.read_text())
         config["fulgur"]["fim"] = description.get("fim", "prefix-first")
+        if shared:
+            config["fulgur"]["tokenizer"] = "../tokenizer.json"
         file.write_text(json.dumps(config, indent=2) + "\n")
     return config_from_json(description["config"], out / "config.json")
 
 
 def main(argv: list[str] | None = None) -> int:
-    from lab.train.tokenizer import ASSET
-
     parser = argparse.ArgumentParser(prog="fulgur train export", description="Export a trained model.")
     actions = parser.add_subparsers(dest="action", required=True)
     cut = actions.add_parser("pieces", help="write a stage's weights in pieces of at most 15 MiB")
@@ -161,7 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     join.add_argument("pieces", type=Path)
     join.add_argument("--label", required=True, help="for example 60M-quantised")
     join.add_argument("--out", type=Path, required=True)
-    join.add_argument("--tokenizer", type=Path, default=ASSET)
+    join.add_argument("--tokenizer", type=Path, default=TOKENIZER)
     join.add_argument(
         "--head-bits", type=int, choices=(4, 8), default=None, help="default: as measured on the training machine"
     )

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.text.edit_format import SPECIAL_TOKENS
+from fulgur.workspace.folders import TOKENIZER
 from lab.train.documents import read_documents
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-ASSET = Path(__file__).parents[1] / "assets" / "tokenizer.json"
 VOCABULARY = 8192
 
 PIECES = (
@@ -68,7 +68,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Token
 class CodeTokenizer:
     """The tokenizer for training: a special token spelled out in a file's text is ordinary text."""
 
-    def __init__(self, path: Path = ASSET) -> None:
+    def __init__(self, path: Path = TOKENIZER) -> None:
         from tokenizers import Tokenizer
 
         self._plain = Tokenizer.from_file(str(path))
@@ -118,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--corpus", type=Path, required=True, help="the archive that `gather` wrote")
     parser.add_argument("--megabytes", type=float, default=100.0)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
-    parser.add_argument("--out", type=Path, default=ASSET)
+    parser.add_argument("--out", type=Path, default=TOKENIZER)
     args = parser.parse_args(argv)
     tokenizer = train_tokenizer(sample(args.corpus, args.megabytes), args.vocabulary)
     args.out.parent.mkdir(parents=True, exist_ok=True)

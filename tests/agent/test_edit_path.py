@@ -10,7 +10,6 @@ from agent_world import agent_on, say, serving
 
 from fulgur.agent.route.question import is_question
 from fulgur.backends.base import Capabilities
-from fulgur.edit.embedded import ASSETS
 from fulgur.edit.locate import find_place
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
@@ -28,6 +27,7 @@ from fulgur.protocol.agent import (
 )
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
+from fulgur.workspace.folders import TOKENIZER
 
 EDITS = Capabilities(context=2048, chat=False, tools=False, edit=True)
 OLD = "def load(path):\n    return open(path).read()\n"
@@ -202,7 +202,7 @@ async def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, 
     """The embedded model's family with random weights, through the real server and engine."""
     config = tiny_config("fulgur", vocab_size=8192, max_context=1024)
     write_hf_folder(tmp_path / "model", config, random_model(config, 1))
-    shutil.copy(ASSETS / "tokenizer.json", tmp_path / "model")
+    shutil.copy(TOKENIZER, tmp_path / "model")
 
     served = ServerConfig()
     served.server.port, served.server.store = 0, ":memory:"

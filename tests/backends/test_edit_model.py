@@ -13,15 +13,15 @@ from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.errors import ApiError
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.server.registry import ASSETS
 from fulgur.text.edit_format import edit_prompt
 from fulgur.text.tokenizer import Tokenizer
+from fulgur.workspace.folders import TOKENIZER
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("edit-model")
-    shutil.copy(ASSETS / "tokenizer.json", folder)
+    shutil.copy(TOKENIZER, folder)
     config = tiny_config("fulgur", vocab_size=Tokenizer.from_folder(folder).vocab_size, max_context=1024, eos_ids=(1,))
     write_hf_folder(folder, config, random_model(config, 0))
     return folder

@@ -25,6 +25,7 @@ from fulgur.text.edit_format import (
     completion_pieces,
     encode_pieces,
 )
+from fulgur.workspace.folders import TOKENIZER
 from lab.train import data
 from lab.train.documents import write_documents
 from lab.train.fim import Lines, choose_span, cursor, syntax_spans
@@ -126,7 +127,7 @@ def test_most_cursors_stand_before_words() -> None:
 def test_edits_of_one_file_do_not_share_a_row(tmp_path: Path) -> None:
     documents = [standard_library(name) for name in ("shutil", "textwrap", "argparse", "csv", "inspect", "zipfile")]
     write_documents(tmp_path / "train-00.jsonl", documents)
-    job = data.Job("edits", tmp_path / "train-00.jsonl", tmp_path, "train-edits-0-00", 0, 2049, data.ASSET)
+    job = data.Job("edits", tmp_path / "train-00.jsonl", tmp_path, "train-edits-0-00", 0, 2049, TOKENIZER)
     name, count = data.make_rows(job)
     rows = load_rows(tmp_path, name)
     assert rows is not None and count == len(rows[0])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fulgur.edit.embedded import ASSETS, trained_suffix_first
+from fulgur.edit.embedded import trained_suffix_first
 from fulgur.errors import FulgurError
+from fulgur.workspace.folders import ASSETS
 from lab.train.model import Model, fake_quantise
 from lab.train.pretrain import packed_weights
 from lab.train.shapes import shape

@@ -17,9 +17,11 @@ from conftest import OPTIONS, losses
 from fulgur.errors import FulgurError
 from fulgur.kernels.reference import FloatModel, Runtime
 from fulgur.model.weights import load, open_source
+from fulgur.text.tokenizer import Tokenizer
 from lab.train import anneal, checkpoint, distil, export, plot, pretrain, quantise
 from lab.train.model import Model
 from lab.train.shapes import shape
+from lab.train.tokenizer import CodeTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +70,8 @@ def test_pretraining_learns(trained: Path) -> None:
 def test_packed_model_computes_what_was_trained(
     trained: Path, tmp_path: Path, stage: str, label: str, bits: int
 ) -> None:
-    shutil.copy(trained / "tokenizer.json", tmp_path / "tokenizer.json")
     arguments = ["pack", str(trained / "out"), "--label", f"{label}-quantised", "--out", str(tmp_path / "packed")]
-    arguments += ["--tokenizer", str(tmp_path / "tokenizer.json"), "--head-bits", str(bits)]
-    export.main(arguments)
+    export.main([*arguments, "--tokenizer", str(trained / "tokenizer.json"), "--head-bits", str(bits)])
     assert (tmp_path / "packed" / "tokenizer.json").exists()
     model = model_of(trained, stage, 1.0)
     model.head_bits = bits
@@ -82,6 +82,16 @@ def test_packed_model_computes_what_was_trained(
     # The engine also rounds activations to int8 and the cache to bf16: that, and no more, may differ.
     assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.02
     assert np.mean(got.argmax(1) == wanted.argmax(1)) > 0.9
+
+
+def test_models_side_by_side_share_a_tokenizer(trained: Path, tmp_path: Path) -> None:
+    shutil.copy(trained / "tokenizer.json", tmp_path / "tokenizer.json")
+    arguments = ["pack", str(trained / "out"), "--label", "toy-small-quantised", "--out", str(tmp_path / "packed")]
+    export.main([*arguments, "--tokenizer", str(tmp_path / "tokenizer.json"), "--head-bits", "4"])
+    assert not (tmp_path / "packed" / "tokenizer.json").exists()
+    text = "def f(x):\n    return x\n"
+    tokens = Tokenizer.from_folder(tmp_path / "packed").encode(text, special=False)
+    assert tokens == CodeTokenizer(trained / "tokenizer.json").encode(text)
 
 
 def test_a_small_model_goes_on_from_an_earlier_one(trained: Path, tmp_path: Path) -> None:

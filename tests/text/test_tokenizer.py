@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,16 @@ def test_a_folder_says_its_special_tokens(tmp_path: Path):
 def test_bare_folder_finds_usual_ends(tmp_path: Path):
     tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level_backend(["<|endoftext|>"])))
     assert tokenizer.eos_ids == {0} and tokenizer.bos_id is None and tokenizer.chat_template is None
+
+
+def test_a_packed_folder_may_share_its_tokenizer(tmp_path: Path):
+    own = Tokenizer.from_folder(write_folder(tmp_path, byte_level_backend(["<|a|>", "<|b|>"])))
+    (tmp_path / "packed").mkdir()
+    config = {"eos_token_id": 1, "fulgur": {"tokenizer": "../tokenizer.json"}}
+    (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
+    shared = Tokenizer.from_folder(tmp_path / "packed")
+    assert shared.encode(CODE, special=False) == own.encode(CODE, special=False)
+    assert shared.eos_ids == {1}  # the other files are the folder's own
 
 
 def test_mistakes_are_named(tmp_path: Path):

@@ -16,9 +16,9 @@ from fulgur.ui.cli import main
 from fulgur.ui.commands.complete import around, cursor
 from fulgur.ui.commands.edit import Document, show
 from fulgur.ui.commands.next import candidates, last_change, like, renamed_like, sound
+from fulgur.workspace.folders import TOKENIZER
 from fulgur.workspace.journal import EditJournal
 
-TOKENIZER = Path(__file__).parents[2] / "src" / "fulgur" / "assets" / "tokenizer.json"
 SOURCE = b"def load(path):\r\n    data = read(path)\r\n    return data\r\n"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from terminal import CTRL_D, ENTER, Terminal
 
-from fulgur.edit.embedded import ASSETS
+from fulgur.workspace.folders import ASSETS
 
 SHOP = '''"""Prices of a small shop."""
 

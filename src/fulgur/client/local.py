@@ -16,6 +16,7 @@ import msgspec
 
 from fulgur import __version__
 from fulgur.errors import FulgurError
+from fulgur.workspace import folders
 
 IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
 
@@ -32,7 +33,7 @@ class LocalServer:
 
 async def ensure_server(config: LocalServer | None = None) -> str:
     """The base URL of the running local server, started first when there is none."""
-    settings = config or LocalServer(_home())
+    settings = config or LocalServer(folders.home())
     found = await find(settings.home)
     if found is not None:
         return found
@@ -120,7 +121,3 @@ async def _launch(settings: LocalServer, port: list[str], log: Path) -> str | No
         if found is not None:
             return found
     return None
-
-
-def _home() -> Path:
-    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()

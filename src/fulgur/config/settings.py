@@ -11,6 +11,7 @@ from fulgur.config import keys, layers
 from fulgur.config.keys import Value
 from fulgur.config.records import ProjectRecords
 from fulgur.errors import FulgurError, UsageError
+from fulgur.workspace import folders
 
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
@@ -190,11 +191,6 @@ class Settings:
         return {path[-1]: value for path, value in self.values.items() if path[: len(prefix)] == prefix}
 
 
-def fulgur_home() -> Path:
-    """`FULGUR_HOME`, else `~/.fulgur`."""
-    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()
-
-
 def find_project(workspace: Path, home: Path) -> Path:
     """The nearest folder above with `.git` or `.fulgur` (Fulgur's home is not a project), else the workspace itself."""
     for folder in (workspace, *workspace.parents):
@@ -213,7 +209,7 @@ def load_settings(
     overrides: list[str] | None = None,
 ) -> Settings:
     """Merge defaults, the user's file, the trusted project's, the profile and the flags; UsageError if one is wrong."""
-    home = fulgur_home()
+    home = folders.home()
     folder = Path(workspace or Path.cwd()).resolve()
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")

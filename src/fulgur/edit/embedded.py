@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +22,11 @@ from fulgur.text.edit_format import (
     edit_pieces,
     encode_pieces,
 )
+from fulgur.workspace.folders import embedded_models
 
 if TYPE_CHECKING:
     from fulgur.engine.engine import Engine
 
-ASSETS = Path(__file__).parents[1] / "assets"
 ABILITIES = (
     "rename names and parameters, add or remove parameters, type hints, docstrings, decorators, guards, try/except, "
     "logging, imports, f-strings, comprehensions, early returns, ternaries, with, enumerate, any/all, dict.get, "
@@ -76,7 +75,7 @@ def model_folder(name: str | None) -> Path:
     """A folder or .gguf file that was named, one of the embedded models by name (60M, 30M), or the default one."""
     if name is not None and Path(name).exists():
         return Path(name)
-    folders = sorted(path.parent for path in ASSETS.glob("*/config.json"))
+    folders = embedded_models()
     if name is not None:
         found = [folder for folder in folders if name.lower() in folder.name.lower()]
         if found:
@@ -88,7 +87,7 @@ def model_folder(name: str | None) -> Path:
             "no embedded model is installed",
             hint="Install a release wheel, train one (`lab/recipes/embedded.sh`), or name a model folder with -m.",
         )
-    return next((folder for folder in folders if folder.name == "model" or "60" in folder.name), folders[0])
+    return folders[0]
 
 
 class Embedded:
@@ -230,8 +229,3 @@ def shortened(above: str, below: str, fits: Callable[[str], bool]) -> tuple[str,
         else:
             above = above[len(above) // 4 :] if len(above) > 20 else ""
     return above, below
-
-
-def home() -> Path:
-    """`FULGUR_HOME`, else `~/.fulgur`."""
-    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()

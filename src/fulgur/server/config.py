@@ -33,7 +33,6 @@ sha256 = "…"       # `fulgur serve --new-key laptop` prints a key and this lin
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -42,6 +41,7 @@ import msgspec
 
 from fulgur.engine.device import check_device
 from fulgur.errors import FulgurError, UsageError
+from fulgur.workspace import folders
 
 
 class Listen(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,14 +142,9 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
                 )
 
 
-def home() -> Path:
-    """`FULGUR_HOME`, else `~/.fulgur`."""
-    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()
-
-
 def load(path: Path | None = None) -> ServerConfig:
     """Read the config; without a file the embedded model is served on loopback."""
-    file = path or home() / "server.toml"
+    file = path or folders.home() / "server.toml"
     if not file.is_file():
         if path is not None:
             raise UsageError(f"There is no config file {path}")

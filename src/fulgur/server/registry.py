@@ -11,8 +11,8 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.server.config import Model, ServerConfig
 from fulgur.server.pools import PoolState
+from fulgur.workspace import folders
 
-ASSETS = Path(__file__).parent.parent / "assets"
 ADD_A_MODEL = (
     "Add one under [models.NAME] in server.toml (see docs/server.md), for example a local folder or an upstream API."
 )
@@ -85,9 +85,8 @@ def build(config: ServerConfig) -> Registry:
 
 def embedded() -> dict[str, Model]:
     """The models that ship with the package, the larger first."""
-    folders = sorted((path.parent for path in ASSETS.glob("*/config.json")), key=lambda folder: "60" not in folder.name)
-    names = (folder.name if folder.name.startswith("fulgur") else f"fulgur-{folder.name}" for folder in folders)
-    return {name.lower(): Model(backend="local", path=str(folder)) for name, folder in zip(names, folders, strict=True)}
+    shipped = folders.embedded_models()
+    return {f"fulgur-{folder.name.lower()}": Model(backend="local", path=str(folder)) for folder in shipped}
 
 
 def make_backend(name: str, model: Model, config: ServerConfig) -> Backend:

@@ -14,10 +14,11 @@ from fulgur.backends.base import Conversation
 from fulgur.protocol.errors import ApiError, previous_not_found
 from fulgur.server import registry
 from fulgur.server.auth import Auth
-from fulgur.server.config import ServerConfig, home
+from fulgur.server.config import ServerConfig
 from fulgur.server.metrics import Metrics
 from fulgur.server.run import Run, kept
 from fulgur.server.store import Store
+from fulgur.workspace import folders
 
 _WARM = 64  # conversations of stored responses kept in memory, with what the backends know about them
 
@@ -97,4 +98,4 @@ class Server:
         name = self.config.server.store
         if name == ":memory:":
             return None
-        return Path(name).expanduser() if name else home() / "responses.sqlite"
+        return Path(name).expanduser() if name else folders.home() / "responses.sqlite"

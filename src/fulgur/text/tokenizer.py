@@ -50,7 +50,8 @@ class Tokenizer:
         """Read tokenizer.json and what lies beside it (tokenizer_config, generation_config, config, templates)."""
         from tokenizers import Tokenizer as Backend
 
-        path = Path(folder) / "tokenizer.json"
+        folder = Path(folder)
+        path = tokenizer_file(folder)
         if not path.is_file():
             raise FulgurError(
                 f"{folder} has no tokenizer.json.",
@@ -60,8 +61,8 @@ class Tokenizer:
             backend = Backend.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception
             raise FulgurError(f"{path} is not a tokenizer: {error}", hint="Download the file again.") from None
-        _add_missing(backend, read_json(path.with_name("tokenizer_config.json")), path)
-        return cls(backend, read_special_tokens(path.parent, backend.token_to_id))
+        _add_missing(backend, read_json(folder / "tokenizer_config.json"), path)
+        return cls(backend, read_special_tokens(folder, backend.token_to_id))
 
     @classmethod
     def from_gguf_metadata(cls, metadata: dict[str, Any]) -> Tokenizer:
@@ -143,6 +144,16 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
     """A pattern that finds any of these texts, the longest first; None for no texts."""
     ordered = sorted(texts, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """A folder's tokenizer.json; a packed folder may name one that it shares with other models."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return path
+    packed = read_json(folder / "config.json").get("fulgur")
+    shared = packed.get("tokenizer") if isinstance(packed, dict) else None
+    return folder / shared if isinstance(shared, str) else path
 
 
 def _state(component: Any) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from samples import SAMPLES
 from fulgur.errors import FulgurError
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.text.edit_format import NoEdit, answer_pieces, pieces_text
+from fulgur.workspace.folders import TOKENIZER
 from lab.train.edits import OPERATIONS, check, generate_file
 from lab.train.evaluate import main
 from lab.train.evaluate_baselines import Copy, Lookup, Ngram
@@ -22,7 +23,6 @@ from lab.train.evaluate_score import Answers, Share, score, stray_lines
 from lab.train.evaluate_tasks import File, Hole, Tasks, make_tasks, read_files
 
 FILES = [File("shop", path, text) for path, text in SAMPLES.items()]
-TOKENIZER = Path(__file__).parents[3] / "src" / "fulgur" / "assets" / "tokenizer.json"
 
 
 def tasks() -> Tasks:

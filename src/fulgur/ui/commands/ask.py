@@ -19,12 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when a place was found, 1 when none was."""
-    from fulgur.config.settings import fulgur_home
+    from fulgur.workspace import folders
     from fulgur.workspace.ask import answer
     from fulgur.workspace.symbols import SymbolIndex
 
     workspace = (args.cd or Path.cwd()).resolve()
-    index = SymbolIndex(workspace, fulgur_home())
+    index = SymbolIndex(workspace, folders.home())
     index.refresh()
     question = " ".join(args.question)
     places = answer(question, index, args.n)

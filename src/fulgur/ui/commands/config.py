@@ -10,9 +10,10 @@ from pathlib import Path
 
 from fulgur.config import codex, keys, toml_text
 from fulgur.config.records import ProjectRecords
-from fulgur.config.settings import find_project, fulgur_home, load_settings
+from fulgur.config.settings import find_project, load_settings
 from fulgur.errors import FulgurError
 from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.workspace import folders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +79,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _trust(args: argparse.Namespace) -> int:
-    home = fulgur_home()
+    home = folders.home()
     project = find_project((args.cd or Path.cwd()).resolve(), home)
     ProjectRecords(home).set_trusted(project, not args.no)
     print(f"{project} is {'not ' if args.no else ''}trusted")
@@ -86,7 +87,7 @@ def _trust(args: argparse.Namespace) -> int:
 
 
 def _approvals(args: argparse.Namespace) -> int:
-    home = fulgur_home()
+    home = folders.home()
     project = find_project((args.cd or Path.cwd()).resolve(), home)
     records = ProjectRecords(home)
     for prefix in records.approved(project):
@@ -99,7 +100,7 @@ def _approvals(args: argparse.Namespace) -> int:
 
 def _import(args: argparse.Namespace) -> int:
     result = codex.read_codex(codex.codex_home())
-    home = fulgur_home()
+    home = folders.home()
     target = home / "config.toml"
     if target.exists() and not args.force:
         raise FulgurError(

@@ -8,10 +8,10 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
+from fulgur.workspace.folders import embedded_models
 
 if TYPE_CHECKING:
     from fulgur.kernels.cuda.device import Gpu
@@ -54,10 +54,7 @@ def examine() -> Iterator[tuple[str, str]]:
 
 
 def embedded() -> str:
-    import fulgur
-
-    assets = Path(fulgur.__file__).parent / "assets"
-    names = sorted(path.parent.name for path in assets.glob("*/weights.safetensors"))
+    names = [folder.name for folder in embedded_models()]
     return ", ".join(names) if names else "none in this build: `lab/recipes/embedded.sh` trains them"
 
 

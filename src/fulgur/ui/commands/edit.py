@@ -161,19 +161,20 @@ def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
     if not write:
         print("Nothing was written; --write changes the file.", file=sys.stderr)
         return
-    from fulgur.edit.embedded import home
+    from fulgur.workspace import folders
     from fulgur.workspace.journal import EditJournal, with_text
     from fulgur.workspace.textfile import TextFile
 
     file = TextFile.decode(document.data, str(document.path))
-    EditJournal(home() / "edits").write(document.path, document.data, with_text(file, changed, str(document.path)))
+    journal = EditJournal(folders.home() / "edits")
+    journal.write(document.path, document.data, with_text(file, changed, str(document.path)))
     print(f"Written to {document.path}; `fulgur edit --undo` takes it back.", file=sys.stderr)
 
 
 def undo(path: Path | None) -> int:
-    from fulgur.edit.embedded import home
+    from fulgur.workspace import folders
     from fulgur.workspace.journal import EditJournal
 
-    entry = EditJournal(home() / "edits").undo(path)
+    entry = EditJournal(folders.home() / "edits").undo(path)
     print(f"{entry.path} is as it was before the edit.")
     return 0

@@ -139,11 +139,11 @@ def last_change(document: Document) -> tuple[list[RecentEdit], set[int]]:
 
 def previous_text(document: Document) -> str:
     """The file before its last change: by `fulgur edit`, else as git has it."""
-    from fulgur.edit.embedded import home
+    from fulgur.workspace import folders
     from fulgur.workspace.journal import EditJournal, plain_text
     from fulgur.workspace.textfile import TextFile
 
-    journal = EditJournal(home() / "edits")
+    journal = EditJournal(folders.home() / "edits")
     entry = journal.last(document.path)
     if entry is not None and journal.contents(entry)[1] == document.data:
         return plain_text(TextFile.decode(journal.contents(entry)[0], str(document.path)))

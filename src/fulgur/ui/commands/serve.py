@@ -63,14 +63,14 @@ def _set_device(config: ServerConfig, name: str) -> None:
 async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool) -> None:
     from fulgur.client import local
     from fulgur.server import app, auth
-    from fulgur.server.config import home
+    from fulgur.workspace import folders
 
     running = await app.start(config)
     models = running.server.models.entries
     print(f"Fulgur listens on {running.base_url}")
     print(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
     print("  Codex:  fulgur connect codex", flush=True)
-    note = home() / "server.json"
+    note = folders.home() / "server.json"
     if known and auth.is_loopback(config.server.host):
         local.write_ready(note, running.base_url)
     stop = asyncio.Event()

@@ -1,0 +1,20 @@
+"""The folders Fulgur knows by name: its home, and the assets that ship in the package."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ASSETS = Path(__file__).parents[1] / "assets"
+TOKENIZER = ASSETS / "tokenizer.json"  # shared by all embedded models
+
+
+def home() -> Path:
+    """Settings, sessions and logs of this user: `FULGUR_HOME`, else `~/.fulgur`."""
+    return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()
+
+
+def embedded_models() -> list[Path]:
+    """The folders of the models that ship, the largest (the default) first."""
+    files = ASSETS.glob("*/weights.safetensors")
+    return [file.parent for file in sorted(files, key=lambda file: file.stat().st_size, reverse=True)]
