@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import standard_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_run import standard_library
 
 from fulgur.text.edit_format import (
     END,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import OPTIONS, losses
+from toy_run import OPTIONS, losses
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.reference import FloatModel, Runtime
