@@ -20,7 +20,8 @@ import pytest
 from agent_world import call, say, serving
 
 from fulgur.protocol import agent as events
-from fulgur.sandbox.choose import probes
+from fulgur.sandbox.choose import probes, shortcomings
+from fulgur.sandbox.policy import Mode, Policy
 from fulgur.ui.cli import main
 
 REPLIES = [
@@ -84,7 +85,13 @@ def test_json_events(base_url: str, workspace: Path, capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     seen = [events.decode(line.encode()) for line in out.splitlines()]
     kinds = [json.loads(line)["type"] for line in out.splitlines()]
-    assert kinds[0] == "session.started" and kinds[1] == "turn.started" and kinds[-1] == "turn.done"
+    # Where the sandbox lacks something, that is said once, between the two.
+    mode: Mode = "workspace-write" if any(p.usable for p in probes()) else "danger-full-access"
+    limits = shortcomings(Policy.make(mode, workspace, workspace))
+    begun = kinds.index("turn.started")
+    assert kinds[0] == "session.started" and kinds[-1] == "turn.done"
+    assert [e.message for e in seen[1:begun] if isinstance(e, events.Warned)] == ([limits] if limits else [])
+    assert set(kinds[1:begun]) <= {"warning"}
     assert isinstance(seen[-1], events.TurnDone) and seen[-1].text == "Made it."
     assert err == ""
 
