@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-
-
-@pytest.fixture(autouse=True)
-def limit_time() -> Iterator[None]:
-    """A client that waits for ever fails its test, not the run."""
-
-    def too_long(*_: object) -> None:
-        raise TimeoutError("the test took longer than 90 s")
-
-    old = signal.signal(signal.SIGALRM, too_long)
-    signal.alarm(90)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, old)
+            item.add_marker(pytest.mark.timeout(90))  # a client that waits for ever fails its test, not the run
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e_codex import AppServer, Codex
-from e2e_live import LiveServer
+from live_server import LiveServer
 
 PATCH = "*** Begin Patch\n*** Add File: greeting.txt\n+hello from the patch\n*** End Patch\n"
 

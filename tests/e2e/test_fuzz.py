@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 import schemathesis
-from e2e_live import LiveServer
 from hypothesis import HealthCheck, Phase, settings
+from live_server import LiveServer
 from openapi import SCHEMA
 
 FRAMES = 1500

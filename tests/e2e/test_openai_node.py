@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from e2e_live import LiveServer
+from live_server import LiveServer
 from test_openai_python import REPLIES
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from e2e_live import LiveServer
+from live_server import LiveServer
 from openai.lib.responses_websocket import (
     ResponsesWebSocketAccumulator,
     ResponsesWebSocketLimits,

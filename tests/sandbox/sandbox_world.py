@@ -15,12 +15,20 @@ from pathlib import Path
 import pytest
 
 from fulgur.sandbox import bubblewrap, landlock
-from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.backend import Probe, Sandbox
 from fulgur.sandbox.policy import Mode, Policy
 
 
-def _here(make: type, usable: bool) -> object:
-    return pytest.param(make, id=make.__name__, marks=[] if usable else pytest.mark.skip(reason="not on this machine"))
+def _with_mounts() -> Probe:
+    found = landlock.probe()
+    if not found.usable or landlock.mounts_work():
+        return found
+    return Probe(found.name, False, "this kernel gives a process no mounts of its own")
+
+
+def _here(make: type, probe: Probe) -> object:
+    skipped = pytest.mark.skip(reason=f"{probe.name}: {probe.reason}")
+    return pytest.param(make, id=make.__name__, marks=[] if probe.usable else skipped)
 
 
 class LandlockWithoutMounts(landlock.Landlock):
@@ -40,9 +48,9 @@ class LandlockWithMounts(landlock.Landlock):
 each_backend = pytest.mark.parametrize(
     "make",
     [
-        _here(bubblewrap.Bubblewrap, bubblewrap.probe().usable),
-        _here(LandlockWithMounts, landlock.probe().usable and landlock.mounts_work()),
-        _here(LandlockWithoutMounts, landlock.probe().usable),
+        _here(bubblewrap.Bubblewrap, bubblewrap.probe()),
+        _here(LandlockWithMounts, _with_mounts()),
+        _here(LandlockWithoutMounts, landlock.probe()),
     ],
 )
 

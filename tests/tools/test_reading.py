@@ -41,7 +41,7 @@ def test_search(tools: dict[str, Tool], ripgrep: bool, monkeypatch: pytest.Monke
     if not ripgrep:
         monkeypatch.setattr(reading.shutil, "which", lambda name: None)
     elif reading.shutil.which("rg") is None:
-        pytest.skip("ripgrep is not installed")
+        pytest.skip("`rg` is not installed (Debian: apt-get install ripgrep)")
     assert use(tools["search"], '{"pattern": "def f"}') == "notes/keep.txt:1: def f\nsrc/a.py:1: def f():"
     assert use(tools["search"], '{"pattern": "f", "glob": "*.js"}') == "src/b.js:1: const f = 1"
     assert use(tools["search"], '{"pattern": "x", "path": "src/a.py"}') == "src/a.py:2:     return 'x'"

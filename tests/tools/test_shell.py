@@ -10,7 +10,7 @@ import pytest
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox import bubblewrap, landlock
-from fulgur.sandbox.backend import Sandbox
+from fulgur.sandbox.backend import Probe, Sandbox
 from fulgur.sandbox.choose import Unconfined
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.environment import command_environment
@@ -18,17 +18,17 @@ from fulgur.tools.output import BoundedOutput, plain
 from fulgur.tools.shell import JobArguments, Shell, ShellArguments
 
 BACKENDS = {
-    "none": (Unconfined, True),
-    "bubblewrap": (bubblewrap.Bubblewrap, bubblewrap.probe().usable),
-    "landlock": (landlock.Landlock, landlock.probe().usable),
+    "none": (Unconfined, Probe("none", True)),
+    "bubblewrap": (bubblewrap.Bubblewrap, bubblewrap.probe()),
+    "landlock": (landlock.Landlock, landlock.probe()),
 }
 
 
 @pytest.fixture(params=BACKENDS)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    make, usable = BACKENDS[request.param]
-    if not usable:
-        pytest.skip("not on this machine")
+    make, probe = BACKENDS[request.param]
+    if not probe.usable:
+        pytest.skip(f"{probe.name}: {probe.reason}")
     return make()
 
 
