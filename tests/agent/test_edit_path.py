@@ -166,10 +166,12 @@ async def test_steer_and_stop(project: Path) -> None:
         assert (project / "pkg/store.py").read_text() == SOURCE
 
 
-async def test_a_file_that_spells_a_control_token_is_left_alone(project: Path) -> None:
-    (project / "pkg/store.py").write_text(SOURCE.replace("import os", "X = '<|end|>'"))
+async def test_a_file_that_spells_a_control_token_is_edited_like_any_other(project: Path) -> None:
+    source = SOURCE.replace("import os", "X = '<|end|>'")
+    (project / "pkg/store.py").write_text(source)
     events = await edits(project, [say(NEW)], "add type hints to load")
-    assert isinstance(events[-1], TurnFailed) and "spells <|end|>" in events[-1].message
+    assert isinstance(events[-1], TurnDone)
+    assert (project / "pkg/store.py").read_text() == source.replace(OLD, NEW)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.errors import ApiError
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.text.edit_format import edit_prompt
 from fulgur.text.tokenizer import Tokenizer
 from fulgur.workspace.folders import TOKENIZER
 
@@ -40,8 +39,8 @@ async def test_it_edits_and_fills_in_and_says_so_when_asked_to_chat(folder: Path
             await (await connection.create({"model": "edit", "input": "hello"})).final()
         assert caught.value.code == "model_not_capable"
         assert "suffix" in caught.value.message and "fulgur edit" in caught.value.message
-        prompt = edit_prompt("a.py", "x = 1\n", "def f(a):\n    return a\n", "\n", "rename a to b")
-        item = {"type": "raw_prompt", "text": prompt, "draft": "def f(a):\n    return a\n"}
+        region = "def f(a):\n    return a\n"
+        item = {"type": "edit", "path": "a.py", "above": "x = 1\n", "region": region, "instruction": "rename a to b"}
         body = {"model": "edit", "input": [item], "max_output_tokens": 12, "store": False}
         first = await (await connection.create(body)).final()
         assert first.usage is not None and 0 < first.usage.output_tokens <= 12

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fulgur.edit.embedded import trained_suffix_first
 from fulgur.errors import FulgurError
+from fulgur.text.code_prompt import trained_suffix_first
 from fulgur.workspace.folders import ASSETS
 from lab.train.model import Model, fake_quantise
 from lab.train.pretrain import packed_weights

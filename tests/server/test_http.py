@@ -99,8 +99,9 @@ async def test_a_model_that_cannot_says_what_it_can() -> None:
         assert status == 400 and answer["error"]["code"] == "model_not_capable"
         assert "suffix" in message and "[models.NAME]" in message and "1000 tokens" in message
         assert (await ask("POST", "/completions", {"model": "m", "prompt": "a", "suffix": "b"}))[0] == 200
-        raw = [{"type": "raw_prompt", "text": "<|file|>a.py"}]
-        assert (await ask("POST", "/responses", {"model": "m", "input": raw}))[0] == 200
+        edit = [{"type": "edit", "path": "a.py", "region": "x = 1\n", "instruction": "rename x to y"}]
+        assert (await ask("POST", "/responses", {"model": "m", "input": edit}))[0] == 200
+        assert (await ask("POST", "/responses", {"model": "m", "input": [{"type": "edit"}]}))[0] == 400
 
 
 async def test_stored_responses_chain_and_belong_to_their_key() -> None:

@@ -101,6 +101,7 @@ class Completion:
 
     prompt: str | list[int]
     suffix: str | None = None
+    path: str | None = None  # the file's name, for models that were trained with one
     sampling: Sampling = field(default_factory=Sampling)
 
 

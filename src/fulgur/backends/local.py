@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
+from fulgur.backends.local_completion import CursorCompletion
 from fulgur.backends.local_generation import LocalGeneration
-from fulgur.backends.local_request import api_error
+from fulgur.backends.local_request import api_error, edit_item
 from fulgur.backends.prompts import Prompt, Prompts
 from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.items import Item
+from fulgur.text import code_prompt
+from fulgur.text.code_prompt import CodePrompt
+from fulgur.text.edit_format import RecentEdit, encode_pieces
 from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens
 
 if TYPE_CHECKING:
     from fulgur.engine.process import EngineClient
     from fulgur.server.config import Model
 
+_ANSWER = 256  # tokens left for a completion that says no other number
 _LONG = 8_192  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
 
 
@@ -34,6 +41,7 @@ class LocalBackend(Backend):
         self._path = Path(model.path).expanduser()
         self._prompts: Prompts | None = None
         self._engine: EngineClient | None = None
+        self._suffix_first = code_prompt.trained_suffix_first(self._path)
 
     @property
     def prompts(self) -> Prompts:
@@ -73,6 +81,8 @@ class LocalBackend(Backend):
         return LocalGeneration(self, turn)
 
     def complete(self, completion: Completion) -> Generation:
+        if self.capabilities.edit and isinstance(completion.prompt, str):
+            return CursorCompletion(self, completion)
         return LocalGeneration(self, completion)
 
     async def prefill(self, turn: Turn, *, unfinished: bool = False) -> Usage:
@@ -97,6 +107,8 @@ class LocalBackend(Backend):
 
     async def prompt(self, turn: Turn, *, unfinished: bool = False, thinking: bool = True) -> Prompt:
         """The turn's tokens; a long text that is not known yet is encoded beside the event loop."""
+        if edit := edit_item(turn):
+            return await asyncio.to_thread(self._edit_prompt, edit)
         extra = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
         if turn.reasoning_effort not in (None, "none"):
             extra["reasoning_effort"] = turn.reasoning_effort  # type: ignore[assignment]
@@ -105,12 +117,51 @@ class LocalBackend(Backend):
             return await asyncio.to_thread(self.prompts.of, turn, unfinished=unfinished, **extra)
         return self.prompts.of(turn, unfinished=unfinished, **extra)
 
-    def raw_prompt(self, completion: Completion) -> Prompt:
+    def _edit_prompt(self, item: Item) -> Prompt:
+        recent = [RecentEdit(edit["before"], edit["after"]) for edit in item.get("recent", ())]
+        above, below, instruction = item.get("above", ""), item.get("below", ""), item.get("instruction")
+        if instruction is None and not recent:
+            raise ApiError(400, "invalid_request", "An edit needs an instruction or recent edits.", param="input")
+        try:
+            asked = code_prompt.edit_request(
+                self._count, self.capabilities.context, item["path"], above, item["region"], below, instruction, recent
+            )
+        except FulgurError as error:
+            raise ApiError(400, "context_length_exceeded", f"'{self.name}': {error.message}", param="input") from None
+        return self.encoded(asked)
+
+    async def at_cursor(self, completion: Completion) -> CodePrompt:
+        """The prompt of a completion by a model that knows the edit format."""
+        sampling = completion.sampling
+        context, path = self.capabilities.context, completion.path or code_prompt.UNNAMED
+        most = sampling.max_tokens or min(_ANSWER, context // 4)
+        try:
+            return await asyncio.to_thread(
+                code_prompt.completion_request,
+                self._count, context, path, str(completion.prompt), completion.suffix or "", most,
+                one_line="\n" in sampling.stop, suffix_first=self._suffix_first,
+            )  # fmt: skip
+        except FulgurError as error:
+            raise ApiError(400, "invalid_request", f"'{self.name}': {error.message}", param="max_tokens") from None
+
+    def encoded(self, asked: CodePrompt) -> Prompt:
+        return Prompt("", encode_pieces(self.prompts.tokenizer, asked.pieces), asked.max_tokens)
+
+    def _count(self, text: str) -> int:
+        return len(self.prompts.tokenizer.encode(text, special=False))
+
+    async def raw_prompt(self, completion: Completion) -> Prompt:
         tokenizer = self.prompts.tokenizer
         if not isinstance(completion.prompt, str):
             return Prompt("", completion.prompt)
         if completion.suffix is not None:
-            return Prompt("", fim_prompt(tokenizer, completion.prompt, completion.suffix))
+            # Cut around the cursor: an editor sends the whole file.
+            most = completion.sampling.max_tokens or min(_ANSWER, self.capabilities.context // 4)
+            most = self.capabilities.context - most - self._count(completion.path or "") - 16
+            prefix, suffix = await asyncio.to_thread(
+                code_prompt.shortened, self._count, completion.prompt, completion.suffix, most
+            )
+            return Prompt("", fim_prompt(tokenizer, prefix, suffix, path=completion.path))
         tokens = tokenizer.encode(completion.prompt)
         if tokenizer.add_bos and tokenizer.bos_id is not None:
             tokens = [tokenizer.bos_id, *tokens]

@@ -24,7 +24,7 @@ from fulgur.backends.base import (
 )
 from fulgur.backends.calls import call_start, custom_input
 from fulgur.backends.constrain import Constraint, constraint_of, input_grammar
-from fulgur.backends.local_request import api_error, logprob_object, raw_prompt, sampling_params
+from fulgur.backends.local_request import api_error, edit_item, logprob_object, sampling_params
 from fulgur.backends.prompts import Prompt, with_tail
 from fulgur.engine import events
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
@@ -64,7 +64,7 @@ class LocalGeneration(Generation):
         self._calls = 0
         self._submitted = 0.0
         # An answer that may be steered is limited here: the limit counts anew after a steer.
-        steerable = self._turn is not None and self._constraint is None and not raw_prompt(self._turn)
+        steerable = self._turn is not None and self._constraint is None and not edit_item(self._turn)
         self._limit = asked.sampling.max_tokens if steerable else None
         self._one_call = self._turn is not None and not self._turn.parallel_tool_calls
         self._enough = ""  # why nothing more is wanted
@@ -79,8 +79,8 @@ class LocalGeneration(Generation):
     def steer(self, items: list[Item]) -> bool:
         if self._ended or self._cancelled or self._engine is None or self._constraint is not None:
             return False
-        if raw_prompt(self._turn):
-            raise ApiError(400, "steering_not_supported", "A raw prompt cannot be steered; cancel it and send another.")
+        if edit_item(self._turn):
+            raise ApiError(400, "steering_not_supported", "An edit cannot be steered; cancel it and send another.")
         steer = self._backend.prompts.steer(items)
         self._steers.append((items, steer))
         self._engine.steer(steer.tokens)
@@ -139,11 +139,11 @@ class LocalGeneration(Generation):
         stops: tuple[int, ...] = ()
         if self._turn is None:
             assert isinstance(self._asked, Completion)
-            self._prompt = backend.raw_prompt(self._asked)
+            self._prompt = await backend.raw_prompt(self._asked)
             stops = backend.stop_tokens()
         else:
             self._prompt = await backend.prompt(self._turn, thinking=self._constraint is None)
-            if raw_prompt(self._turn):
+            if edit_item(self._turn):
                 stops = backend.stop_tokens()
             elif self._constraint is None or self._constraint.call is None:
                 self._splitter = self._new_splitter(self._prompt.text)
@@ -157,19 +157,19 @@ class LocalGeneration(Generation):
         if not self._prompt.tokens:
             raise InvalidRequest("the input is empty")
         grammar = self._constraint.grammar if self._constraint is not None else None
-        self._submit(self._prompt.tokens, grammar, stops)
+        self._submit(self._prompt, grammar, stops)
 
-    def _submit(self, tokens: list[int], grammar: GrammarSpec | None, stops: tuple[int, ...]) -> None:
+    def _submit(self, prompt: Prompt, grammar: GrammarSpec | None, stops: tuple[int, ...]) -> None:
         backend = self._backend
         tokenizer = backend.prompts.tokenizer
-        raw = raw_prompt(self._turn)
-        prediction = self._turn.prediction if self._turn is not None and not raw else raw.get("draft")
+        edit = edit_item(self._turn)
+        prediction = self._turn.prediction if self._turn is not None and not edit else edit.get("region")
         visible = set(marker_tokens(backend.prompts.format, tokenizer))
-        if raw:  # the edit format's answers are told apart by these
+        if edit:  # the edit format's answers are told apart by these
             visible |= {token for mark in (NOEDIT, CALL) if (token := tokenizer.token_id(mark)) is not None}
         request = GenerateRequest(
-            tokens,
-            sampling_params(self._sampling(grammar), backend, len(tokens), grammar, stops),
+            prompt.tokens,
+            sampling_params(self._sampling(grammar), backend, prompt, grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
             visible_tokens=tuple(sorted(visible)),
         )
@@ -293,7 +293,7 @@ class LocalGeneration(Generation):
         assert self._engine is not None
         self._engine.cancel()
         self._constraint = Constraint(grammar)
-        self._submit(self._prompt.tokens + self._tokens, grammar, ())
+        self._submit(Prompt("", self._prompt.tokens + self._tokens), grammar, ())
         async for event in self._engine:
             if isinstance(event, events.Token):
                 self._written += 1

@@ -1,10 +1,11 @@
-"""Between the API's words and the engine's: sampling, log-probabilities, errors, raw prompts."""
+"""Between the API's words and the engine's: sampling, log-probabilities, errors, edits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from fulgur.backends.base import Sampling, Turn
+from fulgur.backends.prompts import Prompt
 from fulgur.engine import events
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
 from fulgur.engine.params import SamplingParams
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from fulgur.text.grammar import GrammarSpec
 
 
-def raw_prompt(turn: Turn | None) -> Item:
-    """The last item, if it is a prompt in the model's own format, else an empty one."""
+def edit_item(turn: Turn | None) -> Item:
+    """The last item, if it is a region to be rewritten, else an empty one."""
     last = turn.conversation.last() if turn is not None else None
-    return last if last is not None and last.get("type") == "raw_prompt" else {}
+    return last if last is not None and last.get("type") == "edit" else {}
 
 
 def sampling_params(
-    sampling: Sampling, backend: LocalBackend, prompt: int, grammar: GrammarSpec | None, stops: tuple[int, ...]
+    sampling: Sampling, backend: LocalBackend, prompt: Prompt, grammar: GrammarSpec | None, stops: tuple[int, ...]
 ) -> SamplingParams:
-    room = max(1, backend.capabilities.context - prompt)
+    room = max(1, backend.capabilities.context - len(prompt.tokens))
     return SamplingParams(
-        max_tokens=min(sampling.max_tokens or room, room),
+        max_tokens=min(sampling.max_tokens or prompt.room or room, room),
         temperature=backend.default_temperature if sampling.temperature is None else sampling.temperature,
         top_p=max(sampling.top_p, 1e-6) if sampling.top_p is not None else 1.0,
         seed=sampling.seed,

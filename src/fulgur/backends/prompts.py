@@ -24,6 +24,7 @@ class Prompt:
 
     text: str
     tokens: list[int]
+    room: int | None = None  # the most tokens an answer may have, where the prompt says so
 
 
 class Prompts:
@@ -38,9 +39,6 @@ class Prompts:
 
     def of(self, turn: Turn, *, unfinished: bool = False, **extra: Any) -> Prompt:
         """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow."""
-        raw = turn.conversation.last()
-        if raw is not None and raw.get("type") == "raw_prompt":
-            return self._go_on(turn.conversation, str(raw.get("text", "")))
         return self._go_on(turn.conversation, self._render(turn, unfinished, extra))
 
     def keep(self, conversation: Conversation, prompt: Prompt, answer: str, tokens: list[int]) -> None:

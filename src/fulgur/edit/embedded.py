@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import (
-    CALL,
-    END,
-    EOS,
-    NOEDIT,
-    Piece,
-    RecentEdit,
-    completion_pieces,
-    edit_pieces,
-    encode_pieces,
-)
+from fulgur.text.code_prompt import CodePrompt, completion_request, edit_request, trained_suffix_first
+from fulgur.text.edit_format import CALL, END, EOS, NOEDIT, RecentEdit, encode_pieces
 from fulgur.workspace.folders import embedded_models
 
 if TYPE_CHECKING:
@@ -33,20 +22,10 @@ ABILITIES = (
     "defaults, values, list and dict items, enum members, dataclass fields, await/async, variables in and out of line, "
     "quotes, comments, comparisons"
 )
-ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
 
 
-@dataclass(frozen=True)
-class Ask:
-    """One prompt; `source` is the text the answer will mostly repeat."""
-
-    pieces: Sequence[Piece]
-    source: str | None = None
-    max_tokens: int = 256
-    one_line: bool = False  # the answer ends with its line
-    begins: str = ""  # the end of the prefix, left to the model to write
-    plain: Ask | None = None  # asked instead when the answer begins otherwise
+Ask = CodePrompt
 
 
 @dataclass(frozen=True)
@@ -130,39 +109,15 @@ class Embedded:
         instruction: str | None,
         recent: Sequence[RecentEdit] = (),
     ) -> Ask:
-        """The prompt for an edit, its context cut so that an answer somewhat longer than the region fits."""
-        size = self.count(region)
-        fixed = (
-            size + self.count(f"{path}{instruction or ''}") + sum(self.count(e.before + e.after) + 8 for e in recent)
-        )
-        most = self.context - fixed - 16
-        if most < size + MARGIN:
-            raise FulgurError(
-                f"the region is too large for {self.folder.name} ({size} tokens)", hint="Name a smaller part."
-            )
-        room = min(int(ANSWER_ROOM * size) + MARGIN, most)
-        above, below = shortened(above, below, lambda text: self.count(text) <= most - room)
-        return Ask(edit_pieces(path, above, region, below, instruction, recent), region, room)
+        """The prompt for an edit."""
+        return edit_request(self.count, self.context, path, above, region, below, instruction, recent)
 
     def completion(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool = False) -> Ask:
-        """The prompt for a completion, its context cut to fit.
-
-        A model trained with the suffix between prefix and answer completes a line better without it (21% of held-out
-        lines against 13%): it loses sight of the prefix.
-        """
-        suffix = "" if one_line and not self.suffix_first else suffix
-        most = self.context - max_tokens - self.count(path) - 16
-        if most < 16:
-            raise FulgurError(f"{max_tokens} tokens do not fit the context of {self.folder.name} ({self.context})")
-        prefix, suffix = shortened(prefix, suffix, lambda text: self.count(text) <= most)
-        pieces = completion_pieces(path, prefix, suffix, suffix_first=self.suffix_first)
-        plain = Ask(pieces, None, max_tokens, one_line)
-        # ` name`, `.append` and `(self` are one token each: a sign right before the cursor is given back to the model.
-        sign = re.search(r"(?<=\S)[^\w\s]$|(?<=\S) $", prefix) if one_line else None
-        if sign is None:
-            return plain
-        pieces = completion_pieces(path, prefix[: sign.start()], suffix, suffix_first=self.suffix_first)
-        return Ask(pieces, None, max_tokens + 1, one_line, sign[0], plain)
+        """The prompt for a completion."""
+        return completion_request(
+            self.count, self.context, path, prefix, suffix, max_tokens,
+            one_line=one_line, suffix_first=self.suffix_first,
+        )  # fmt: skip
 
     def ask(self, asks: Sequence[Ask], *, speculate: bool = True) -> list[Reply]:
         """Answer several prompts at once, in order."""
@@ -210,22 +165,3 @@ class Embedded:
             if ask.begins and index not in again:
                 replies[index] = replace(replies[index], text=replies[index].text[len(ask.begins) :])
         return [replies[index] for index in range(len(asks))]
-
-
-def trained_suffix_first(folder: Path) -> bool:
-    """Whether a packed folder says that completions put the suffix before the prefix."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(config.get("fulgur", {}).get("fim") == "suffix-first")
-
-
-def shortened(above: str, below: str, fits: Callable[[str], bool]) -> tuple[str, str]:
-    """Text before and after a place, cut at its far ends until it fits."""
-    while (above or below) and not fits(above + below):
-        if len(below) > len(above) // 2:
-            below = below[: len(below) * 2 // 3] if len(below) > 20 else ""
-        else:
-            above = above[len(above) // 4 :] if len(above) > 20 else ""
-    return above, below

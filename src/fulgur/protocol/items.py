@@ -82,14 +82,23 @@ class InputAdditionalTools(msgspec.Struct):
     role: Role | None = None
 
 
-class InputRawPrompt(msgspec.Struct):
-    """Ours: a prompt in the model's own format (special tokens spelled out), for models that edit and do not chat.
+class RecentEdit(msgspec.Struct):
+    before: str
+    after: str
 
-    `draft` is the text the answer will mostly repeat: the edit drafter follows it.
+
+class InputEdit(msgspec.Struct):
+    """Ours: a region of a file to be rewritten as the instruction says, for models that edit and do not chat.
+
+    Without an instruction the edit that follows from the `recent` ones. `above` and `below` are cut to fit.
     """
 
-    text: str
-    draft: str | None = None
+    path: str
+    region: str
+    above: str = ""
+    below: str = ""
+    instruction: str | None = None
+    recent: list[RecentEdit] = []
 
 
 INPUT_TYPES: dict[str, type[msgspec.Struct]] = {
@@ -102,7 +111,7 @@ INPUT_TYPES: dict[str, type[msgspec.Struct]] = {
     "compaction": InputCompaction,
     "item_reference": InputReference,
     "additional_tools": InputAdditionalTools,
-    "raw_prompt": InputRawPrompt,
+    "edit": InputEdit,
 }
 
 

@@ -135,6 +135,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     model: str
     prompt: str | list[str | int]  # a text, a list of one text, or tokens
     suffix: str | None = None
+    path: str | None = None  # ours: the file's name
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -75,7 +75,7 @@ def to_completion(body: CompletionRequest) -> Completion:
         seed=body.seed,
         stop=stops(body.stop),
     )
-    return Completion(_prompt(body), body.suffix, sampling)
+    return Completion(_prompt(body), body.suffix, body.path, sampling)
 
 
 def _prompt(body: CompletionRequest) -> str | list[int]:

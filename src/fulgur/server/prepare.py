@@ -151,8 +151,9 @@ def check_values(request: CreateRequest, *, websocket: bool) -> None:
 def check_abilities(
     request: CreateRequest, entry: Entry, items: list[Item], tools: list[dict[str, Any]], generate: bool
 ) -> None:
-    raw = any(item.get("type") == "raw_prompt" for item in items)
-    if not raw and (generate or items):
+    if any(item.get("type") == "edit" for item in items):
+        require(entry, "edit", "rewrite a region of code")
+    elif generate or items:
         require(entry, "chat", "chat")
     if request.tool_choice not in (None, "auto", "none") and tools:
         require(entry, "tools", "call tools")

@@ -19,6 +19,7 @@ from fulgur.agent.route.question import is_question, places_of
 from fulgur.agent.session.history import message
 from fulgur.client.stream import ResponseStream
 from fulgur.edit.answer import Refused, apply_answer
+from fulgur.edit.ask import edit_item
 from fulgur.edit.checks.syntax import syntax_problems
 from fulgur.edit.embedded import ABILITIES
 from fulgur.edit.locate import Place, find_place
@@ -35,12 +36,10 @@ from fulgur.protocol.agent import (
     Warned,
 )
 from fulgur.protocol.errors import ApiError
-from fulgur.text.edit_format import SPECIAL_TOKENS, edit_prompt
 from fulgur.workspace.files import Change, Files
 from fulgur.workspace.journal import plain_text, with_text
 from fulgur.workspace.textfile import TextFile
 
-_CHARACTERS_PER_TOKEN = 2.5
 _OTHER_TEMPERATURE = 0.6
 # Words that are code and not English: `quoted`, dotted, called, with an underscore or a capital inside.
 _CODE = re.compile(r"`[^`]+`|\w+(?:\.\w+)+|\w+(?=\()|\w*_\w*|\w*[a-z][A-Z]\w*")
@@ -172,15 +171,9 @@ class EditPath:
         chats = "chat" in context.link.info.abilities
         if problem and chats:
             instruction = f"{instruction} ({problem})"
-        if spelled := next(
-            (t for t in SPECIAL_TOKENS if t in region.above + region.text + region.below + instruction), None
-        ):
-            raise FulgurError(f"{name} spells {spelled}, which means something to the model", hint="Use another model.")
-        prompt = edit_prompt(name, region.above, region.text, region.below, instruction)
         body: dict[str, Any] = {
             "model": context.link.info.name,
-            "input": [{"type": "raw_prompt", "text": prompt, "draft": region.text}],
-            "max_output_tokens": int(len(region.text) / _CHARACTERS_PER_TOKEN * 1.5) + 96,
+            "input": [edit_item(name, region, instruction)],
             "temperature": _OTHER_TEMPERATURE if problem and not chats else 0,
             "store": False,
         }
