@@ -1,6 +1,6 @@
 """Annealing on edits and fill-in-the-middle, quantisation-aware: the learning rate falls to almost nothing.
 
-    python -m lab.train.anneal --run RUN --minutes 7
+    python -m lab.train anneal --run RUN --minutes 7
 Weights are rounded to 4-bit groups in the forward pass from the first step on; gradients go straight through. Momentum
 is carried over from pretraining.
 """
@@ -48,7 +48,7 @@ def stage(args: argparse.Namespace) -> Stage:
         before = checkpoint.load(args.run / args.start, device)
         if before is None:
             raise FulgurError(
-                f"{args.run / args.start}: no checkpoint to anneal", hint="Run `fulgur train pretrain` first."
+                f"{args.run / args.start}: no checkpoint to anneal", hint="Run `python -m lab.train pretrain` first."
             )
         model.load_state_dict(before["model"])
         optimiser.restore(before["optimiser"])
@@ -70,7 +70,9 @@ def stage(args: argparse.Namespace) -> Stage:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train anneal", description="Anneal on edits, quantisation-aware.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train anneal", description="Anneal on edits, quantisation-aware."
+    )
     add_arguments(parser)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)
     parser.add_argument("--shape", default="60M")

@@ -1,6 +1,6 @@
 """The corpus: installed packages with a permissive licence, the standard library, and the archive.
 
-    python -m lab.train.corpus --archive corpus.jsonl.xz --out RUN/corpus
+    python -m lab.train corpus --archive corpus.jsonl.xz --out RUN/corpus
 Writes train-NN.jsonl, heldout-00.jsonl, manifest.jsonl.xz (every file with package, licence and hash) and report.json.
 Held-out packages are named in sources.txt; a training file that resembles one of theirs is left out.
 """
@@ -122,7 +122,9 @@ def build(
     heldout = [d for d, flag in zip(documents, flags, strict=True) if flag and d.split == "heldout"]
     train = limit([d for d, flag in zip(documents, flags, strict=True) if flag and d.split == "train"])
     if not train:
-        raise FulgurError("the corpus has no training files", hint="Give an archive made by `fulgur train gather`.")
+        raise FulgurError(
+            "the corpus has no training files", hint="Give an archive made by `python -m lab.train gather`."
+        )
     write_documents(out / "heldout-00.jsonl", heldout)
     _shared.extend(train)
     with multiprocessing.get_context("fork").Pool(processes) as pool:  # forked: the documents are there already
@@ -165,7 +167,7 @@ def describe(seen: list[Document], train: list[Document], heldout: list[Document
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train corpus", description="Build the corpus from installed packages and the archive."
+        prog="python -m lab.train corpus", description="Build the corpus from installed packages and the archive."
     )
     parser.add_argument("--archive", type=Path, default=None, help="what `gather` wrote")
     parser.add_argument("--out", type=Path, required=True)

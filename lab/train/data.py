@@ -1,7 +1,7 @@
 """Documents and edit examples -> rows of tokens, by many processes.
 
-    python -m lab.train.data code --corpus RUN/corpus --out RUN/rows --passes 12 --parts 4
-    python -m lab.train.data edits --corpus RUN/corpus --out RUN/rows --minutes 9
+    python -m lab.train data code --corpus RUN/corpus --out RUN/rows --passes 12 --parts 4
+    python -m lab.train data edits --corpus RUN/corpus --out RUN/rows --minutes 9
 Each pass over the corpus cuts the files and chooses the hidden spans anew. Shards already written are not made again.
 With `--parts 4` a pass takes a quarter of the corpus, the next pass the next quarter: training can begin sooner.
 """
@@ -212,7 +212,7 @@ def jobs(kind: str, args: Any, number: int, deadline: float | None) -> list[Job]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train data", description="Turn documents into rows of tokens.")
+    parser = argparse.ArgumentParser(prog="python -m lab.train data", description="Turn documents into rows of tokens.")
     parser.add_argument("kind", choices=("code", "fim", "edits"))
     parser.add_argument("--corpus", type=Path, required=True, help="the folder that `corpus` wrote")
     parser.add_argument("--out", type=Path, required=True)

@@ -1,6 +1,6 @@
 """The small model learns from the large one: it starts as the teacher's most used channels and follows its logits.
 
-    python -m lab.train.distil --run RUN --minutes 4.5 [--init src/fulgur/assets/30M]
+    python -m lab.train distil --run RUN --minutes 4.5 [--init src/fulgur/assets/30M]
 The teacher runs in the same step, on the same rows, rounded as it is shipped. The loss is the Kullback-Leibler
 divergence over the whole vocabulary with a share of plain cross-entropy, weighted token by token as in annealing.
 """
@@ -88,7 +88,7 @@ def stage(args: argparse.Namespace) -> Stage:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train distil", description="Distil the small model from the large one."
+        prog="python -m lab.train distil", description="Distil the small model from the large one."
     )
     add_arguments(parser)
     add_rates(parser, 3e-3, 2.5e-3, 0.1)

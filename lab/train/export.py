@@ -1,7 +1,7 @@
 """A trained stage -> pieces small enough to carry -> the packed folder that ships in the package.
 
-    python -m lab.train.export pieces --run RUN --stage anneal --out PIECES [--precision bf16]
-    python -m lab.train.export pack PIECES --label 60M-quantised --out FOLDER
+    python -m lab.train export pieces --run RUN --stage anneal --out PIECES [--precision bf16]
+    python -m lab.train export pack PIECES --label 60M-quantised --out FOLDER
 `quantised` pieces hold the 4-bit groups exactly as the engine reads them, and the embedding in fp16 so that its
 precision can still be chosen. `bf16` pieces hold the whole model, for comparison.
 """
@@ -152,7 +152,7 @@ def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | 
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train export", description="Export a trained model.")
+    parser = argparse.ArgumentParser(prog="python -m lab.train export", description="Export a trained model.")
     actions = parser.add_subparsers(dest="action", required=True)
     cut = actions.add_parser("pieces", help="write a stage's weights in pieces of at most 15 MiB")
     cut.add_argument("--run", type=Path, required=True)

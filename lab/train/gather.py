@@ -1,13 +1,14 @@
 """Source packages of the list -> one compressed archive of clean documents that travels to the training machine.
 
 pip download --no-deps -d PACKAGES NAME==VERSION     # one by one, the names in sources.txt
-python -m lab.train.gather --packages PACKAGES --out corpus.jsonl.xz
+python -m lab.train gather --packages PACKAGES --out corpus.jsonl.xz
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -69,14 +70,29 @@ def take(job: tuple[Source, Path]) -> list[Document]:
     return [document for document in found if document.path in chosen]
 
 
-def gather(folders: list[Path], out: Path, processes: int) -> list[Document]:
-    # Held-out packages first: a training file that resembles one of theirs is the copy that goes.
-    sources = sorted(read_sources(), key=lambda s: s.split)
+def read_packages(sources: list[Source], folders: list[Path], processes: int = 1) -> list[Document]:
+    """The clean files of these packages; of near-duplicates the first stays."""
     jobs = [(source, find_package(source, folders)) for source in sources]
     with multiprocessing.Pool(processes) as pool:
         documents = [document for batch in pool.imap(take, jobs, chunksize=4) for document in batch]
         keep = unique(pool.imap(signature, [document.text for document in documents], chunksize=64))
-    documents = [document for document, flag in zip(documents, keep, strict=True) if flag]
+    return [document for document, flag in zip(documents, keep, strict=True) if flag]
+
+
+def licence_text(path: Path) -> str:
+    """The licence files of a wheel; what its metadata says where it has none."""
+    with zipfile.ZipFile(path) as archive:
+        inside = [name for name in sorted(archive.namelist()) if ".dist-info/" in name]
+        files = [name for name in inside if re.search(r"LICEN[CS]E|COPYING|NOTICE", name.rsplit("/", 1)[-1], re.I)]
+        if files:
+            return "\n".join(archive.read(name).decode("utf-8", "replace") for name in files)
+        metadata = archive.read(next(name for name in inside if name.endswith("/METADATA"))).decode("utf-8", "replace")
+    return "\n".join(re.findall(r"(?m)^(?:Author|License|Classifier: License).*$", metadata))
+
+
+def gather(folders: list[Path], out: Path, processes: int) -> list[Document]:
+    # Held-out packages first: a training file that resembles one of theirs is the copy that goes.
+    documents = read_packages(sorted(read_sources(), key=lambda s: s.split), folders, processes)
     write_manifest(out.with_suffix(".manifest.xz"), documents)
     write_documents(out, documents)
     return documents
@@ -84,7 +100,7 @@ def gather(folders: list[Path], out: Path, processes: int) -> list[Document]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train gather", description=__doc__.split("\n")[0] if __doc__ else None
+        prog="python -m lab.train gather", description=__doc__.split("\n")[0] if __doc__ else None
     )
     parser.add_argument(
         "--packages", type=Path, nargs="+", required=True, help="folders of downloaded wheels and npm archives"

@@ -1,6 +1,6 @@
 """The losses of a run as one SVG: training and held-out loss over tokens, stage after stage.
 
-python -m lab.train.plot --run RUN --out losses.svg
+python -m lab.train plot --run RUN --out losses.svg
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def draw(stages: list[tuple[str, list[dict[str, float]]]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fulgur train plot", description="Plot the losses of a run.")
+    parser = argparse.ArgumentParser(prog="python -m lab.train plot", description="Plot the losses of a run.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(argv)

@@ -1,6 +1,6 @@
 """Pretraining on code with fill-in-the-middle: the warm and stable parts of the schedule.
 
-    python -m lab.train.pretrain --run RUN --shape 60M --minutes 11.5 [--init src/fulgur/assets/60M]
+    python -m lab.train pretrain --run RUN --shape 60M --minutes 11.5 [--init src/fulgur/assets/60M]
 The learning rate stays high to the end: annealing brings it down.
 """
 
@@ -86,7 +86,7 @@ def add_rates(parser: argparse.ArgumentParser, matrix: float, vector: float, wei
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train pretrain", description="Pretrain on code with fill-in-the-middle."
+        prog="python -m lab.train pretrain", description="Pretrain on code with fill-in-the-middle."
     )
     add_arguments(parser)
     add_rates(parser, MATRIX_RATE, VECTOR_RATE, WEIGHT_DECAY)

@@ -1,6 +1,6 @@
 """What rounding costs: held-out loss of a stage's model in floating point and in each quantised form.
 
-    python -m lab.train.quantise --run RUN --stage anneal
+    python -m lab.train quantise --run RUN --stage anneal
 The figures go to RUN/STAGE/quantise.json. `export` takes a 4-bit head (which is also the embedding) where it costs less
 than TOLERANCE against an 8-bit one.
 """
@@ -57,7 +57,7 @@ def chosen_head_bits(table: dict[str, dict[str, float | None]]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train quantise", description="Measure what rounding the weights costs."
+        prog="python -m lab.train quantise", description="Measure what rounding the weights costs."
     )
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--stage", default="anneal")
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     table = measure(args.run, args.stage, torch.device(args.device))
     if table["float"]["code"] is None:
-        raise FulgurError(f"{args.run / 'rows'}: no held-out rows", hint="Run `fulgur train data code` first.")
+        raise FulgurError(f"{args.run / 'rows'}: no held-out rows", hint="Run `python -m lab.train data code` first.")
     result = {"loss": table, "head_bits": chosen_head_bits(table)}
     (args.run / args.stage / "quantise.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))

@@ -49,7 +49,7 @@ class Stream:
             finished = self._finished()
             if not finished:
                 raise FulgurError(
-                    f"{self.folder}: no finished pass of code rows", hint="Run `fulgur train data code` first."
+                    f"{self.folder}: no finished pass of code rows", hint="Run `python -m lab.train data code` first."
                 )
             chosen = finished[self.epoch % len(finished)] if source is None else source
             prefix = f"train-code-{chosen}-"
@@ -102,7 +102,7 @@ class Mixture:
         self.parts: list[tuple[Stream, float]] = []
         self._join()
         if not self.parts:
-            raise FulgurError("there are no training rows", hint="Run `fulgur train data` first.")
+            raise FulgurError("there are no training rows", hint="Run `python -m lab.train data` first.")
 
     def _join(self) -> None:
         if len(self.parts) < len(self.shares):

@@ -113,7 +113,7 @@ def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="fulgur train tokenizer", description="Train the tokenizer on a sample of the corpus."
+        prog="python -m lab.train tokenizer", description="Train the tokenizer on a sample of the corpus."
     )
     parser.add_argument("--corpus", type=Path, required=True, help="the archive that `gather` wrote")
     parser.add_argument("--megabytes", type=float, default=100.0)

@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fulgur.edit.refactor.source import Edit, Source, Unusable, apply_edits, parse_region
+from fulgur.eval.grade import reaches, target
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import SPECIAL_TOKENS, Answer, Call, NoEdit, Rewrite
 from lab.train.edits import (  # noqa: F401  (importing registers the operations)
     containers,
@@ -20,10 +22,9 @@ from lab.train.edits import (  # noqa: F401  (importing registers the operations
     templates,
 )
 from lab.train.edits.calls import candidates, carried_out, pattern, readable
-from lab.train.edits.example import OPERATIONS, Change, EditExample, Operation
+from lab.train.edits.example import OPERATIONS, Change, Operation
 from lab.train.edits.finish import finish
 from lab.train.edits.nextedit import next_edits
-from lab.train.edits.oracle import reaches, target
 from lab.train.edits.phrase import Instruction, instruction, phrasings
 from lab.train.edits.refusals import not_applicable, refusals
 from lab.train.edits.regions import choose_region

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Protocol
 
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import (
     AFTER,
     CALL,
@@ -22,7 +23,6 @@ from fulgur.text.edit_format import (
     format_call,
     format_recent,
 )
-from lab.train.edits.example import EditExample
 
 COPIED, CHANGED, DECIDING, ENDING = 1.0, 4.0, 8.0, 2.0
 # The file around the region is code like any other: it is read anyway, so something may be learned from it.

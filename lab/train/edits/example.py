@@ -1,4 +1,4 @@
-"""What a generator yields: a change to a file, and the finished training example made of it."""
+"""What a generator yields: a change to a file; and the table of operations that the generators register in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fulgur.edit.refactor.source import Edit, Source
-from fulgur.text.edit_format import Answer, Call, RecentEdit, Rewrite
+from fulgur.text.edit_format import Call
 
 
 @dataclass
@@ -28,36 +28,7 @@ class Change:
     noop: bool = True  # the finished region under the same instruction is a "nothing to do"
 
 
-@dataclass(frozen=True)
-class EditExample:
-    """One prompt and its answer, with what the evaluation needs to grade and group it."""
-
-    op: str
-    path: str
-    above: str
-    region: str
-    below: str
-    recent: tuple[RecentEdit, ...]
-    instruction: str | None
-    answer: Answer
-    phrasing: str  # "op:index"; "" for next-edit examples
-    heldout_phrasing: bool
-    heldout_op: bool
-    result: str | None = None  # the region after the call, where the answer is one that works inside the region
-    file: tuple[str, str] | None = None  # all that stands before and after the region in the file
-
-    @property
-    def target(self) -> str | None:
-        """The region as it should be afterwards; None where nothing changes or the change is elsewhere."""
-        return self.answer.text if isinstance(self.answer, Rewrite) else self.result
-
-    @property
-    def kind(self) -> str:
-        return type(self.answer).__name__.lower()
-
-
 Generator = Callable[[Source, random.Random], Iterable[Change]]
-Check = Callable[[EditExample, str], bool]
 
 
 @dataclass(frozen=True)
@@ -74,10 +45,8 @@ class Operation:
     sites: bool = False
     heldout: bool = False
     absent: str | None = None
-    check: Check | None = None
     limit: int = 3
     rate: float = 1.0  # how often a file is searched for it: what is common everywhere is taken less often
-    exact: bool = False  # only the same text counts, an equal syntax tree does not
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -149,17 +118,13 @@ def operation(
     sites: bool = False,
     heldout: bool = False,
     absent: str | None = None,
-    check: Check | None = None,
     limit: int = 3,
-    exact: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator under its function's name."""
 
     def register(generate: Generator) -> Generator:
         key = name or generate.__name__
-        OPERATIONS[key] = Operation(
-            key, family, generate, sites, heldout, absent, check, limit, RATES.get(key, 1.0), exact
-        )
+        OPERATIONS[key] = Operation(key, family, generate, sites, heldout, absent, limit, RATES.get(key, 1.0))
         return generate
 
     return register

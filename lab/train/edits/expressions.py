@@ -269,7 +269,7 @@ def raise_from(src: Source, rng: random.Random) -> Iterator[Change]:
                     yield Change([Edit(start, end, "")], inverse=True)
 
 
-@operation("forward", sites=True, limit=2, exact=True)
+@operation("forward", sites=True, limit=2)
 def string_quotes(src: Source, rng: random.Random) -> Iterator[Change]:
     variant = rng.choice(["double", "single"])
     for edit in local.quotes(src, (variant,)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from fulgur.edit.refactor.source import Source
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import Answer
-from lab.train.edits.example import EditExample
 from lab.train.edits.phrase import Instruction
 
 ABOVE_CHARS = (0, 120, 300, 800, 1500)

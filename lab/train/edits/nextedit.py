@@ -8,9 +8,10 @@ import re
 from collections import defaultdict
 
 from fulgur.edit.refactor.source import Edit, Source, Unusable, apply_edits, dotted, parse_region
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import Answer, NoEdit, RecentEdit, Rewrite
 from lab.train.edits import values
-from lab.train.edits.example import OPERATIONS, EditExample
+from lab.train.edits.example import OPERATIONS
 from lab.train.edits.regions import MAX_CHARS, MAX_LINES, choose_region
 
 DONE = 0.15  # share of sequences where every site is done: nothing is left to edit

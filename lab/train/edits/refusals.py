@@ -7,9 +7,10 @@ import re
 from dataclasses import replace
 
 from fulgur.edit.refactor.source import Source, Unusable, parse_region
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import NoEdit
 from lab.train.edits.calls import candidates, carried_out
-from lab.train.edits.example import EditExample, Operation
+from lab.train.edits.example import Operation
 from lab.train.edits.finish import finish
 from lab.train.edits.phrase import instruction, phrasings
 from lab.train.edits.regions import choose_region

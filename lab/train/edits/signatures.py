@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fulgur.edit.refactor.local.functions import defaults
 from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 from fulgur.text.edit_format import Call
-from lab.train.edits import oracle, values
+from lab.train.edits import values
 from lab.train.edits.example import Change, operation, shuffled
 
 
@@ -53,7 +53,7 @@ def annotate_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([edit], slots, inverse=True, within=src.whole_lines(function))
 
 
-@operation("inverse", check=oracle.return_annotation)
+@operation("inverse")
 def annotate_return(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         if function.returns is None or not src.one_line(function.returns):
@@ -74,7 +74,7 @@ def annotate_return(src: Source, rng: random.Random) -> Iterator[Change]:
             yield Change([edit], slots, inverse=True, within=src.whole_lines(function))
 
 
-@operation("inverse", check=oracle.fully_annotated)
+@operation("inverse")
 def add_type_hints(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         args = parameters(function)
@@ -256,7 +256,7 @@ def remove_decorator(src: Source, rng: random.Random) -> Iterator[Change]:
         )
 
 
-@operation("inverse", check=oracle.has_docstring)
+@operation("inverse")
 def add_docstring(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled([*src.functions(), *src.of(ast.ClassDef)], rng):
         doc = src.docstring(function)

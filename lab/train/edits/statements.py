@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from fulgur.edit.refactor.local.piece import negated, plain_if
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, dotted, names_in
-from lab.train.edits import oracle
 from lab.train.edits.example import Change, operation, shuffled
 
 JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -258,7 +257,7 @@ def expand_ternary(src: Source, rng: random.Random) -> Iterator[Change]:
     yield from ternaries(src, rng, False)
 
 
-@operation("behavioural", check=oracle.default_none, limit=8)
+@operation("behavioural", limit=8)
 def use_dict_get(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.Assign), rng):
         call = node.value

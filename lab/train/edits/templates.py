@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fulgur.edit.refactor.local.piece import negated, plain_if
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable, dotted, names_in
-from lab.train.edits import oracle, values
+from lab.train.edits import values
 from lab.train.edits.example import Change, operation, shuffled
 from lab.train.edits.signatures import parameters
 
@@ -35,7 +35,7 @@ def tests_parameter(function: Function, name: str) -> bool:
     return any(name in names_in(statement.test) for statement in checks)
 
 
-@operation("templated", check=oracle.free_message)
+@operation("templated")
 def guard_none(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         args = [arg.arg for arg in parameters(function) if not tests_parameter(function, arg.arg)]
@@ -56,7 +56,7 @@ def guard_none(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(at, at, text)], slots, variant=variant, within=src.whole_lines(function))
 
 
-@operation("templated", check=oracle.free_message)
+@operation("templated")
 def raise_on_empty(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         args = [arg.arg for arg in parameters(function) if not tests_parameter(function, arg.arg)]
@@ -72,7 +72,7 @@ def raise_on_empty(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(at, at, text)], slots, within=src.whole_lines(function))
 
 
-@operation("templated", check=oracle.free_message)
+@operation("templated")
 def log_entry(src: Source, rng: random.Random) -> Iterator[Change]:
     known = [name for name in ("logger", "log", "LOG", "_logger", "LOGGER") if re.search(rf"(?m)^{name} = ", src.text)]
     for function in shuffled(src.functions(), rng):
@@ -120,7 +120,7 @@ def called_statements(src: Source, rng: random.Random) -> Iterator[tuple[ast.stm
             yield node, name, function
 
 
-@operation("templated", check=oracle.free_message, limit=4)
+@operation("templated", limit=4)
 def wrap_try(src: Source, rng: random.Random) -> Iterator[Change]:
     logger = next(
         (name for name in ("logger", "log", "LOG", "_logger") if re.search(rf"(?m)^{name} = ", src.text)), "logger"
@@ -154,7 +154,7 @@ def wrap_try(src: Source, rng: random.Random) -> Iterator[Change]:
         yield Change([Edit(start, end, text)], slots, variant=variant, unique=f"{name}(")
 
 
-@operation("templated", check=oracle.free_message)
+@operation("templated")
 def wrap_body_try(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         first = src.body_start(function)

@@ -64,7 +64,7 @@ def model_folder(name: str | None) -> Path:
     if not folders:
         raise FulgurError(
             "no embedded model is installed",
-            hint="Install a release wheel, train one (`lab/recipes/embedded.sh`), or name a model folder with -m.",
+            hint="Install a release wheel, train one (`python -m lab.train run`), or name a model folder with -m.",
         )
     return folders[0]
 

@@ -29,7 +29,7 @@ COMMANDS: dict[str, str] = {
     "next": "the edits that follow from the last change of a file",
     "demo": "walk through a completion and an edit, with the speeds",
     "bench": "measure this machine: engine",
-    "train": "train the embedded models: corpus, stages, export, evaluation",
+    "eval": "grade the embedded models on held-out code",
     "doctor": "what this machine can do, and which kernels are used",
 }
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import SAMPLES
 
+from fulgur.eval.grade import parses
 from fulgur.text.edit_format import (
     AFTER,
     CALL,
@@ -29,7 +30,6 @@ from fulgur.text.edit_format import (
 )
 from lab.train.edits import EditExample, check, encode, generate_file
 from lab.train.edits.encode import AROUND, CHANGED, COPIED, changed_weights
-from lab.train.edits.oracle import parses
 from lab.train.edits.paraphrase import paraphrase
 from lab.train.edits.phrase import instruction, phrasings
 from lab.train.edits.regions import MAX_CHARS, MAX_LINES

@@ -13,9 +13,9 @@ import pytest
 from samples import SAMPLES
 
 from fulgur.edit.refactor import apply_call
+from fulgur.eval.grade import parses, reaches, settled
 from fulgur.text.edit_format import Call, NoEdit, Rewrite, answer_pieces, pieces_text
 from lab.train.edits import OPERATIONS, EditExample, check, generate_file, phrase
-from lab.train.edits.oracle import parses, reaches, settled
 from lab.train.edits.phrase import TRAINING, alike, phrasings, read_lists, words
 from lab.train.edits.strange import strange_names
 

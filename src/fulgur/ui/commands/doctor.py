@@ -55,7 +55,7 @@ def examine() -> Iterator[tuple[str, str]]:
 
 def embedded() -> str:
     names = [folder.name for folder in embedded_models()]
-    return ", ".join(names) if names else "none in this build: `lab/recipes/embedded.sh` trains them"
+    return ", ".join(names) if names else "none in this build: `python -m lab.train run` trains them"
 
 
 def gpu() -> Iterator[tuple[str, str]]:

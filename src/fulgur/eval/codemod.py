@@ -6,9 +6,8 @@ import ast
 import re
 from collections.abc import Callable
 
+from fulgur.eval.tasks import EditExample, Hole
 from fulgur.text.edit_format import CALL, END, NOEDIT
-from lab.train.edits import EditExample
-from lab.train.evaluate_tasks import Hole
 
 NO = NOEDIT + END
 

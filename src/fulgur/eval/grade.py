@@ -1,4 +1,4 @@
-"""What counts as done: exact text, the same syntax tree with the same comments, or an operation's own rule."""
+"""What counts as done: the same text, the same syntax tree with the same comments, or an operation's own rule."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import io
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Callable
 
 from fulgur.edit.refactor import LOCAL, RefactorError, apply_call, apply_local
 from fulgur.edit.refactor.source import FUNCTIONS, Unusable, parse_region
 from fulgur.edit.refactor.verify import renamed_only
+from fulgur.eval.tasks import EditExample
 from fulgur.text.edit_format import Answer, Call, NoEdit, Rewrite, parse_answer
-from lab.train.edits.example import OPERATIONS, EditExample
 
 IMPORTING = ("add_import", "remove_import", "sort_imports")
 
@@ -85,12 +86,11 @@ def check(example: EditExample, produced: str) -> bool:
 
 def reaches(example: EditExample, text: str) -> bool:
     """Whether this text of the region is the target, or as good by the operation's own rule."""
-    op = OPERATIONS.get(example.op)
-    if op is not None and op.exact:
+    if example.op in EXACT:
         return same_text(text, target(example))
     if same_code(text, target(example)):
         return True
-    own = op.check if op else None
+    own = RULES.get(example.op)
     if own is None or same_text(text, example.region):
         return False
     try:
@@ -229,3 +229,20 @@ def _strings(text: str) -> Counter[str]:
     """String constants of a region, those inside f-strings too."""
     nodes = ast.walk(parse_region(text))
     return Counter(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+# An equal syntax tree does not count: the operation is about the text.
+EXACT = frozenset({"string_quotes"})
+# Operations that leave something to the answerer, and what is compared instead of the whole tree.
+RULES: dict[str, Callable[[EditExample, str], bool]] = {
+    "add_docstring": has_docstring,
+    "add_import": imports_in_any_order,
+    "add_type_hints": fully_annotated,
+    "annotate_return": return_annotation,
+    "guard_none": free_message,
+    "log_entry": free_message,
+    "raise_on_empty": free_message,
+    "use_dict_get": default_none,
+    "wrap_body_try": free_message,
+    "wrap_try": free_message,
+}

@@ -1,19 +1,28 @@
-"""What the models are asked in the evaluation: edits, no-ops, next edits and completions from held-out packages."""
+"""Held-out packages -> a frozen set of tasks for `fulgur eval model`: edits, no-ops, next edits and completions.
+
+    python -m lab.train tasks --packages PACKAGES --out src/fulgur/eval/model_tasks.jsonl.xz   # the set that ships
+    python -m lab.train tasks --source FOLDER --per-op 3 --holes 200 --out FILE                # any Python code
+The same files, sizes and seed give the same tasks. The licence texts of the packages travel with the tasks.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
-import importlib.metadata
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.errors import FulgurError
+from fulgur.eval.tasks import EditExample, Hole, Tasks, write_tasks
 from fulgur.text.edit_format import NoEdit
-from lab.train.edits import OPERATIONS, EditExample, generate_file
+from lab.train.documents import read_documents
+from lab.train.edits import OPERATIONS, generate_file
+from lab.train.gather import find_package, licence_text, read_packages
+from lab.train.sources import read_sources
 
 SPLITS = ("seen", "heldout_phrasing", "heldout_op")
 PREFIX_CHARS, SUFFIX_CHARS = 2400, 800
@@ -30,46 +39,28 @@ class File:
     text: str
 
 
-@dataclass(frozen=True)
-class Hole:
-    """A completion: what stands before and after the hidden text."""
-
-    path: str
-    prefix: str
-    suffix: str
-    middle: str
-
-
-@dataclass
-class Tasks:
-    edits: dict[str, list[EditExample]] = field(default_factory=dict)  # by split; answers are rewrites and calls
-    noops: list[EditExample] = field(default_factory=list)
-    next_edits: list[EditExample] = field(default_factory=list)
-    single: list[Hole] = field(default_factory=list)
-    multi: list[Hole] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        edits = sum(len(found) for found in self.edits.values())
-        return edits + len(self.noops) + len(self.next_edits) + len(self.single) + len(self.multi)
+def from_packages(folders: list[Path]) -> tuple[list[File], list[dict[str, str]]]:
+    """Files of the held-out packages of the list, and what each package is and allows."""
+    sources = [source for source in read_sources() if source.split == "heldout"]
+    files = [File(d.package, d.path, d.text) for d in read_packages(sources, folders) if d.path.endswith(".py")]
+    packages = [
+        {"name": s.key, "version": s.version, "licence": s.licence, "text": licence_text(find_package(s, folders))}
+        for s in sources
+    ]
+    return files, packages
 
 
-def read_files(archive: Path | None, source: Path | None) -> list[File]:
-    """Held-out files of an archive or corpus folder, any folder of Python, or the installed held-out packages."""
-    if source is not None:
-        paths = [source] if source.is_file() else sorted(source.rglob("*.py"))
-        found = [File(source.name, str(path.relative_to(source.parent)), text(path)) for path in paths]
-    elif archive is not None:
-        found = list(archived(archive))
-    else:
-        found = list(installed())
-    found = [file for file in found if 300 <= len(file.text) <= 200_000]
-    if not found:
-        raise FulgurError(
-            "there are no held-out files to evaluate on",
-            hint="Give --archive FILE (what `fulgur train gather` or `corpus` wrote) or --source FOLDER of Python.",
-        )
-    return found
+def from_archive(archive: Path) -> list[File]:
+    """Held-out files of what `gather` or `corpus` wrote."""
+    shards = sorted(archive.glob("heldout-*.jsonl")) if archive.is_dir() else [archive]
+    documents = (document for shard in shards for document in read_documents(shard))
+    return [File(d.package, d.path, d.text) for d in documents if d.split == "heldout" and d.path.endswith(".py")]
+
+
+def from_folder(folder: Path) -> list[File]:
+    """Any Python code."""
+    paths = [folder] if folder.is_file() else sorted(folder.rglob("*.py"))
+    return [File(folder.name, str(path.relative_to(folder.parent)), text(path)) for path in paths]
 
 
 def text(path: Path) -> str:
@@ -79,31 +70,11 @@ def text(path: Path) -> str:
         return ""
 
 
-def archived(archive: Path) -> Iterator[File]:
-    from lab.train.documents import read_documents
-
-    shards = sorted(archive.glob("heldout-*.jsonl")) if archive.is_dir() else [archive]
-    for shard in shards:
-        for document in read_documents(shard):
-            if document.split == "heldout" and document.path.endswith(".py"):
-                yield File(document.package, document.path, document.text)
-
-
-def installed() -> Iterator[File]:
-    from lab.train.sources import heldout_names, normalise
-
-    held = heldout_names()
-    for distribution in importlib.metadata.distributions():
-        name = normalise(distribution.metadata["Name"] or "")
-        if name not in held:
-            continue
-        for path in distribution.files or ():
-            if str(path).endswith(".py"):
-                yield File(name, str(path), text(Path(str(distribution.locate_file(path)))))
-
-
 def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tasks:
     """The same files and seed give the same tasks. The packages are taken in turn, so that none dominates."""
+    files = [file for file in files if 300 <= len(file.text) <= 200_000]
+    if not files:
+        raise FulgurError("there are no files to make tasks from", hint="Give --packages, --archive or --source.")
     ordered = in_turn(files, random.Random(seed))
     tasks = Tasks()
     noops: list[EditExample] = []
@@ -232,3 +203,32 @@ def string_lines(source: str) -> set[int]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno != node.end_lineno:
             found.update(range(node.lineno, (node.end_lineno or 0) + 1))
     return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train tasks", description="Freeze a set of tasks for `fulgur eval model`."
+    )
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--packages", type=Path, nargs="+", help="folders with the wheels of the held-out packages")
+    given.add_argument("--archive", type=Path, help="an archive that `gather` wrote, or a corpus folder")
+    given.add_argument("--source", type=Path, help="any folder of Python code")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--per-op", type=int, default=6, help="examples of each operation and column (default 6)")
+    parser.add_argument("--holes", type=int, default=600, help="single-line completions; half as many of several lines")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    packages: list[dict[str, str]] = []
+    if args.packages:
+        files, packages = from_packages(args.packages)
+    else:
+        files = from_archive(args.archive) if args.archive else from_folder(args.source)
+    tasks = make_tasks(files, args.per_op, args.holes, args.seed)
+    tasks.packages = packages
+    write_tasks(tasks, args.out)
+    print(f"{args.out}: {tasks.size} tasks, {args.out.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

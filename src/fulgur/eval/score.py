@@ -7,10 +7,10 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from fulgur.eval.answers import Answers
+from fulgur.eval.grade import check, normal, parses, same_text, settled
+from fulgur.eval.tasks import EditExample, Hole, Tasks
 from fulgur.text.edit_format import NoEdit, Rewrite, parse_answer
-from lab.train.edits import EditExample, check
-from lab.train.edits.oracle import normal, parses, same_text, settled
-from lab.train.evaluate_tasks import Hole, Tasks
 
 
 @dataclass
@@ -45,17 +45,6 @@ class Scores:
     shares: dict[str, Share] = field(default_factory=lambda: defaultdict(Share))
     by_op: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(Share)))
     similarity: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-
-@dataclass
-class Answers:
-    """What one answerer wrote, in the order of the tasks; special tokens spelled out."""
-
-    edits: dict[str, list[str]]
-    noops: list[str]
-    next_edits: list[str]
-    single: list[str]
-    multi: list[str]
 
 
 def score(tasks: Tasks, answers: Answers) -> Scores:

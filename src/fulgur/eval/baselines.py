@@ -8,9 +8,8 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
+from fulgur.eval.tasks import EditExample, Hole
 from fulgur.text.edit_format import END
-from lab.train.edits import EditExample
-from lab.train.evaluate_tasks import Hole
 
 LIBRARY = (
     "argparse",

@@ -1,0 +1,140 @@
+"""The model before quantisation beside the quantised one, on the tasks of `fulgur eval model`.
+
+    python -m lab.train compare --model src/fulgur/assets/60M --float FOLDER [--tasks FILE] [--json FILE]
+FOLDER holds float weights (`python -m lab.train export float`). The float model is slow, so its greedy answers are
+found by checking the quantised ones: a pass over prompt and draft tells for every position which token the float model
+would have written. Where the two differ, its own token is taken and the rest of the draft is tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fulgur.edit.embedded import Ask, Embedded
+from fulgur.eval.answers import KV_TOKENS, Answers, ask_model, prompts
+from fulgur.eval.model import label_of, rows, show, status_line
+from fulgur.eval.score import score
+from fulgur.eval.tasks import SHIPPED, Tasks, read_tasks
+from fulgur.text.edit_format import END, EOS, NOEDIT, SPECIAL_IDS, encode_pieces
+
+if TYPE_CHECKING:
+    import torch
+
+    from lab.train.model import Model
+
+STOPS = (SPECIAL_IDS[END], SPECIAL_IDS[EOS])
+
+
+def load_float(folder: Path) -> Model:
+    """A folder that `python -m lab.train export float` wrote (bf16 pieces)."""
+    import torch
+    from safetensors.torch import load_file
+
+    from fulgur.model.config import ModelConfig
+    from lab.train.model import Model, hf_name
+
+    model = Model(ModelConfig.from_folder(folder))
+    stored = load_file(str(folder / "model.safetensors"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(stored[hf_name(name)].float())
+    model.eval()
+    return model
+
+
+class FloatModel:
+    """Greedy answers of the float model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: Any = load_float(folder)
+        self.context = int(self.model.config.max_context)
+
+    def answer(self, prompt: list[int], draft: list[int], most: int) -> list[int]:
+        """Its tokens after the prompt; `draft` is a guess of them."""
+        written: list[int] = []
+        while len(written) < most and len(prompt) + len(written) < self.context:
+            rest = draft[len(written) :] if draft[: len(written)] == written else resumed(draft, written)
+            rest = rest[: self.context - len(prompt) - len(written)]
+            best = self.best([*prompt, *written, *rest], len(prompt) + len(written) - 1)
+            agreed = 0
+            while agreed < len(rest) and best[agreed] == rest[agreed] and rest[agreed] not in STOPS:
+                agreed += 1
+            written += [*rest[:agreed], best[agreed]]
+            if written[-1] in STOPS:
+                break
+        return written[:most]
+
+    def best(self, tokens: list[int], first: int) -> list[int]:
+        """The most likely token after each position from `first` on."""
+        import torch
+
+        with torch.no_grad():
+            logits: torch.Tensor = self.model.logits(torch.tensor([tokens]))[0, first:]
+        return [int(token) for token in logits.argmax(-1)]
+
+
+def resumed(draft: list[int], written: list[int]) -> list[int]:
+    """The rest of a draft after the place that best matches the last tokens written."""
+    for length in (6, 4, 3, 2):
+        ending = written[-length:]
+        near = range(max(0, len(written) - length - 12), min(len(draft) - length, len(written) + 12) + 1)
+        for at in sorted(near, key=lambda place: abs(place - (len(written) - length))):
+            if draft[at : at + length] == ending:
+                return draft[at + length :][:64]
+    return []
+
+
+def ask_float(folder: Path, model: Embedded, tasks: Tasks, quantised: Answers, say: Callable[[str], None]) -> Answers:
+    """The same prompts for the float model, with the quantised answers as drafts."""
+    reference = FloatModel(folder)
+    tokenizer = model.engine.tokenizer
+    drafts = quantised.in_order()
+    written: list[str] = []
+
+    def answer(asked: Ask, draft: str) -> str:
+        guess = [*tokenizer.encode(draft), model.stops[0]]
+        tokens = reference.answer(encode_pieces(tokenizer, asked.pieces), guess, asked.max_tokens)
+        return tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False)
+
+    for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
+        if ask is None:
+            written.append(NOEDIT)
+            continue
+        text = answer(ask, ask.begins + draft)
+        if ask.plain is not None:
+            text = text[len(ask.begins) :] if text.startswith(ask.begins) else answer(ask.plain, draft)
+        written.append(text)
+        say(f"{folder.name} (float): {len(written)}/{len(drafts)} answers")
+    return Answers.of(tasks, written)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.train compare", description="Grade a model before and after quantisation."
+    )
+    parser.add_argument("--model", type=Path, required=True, help="the quantised model's folder")
+    parser.add_argument("--float", type=Path, required=True, help="the folder of float weights")
+    parser.add_argument("--tasks", type=Path, default=SHIPPED)
+    parser.add_argument("--only", choices=("edits", "completions"), help="one half of the tasks")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    tasks, say, label = read_tasks(args.tasks), status_line(), label_of(args.model)
+    tasks.only(args.only)
+    model = Embedded.open(str(args.model), kv_tokens=KV_TOKENS)
+    answers, _ = ask_model(model, tasks, say)
+    floats = ask_float(args.float, model, tasks, answers, say)
+    results = {label: score(tasks, answers), f"{label}-float": score(tasks, floats)}
+    say("")
+    show(results, None)
+    if args.json:
+        found = [row for name, scores in results.items() for row in rows(name, scores)]
+        args.json.write_text(json.dumps({"rows": found}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Every quality claim is one command here."""

@@ -1,0 +1,56 @@
+"""`fulgur eval NAME`: grade models and the editor. Each evaluation is a module that is imported only when it is called.
+
+An evaluation module has two functions:
+    add_arguments(parser: argparse.ArgumentParser) -> None
+    run(args: argparse.Namespace) -> list of rows with at least `name`, `value` and `unit`
+`--json` is the same for all of them and is done here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from fulgur.errors import UsageError
+
+# name -> (module, one line of help)
+EVALUATIONS: dict[str, tuple[str, str]] = {
+    "model": ("fulgur.eval.model", "completions and edits of the embedded models on held-out code, beside baselines"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The evaluation's name; what follows it belongs to the evaluation."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "evaluations:\n" + "\n".join(f"  {name:<12}{text}" for name, (_, text) in EVALUATIONS.items())
+    parser.add_argument("name", choices=list(EVALUATIONS), metavar="NAME", help="which evaluation")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur eval NAME --help` lists them")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one evaluation; exit code 0 whenever it could grade (a bar that is missed is shown, not an error)."""
+    name, text = EVALUATIONS[args.name]
+    module = importlib.import_module(name)
+    parser = argparse.ArgumentParser(prog=f"fulgur eval {args.name}", description=text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
+    module.add_arguments(parser)
+    options = parser.parse_args(args.options)
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise UsageError(f"{options.json}: its folder is not there")
+    rows = module.run(options)
+    if options.json is not None:
+        write(options.json, rows, keep=bool(getattr(options, "only", None)))
+    return 0
+
+
+def write(path: Path, rows: list[dict[str, Any]], *, keep: bool) -> None:
+    """Machine and rows; `keep`: rows of an earlier file that were not made again stay."""
+    from fulgur.bench.report import machine
+
+    made = {row["name"] for row in rows}
+    earlier = json.loads(path.read_text(encoding="utf-8"))["rows"] if keep and path.exists() else []
+    kept = [row for row in earlier if row["name"] not in made]
+    path.write_text(json.dumps({"machine": machine(), "rows": kept + rows}, indent=1) + "\n", encoding="utf-8")
