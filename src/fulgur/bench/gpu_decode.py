@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ import numpy as np
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import SOURCES, architecture, compile_source
 from fulgur.kernels.cuda.device import Gpu, Module, probe
-from fulgur.kernels.cuda.drivers import Driver
-from fulgur.kernels.cuda.header import DRIVERS, guesses
+from fulgur.kernels.cuda.header import COUNTS, DRIVERS, LAYER_PARTS, STEP_PARTS, guesses
 from fulgur.kernels.cuda.runtime import Runtime, open_random
 from fulgur.kernels.cuda.shapes import SHAPES
 
@@ -84,7 +84,7 @@ def prefill(runtime: Runtime, blocks: Any) -> tuple[int, float]:
 
 def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[str, float]:
     """Tokens a second as the host sees them arrive, and how varied they were."""
-    blocks = np.arange(-(-(PROMPT + steps) // 64) + 1, dtype=np.int32)[None]
+    blocks = np.arange(blocks_for(PROMPT + steps) + 1, dtype=np.int32)[None]
     token, seconds = prefill(runtime, blocks)
     none, out = np.zeros(0, np.int32), np.zeros(steps, np.int32)
     times, gaps = [], []
@@ -107,7 +107,7 @@ def decode_rate(runtime: Runtime, steps: int = STEPS, runs: int = RUNS) -> dict[
 
 def context_rates(runtime: Runtime, positions: list[int], steps: int = 64, runs: int = RUNS) -> dict[int, float]:
     """Tokens a second after so many positions of random keys and values; none where they do not fit."""
-    runtime._kv.normal_()
+    runtime.randomize_cache()
     blocks, none = np.arange(runtime.kv_blocks, dtype=np.int32), np.zeros(0, np.int32)
     rates = {}
     for position in positions:
@@ -122,48 +122,39 @@ def context_rates(runtime: Runtime, positions: list[int], steps: int = 64, runs:
     return rates
 
 
-# As in common.cuh; the last four are of a step, the others of a layer. Waiting for values counts where they are needed.
-PARTS = (
-    "norm", "qkv", "router", "fetch", "project", "softmax", "join", "copy", "o", "norm", "route", "gate_up",
-    "copy", "down", "norm", "head", "barrier", "choose",
-)  # fmt: skip
-
-
-def profile(runtime: Runtime, steps: int = 64) -> str:
+def profile(runtime: Runtime, steps: int = 256) -> str:
     """Where a step of the persistent driver goes: microseconds a layer (the end: a step), mean and longest of a CTA."""
-    import torch
-
-    plain = runtime._narrow
-    marks = torch.zeros((plain.plan.ctas, 32), dtype=torch.int64, device="cuda")
-    args = plain._copy(0)
-    args.marks = marks.data_ptr()
-    driver = Driver("persistent", plain.plan, runtime.gpu, args, profile=True)
-    blocks = np.arange(16, dtype=np.int32)[None]
-    zero = np.zeros(1, np.int32)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(2):
-        marks.zero_()
-        runtime._upload(1, steps, zero, np.array([PROMPT], np.int32), zero, blocks, set())
-        torch.cuda.synchronize()
-        start.record(runtime._stream)
-        driver.run(steps, 0, runtime._stream)
-        end.record(runtime._stream)
-        runtime._synchronize()
-    micros = start.elapsed_time(end) * 1e3 / steps
-    found = marks.double()[:, : len(PARTS)]
-    cycle = micros * steps / float(found.sum(1).mean())  # microseconds
-    driver.close()
-    lines = [f"  {micros:.0f} us a step, {1e-3 / cycle:.2f} GHz; mean / longest of a CTA, us"]
-    for i, part in enumerate(PARTS):
-        per = cycle / steps / (1 if i >= len(PARTS) - 4 else plain.plan.config.n_layers)
-        if found[:, i].any():
-            lines.append(f"  {part:14} {float(found[:, i].mean()) * per:7.2f} {float(found[:, i].max()) * per:7.2f}")
-    if guesses(plain.plan, plain.memory):
-        layers = plain.plan.config.n_layers * steps
-        wrong = marks.double()[0, len(PARTS) :] / layers
-        right = 1 - float(wrong[1]) / plain.plan.config.experts_per_token
-        lines.append(f"  experts guessed: {right:.1%} right, in {1 - float(wrong[0]):.1%} of the layers all of them")
+    plan = runtime.weights.plan
+    layers = plan.config.n_layers
+    profiled = Runtime(runtime.weights, kv_blocks=blocks_for(PROMPT + steps), gpu=runtime.gpu, profile=True)
+    try:
+        table = np.arange(profiled.kv_blocks, dtype=np.int32)
+        token, _ = prefill(profiled, table[None])
+        for _ in range(2):  # the first run warms up
+            profiled.marks.zero_()
+            start = time.perf_counter()
+            for _ in profiled.decode(token, PROMPT, table, np.zeros(0, np.int32), None, steps):
+                pass
+            micros = (time.perf_counter() - start) * 1e6 / steps
+        marks = profiled.marks.double().cpu().numpy()
+    finally:
+        profiled.close()
+    cycles = len(LAYER_PARTS) + len(STEP_PARTS)
+    micros_per_cycle = micros * steps / marks[:, :cycles].sum(axis=1).mean()
+    lines = [f"  {micros:.0f} us a step, {1e-3 / micros_per_cycle:.2f} GHz; mean / longest of a CTA, us"]
+    for i, part in enumerate(LAYER_PARTS + STEP_PARTS):
+        per = micros_per_cycle / steps / (layers if part in LAYER_PARTS else 1)
+        if marks[:, i].any():
+            lines.append(f"  {part:14} {marks[:, i].mean() * per:7.2f} {marks[:, i].max() * per:7.2f}")
+    if guesses(replace(plan, rows=1), runtime.gpu.wgmma):
+        wrong_layers, wrong_experts = marks[0, cycles : cycles + len(COUNTS)] / (layers * steps)
+        right = 1 - wrong_experts / plan.config.experts_per_token
+        lines.append(f"  experts predicted: {right:.1%} right, in {1 - wrong_layers:.1%} of the layers all of them")
     return "\n".join(lines)
+
+
+def blocks_for(tokens: int) -> int:
+    return -(-tokens // Runtime.block_tokens)
 
 
 def free() -> None:
@@ -177,7 +168,7 @@ def bench_row(
     name: str, weights: str, driver: str, bandwidth: float, phases: bool, contexts: list[int]
 ) -> tuple[dict[str, float], dict[int, float]]:
     """What was found of decoding, and the rates after `contexts` positions."""
-    blocks = -(-max([PROMPT + 3 * STEPS, *(position + STEPS for position in contexts)]) // 64)
+    blocks = blocks_for(max([PROMPT + 3 * STEPS, *(position + STEPS for position in contexts)]))
     runtime = open_random(SHAPES[name], weights=weights, kv_blocks=blocks, driver=driver)
     try:
         found = decode_rate(runtime)

@@ -64,8 +64,9 @@ class Module:
     seed = 0
     launched: ClassVar[list[str]] = []
 
-    def __init__(self, built: tuple[Any, str]) -> None:
-        self.library = emulate.build(built[0], built[1], self.folder)
+    def __init__(self, built: tuple[Any, str, bool]) -> None:
+        plan, driver, profile = built
+        self.library = emulate.build(plan, driver, self.folder, profile=profile)
 
     def launch(self, name: str, args: Any, *, ctas: int, threads: int, shared: int, **_: Any) -> None:
         def now() -> None:
@@ -86,7 +87,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     Module.folder, Stream.last = folder, None
     Module.launched.clear()
     monkeypatch.setattr(drivers, "Module", Module)
-    monkeypatch.setattr(drivers, "build", lambda plan, name, *_, **__: (plan, name))
+    monkeypatch.setattr(drivers, "build", lambda plan, name, *_, profile=False: (plan, name, profile))
     monkeypatch.setattr(runtime, "probe", lambda *_: GPU)
     monkeypatch.setattr(check, "probe", lambda *_: GPU)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)

@@ -12,8 +12,9 @@ from itertools import pairwise
 import pytest
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.build import SOURCES
 from fulgur.kernels.cuda.formats import FORMATS, WARPS
-from fulgur.kernels.cuda.header import FIRST_UNIT, layout
+from fulgur.kernels.cuda.header import layout
 from fulgur.kernels.cuda.plan import Plan, early_overwrites, make_plan
 from fulgur.kernels.cuda.shapes import SHAPES, SMALL
 from fulgur.model.config import ModelConfig
@@ -31,7 +32,8 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Shares:
     folder = tmp_path_factory.mktemp("units")
     text = "#include <algorithm>\n#define CTAS 132\n#define __device__\n#define __forceinline__ inline\n"
     text += "using std::max, std::min;\n"
-    text += FIRST_UNIT + '\nextern "C" int first(int cta, int units) { return first_unit(cta, units); }\n'
+    text += (SOURCES / "matrix.cuh").read_text(encoding="utf-8")
+    text += 'extern "C" int first(int cta, int units) { return first_unit(cta, units); }\n'
     (folder / "units.cpp").write_text(text, encoding="utf-8")
     subprocess.run([compiler, "-std=c++17", "-shared", "-fPIC", "units.cpp", "-o", "units.so"], cwd=folder, check=True)
     first = ctypes.CDLL(str(folder / "units.so")).first

@@ -16,8 +16,7 @@ from fulgur.engine.events import Event, Finished, Steered, Token
 from fulgur.engine.gumbel import Gumbel, base, sharpness
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.header import RING
-from fulgur.kernels.cuda.records import Mailbox
+from fulgur.kernels.cuda.records import RING, Mailbox
 from fulgur.kernels.cuda.runtime import Runtime
 from fulgur.kernels.cuda.stream import TokenStream
 from fulgur.text.tokenizer import Tokenizer
@@ -161,6 +160,20 @@ def test_rates_after_long_contexts() -> None:
     model = opened("persistent")
     rates = context_rates(model, [2, 70, model.max_context], steps=2, runs=1)
     assert list(rates) == [2, 70] and all(rate > 0 for rate in rates.values())  # the last does not fit
+    model.close()
+
+
+def test_where_a_step_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fulgur.bench import gpu_decode as bench
+
+    monkeypatch.setattr(bench, "PROMPT", 3)
+    model = opened("persistent")
+    first, *parts = bench.profile(model, steps=2).splitlines()
+    assert "us a step" in first
+    assert [line.split()[0] for line in parts] == [
+        "norm_qkv", "qkv", "fetch", "project", "softmax", "join", "copy_o", "project_o", "norm_ffn", "gate_up",
+        "copy_down", "down", "norm_head", "head", "wait_choose", "choose",
+    ]  # fmt: skip
     model.close()
 
 

@@ -17,7 +17,7 @@ FEEDER = 32 * FEEDERS
 
 
 def persistent_threads(plan: Plan, memory: Layout) -> int:
-    return THREADS + FEEDER + (32 * GUESSERS if guesses(plan, memory) else 0)
+    return THREADS + FEEDER + (32 * GUESSERS if guesses(plan, memory.operand.wgmma) else 0)
 
 
 class Driver:

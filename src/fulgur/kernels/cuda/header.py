@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from ctypes import sizeof
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.formats import FEEDERS, FORMATS, GUESSERS, TILE, WARPS
-from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Plan
+from fulgur.kernels.cuda.plan import Matrix, Plan
+from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
-RING = 4096  # tokens of the ring to the host
 DRIVERS = ("persistent", "graph")
 # Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
 # From 160 KB on the memory gave two thirds of its speed (one H200).
@@ -20,12 +21,15 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 AHEAD, PACE = 192 << 10, 2000
 GUESS_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
-# The units of CTA c begin here and end where those of c + 1 begin (plan.py says who has one more).
-FIRST_UNIT = """\
-static __device__ __forceinline__ int first_unit(int cta, int units) {
-  const int each = units / CTAS, more = units % CTAS, even = CTAS - more;
-  return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);
-}"""
+# What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
+# counts. Waiting for values counts in the part that needs them.
+LAYER_PARTS = (
+    "norm_qkv", "qkv", "router", "fetch", "project", "softmax", "join", "copy_o", "project_o", "norm_ffn", "route",
+    "gate_up", "copy_down", "down",
+)  # fmt: skip
+STEP_PARTS = ("norm_head", "head", "wait_choose", "choose")
+COUNTS = ("wrong_layers", "wrong_experts")
+MARKS = 32  # places of a CTA for these
 
 
 @dataclass(frozen=True)
@@ -100,18 +104,14 @@ def steps(m: Matrix) -> int:
 def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = False) -> Layout:
     """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
     c, rows = plan.config, plan.rows
-    group = c.n_heads // c.n_kv_heads
-    record = 8 + 8 * len(plan.matrices) + 32 + 4 * rows * WARPS + 4 * (4 * rows + 12)
-    record = _up(record + 16 + (4 * rows + 1) * _up(c.n_experts, 4) + 16 * rows * c.experts_per_token)
-    keys = 4 * rows * c.head_dim
-    queries = -(-group // 8) * 8
-    tile = 2 * KV_BLOCK * (c.head_dim + 8) + 2 * queries * (KV_BLOCK + 8)
-    scores = 2 * queries * (c.head_dim + 8) + 16 * queries * KV_BLOCK + 12 * queries
-    attention = _up(tile + keys + scores + 64)
+    record, scratch = shared_bytes(plan), attention_record(plan)
+    # Splits are joined in the same place (attention.cuh).
+    joined = 16 * (c.n_heads // c.n_kv_heads * c.head_dim // 2 + plan.max_splits)
+    attention = _up(max(sizeof(scratch), joined))
     activations = operand(plan, wgmma)
     folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
-    late = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * min(c.head_dim // 32, 4) * queries * KV_BLOCK
+    late = scratch.share.offset
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
@@ -133,6 +133,11 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     )
 
 
+def shared_bytes(plan: Plan) -> int:
+    """What the record of a CTA takes; it holds vectors of 16 bytes."""
+    return _up(_up(sizeof(shared_record(plan)), 16))
+
+
 def slice_rounds(plan: Plan) -> list[int]:
     """Rounds whose slices may wait in shared memory to be added, the best first: all of a phase, where that is not too
     many. Every row of a step has slices of its own, of a flat cut two; candidates for a token need four rounds."""
@@ -147,10 +152,10 @@ def _most_rounds(plan: Plan) -> int:
     return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
 
 
-def guesses(plan: Plan, memory: Layout) -> bool:
+def guesses(plan: Plan, wgmma: bool) -> bool:
     """Whether the persistent driver guesses experts (guess.cuh): where warps can hand over registers, for those that
     guess leave too few to the others."""
-    return plan.moe and plan.rows == 1 and memory.operand.wgmma
+    return plan.moe and plan.rows == 1 and wgmma
 
 
 def in_flight(memory: Layout, limit: int) -> int:
@@ -214,12 +219,18 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
-        "GUESSES": int(driver == "persistent" and guesses(plan, memory)),
+        "GUESSES": int(driver == "persistent" and guesses(plan, memory.operand.wgmma)),
         "GUESS_PACE": GUESS_PACE,
         "EVEN": int(not any(m.blocks % (m.kw * m.split) for m in plan.matrices.values() if m.format.data < 8)),
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,
         "OPERAND_STRIDE": memory.operand.stride,
+        "ARGS_SIZE": sizeof(Args),
+        "STATE_SIZE": sizeof(state_record(plan.rows)),
+        "MAILBOX_SIZE": sizeof(Mailbox),
+        "SHARED_SIZE": _up(sizeof(shared_record(plan)), 16),
+        "ATTENTION_SIZE": sizeof(attention_record(plan)),
+        "LAUNCH_BYTES": memory.total,
         "SHARED_BYTES": memory.record,
         "ATTENTION_BYTES": memory.attention,
         "ATTENTION_OVERLAP": memory.overlap,
@@ -230,8 +241,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
     lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
-    lines.append(FIRST_UNIT)
-    lines += [_struct(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
+    lines.append(f"enum Part {{ {', '.join(LAYER_PARTS + STEP_PARTS + COUNTS).upper()}, MARKS = {MARKS} }};")
+    lines += [_constants(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"
 
 
@@ -241,14 +252,9 @@ def norm_stride(plan: Plan) -> int:
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
 
 
-_FIRST_BLOCK = (
-    "  static __device__ __forceinline__ int first_block(int cta) "
-    "{ return max(cta - (CTAS - OVER), 0) * GRAINS / OVER * GRAIN; }\n"
-)
-
-
-def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
-    units = "TILES * SPLIT" if m.copies == 1 else f"rows * TILES{'' if m.joined else ' * CHOSEN_COPIES'}"
+def _constants(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
+    """What matrix.cuh makes a `Matrix` of."""
+    grain = 1 if m.parts > 1 else m.blocks
     values = {
         "ID": index,
         "TILES": m.tiles,
@@ -270,16 +276,14 @@ def _struct(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
         "COPIES": m.copies,
         "CHOSEN_COPIES": m.chosen,
         "JOINED": int(m.joined),
+        "OVER": m.over,
+        "PARTS": m.parts,
+        "GRAIN": grain,
+        "GRAINS": m.tiles * m.blocks // grain,
     }
-    if m.flat:
-        grain = 1 if m.parts > 1 else m.blocks
-        values |= {"OVER": m.over, "PARTS": m.parts, "GRAIN": grain, "GRAINS": m.tiles * m.blocks // grain}
+    name = "".join(part.capitalize() for part in m.name.split("_"))
     constants = ", ".join(f"{key} = {value}" for key, value in values.items())
+    offsets = f"OFFSET = {m.offset}ll, COPY_BYTES = {m.copy_bytes}ll"
     return (
-        f"struct {m.name.capitalize()} {{\n  static constexpr int {constants};\n"
-        f"  static constexpr long long OFFSET = {m.offset}ll, COPY_BYTES = {m.copy_bytes}ll;\n"
-        f"  static __device__ __forceinline__ int units(int rows) {{ return {units}; }}\n"
-        "  static __device__ __forceinline__ int first(int cta, int rows) { return first_unit(cta, units(rows)); }\n"
-        "  static __device__ __forceinline__ int slice(int split, int warp) "
-        "{ return (split * KW + warp) * BLOCKS / (SPLIT * KW); }\n" + (_FIRST_BLOCK if m.flat else "") + "};"
+        f"struct {name}Constants {{\n  static constexpr int {constants};\n  static constexpr long long {offsets};\n}};"
     )

@@ -1,14 +1,18 @@
-"""The records that host and device share, byte by byte as in common.cuh, and the buffers a step needs."""
+"""The records of the CUDA sources as ctypes, field by field, and the buffers a step needs.
+
+`Args`, `State` and `Mailbox` pass between host and device. `Shared` and `AttentionScratch` never leave the device: the
+host needs their sizes to divide shared memory. The sources assert that every size agrees.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-from fulgur.kernels.cuda.formats import BLOCK
-from fulgur.kernels.cuda.header import RING
-from fulgur.kernels.cuda.plan import Plan
+from fulgur.kernels.cuda.formats import BLOCK, WARPS
+from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 
+RING = 4096  # tokens of the ring to the host
 STOPS = 16
 WORD = 8  # bytes that pass a value from CTA to CTA: the value and its epoch
 POINTERS = ("weights", "norms", "embed", "kv", "rope", "x", "qkv", "partial", "attended", "router", "h", "best")
@@ -51,6 +55,43 @@ def state_record(rows: int) -> Any:
         ("stop", ctypes.c_int * STOPS),
     )
     return type("State", (ctypes.Structure,), {"_fields_": fields})
+
+
+def shared_record(plan: Plan) -> Any:
+    """The class of `Shared`, which a CTA keeps in shared memory (common.cuh)."""
+    rows, experts, chosen = plan.rows, plan.config.n_experts, plan.config.experts_per_token
+    padded = -(-experts // 4) * 4
+    per_row, per_choice = ctypes.c_int * rows, ctypes.c_int * (rows * chosen)
+    counters = ("routed", "guessed", "multiplying", "finished", "weighed", "wrong", "projected")
+    fields: list[tuple[str, Any]] = [("sums", ctypes.c_float * (rows * WARPS))]
+    if plan.moe:
+        fields.append(("logit", ctypes.c_float * (rows * padded)))
+    fields += [("last_mark", ctypes.c_uint64), ("shares", ctypes.c_int * 2 * len(plan.matrices))]
+    if plan.moe:
+        fields.append(("bounds", ctypes.c_uint64 * -(-experts // 32)))
+    fields += [(name, per_row) for name in ("token", "position", "first", "table")]
+    fields += [(name, ctypes.c_int) for name in ("rows", "done", "produced", "epoch", *counters)]
+    fields += [("sharpness", ctypes.c_float), ("seed", ctypes.c_uint * 2)]
+    if plan.moe:
+        fields += [(name, per_choice) for name in ("expert", "guess", "chosen")]
+        fields += [("share", ctypes.c_float * chosen), ("place", ctypes.c_byte * padded)]
+    return type("Shared", (ctypes.Structure,), {"_fields_": fields})
+
+
+def attention_record(plan: Plan) -> Any:
+    """The class of `AttentionScratch` (attention.cuh)."""
+    c = plan.config
+    queries, slabs = -(-(c.n_heads // c.n_kv_heads) // 8) * 8, min(c.head_dim // 32, 4)
+    bf16 = ctypes.c_uint16
+    fields = (
+        ("values", bf16 * (KV_BLOCK * (c.head_dim + 8))),
+        ("dot", ctypes.c_float * (slabs * queries * KV_BLOCK)),
+        ("share", bf16 * (queries * (KV_BLOCK + 8))),
+        ("q", bf16 * (queries * (c.head_dim + 8))),
+        *((name, bf16 * (plan.rows * c.head_dim)) for name in ("key", "value")),
+        *((name, ctypes.c_float * queries) for name in ("total", "shrink")),
+    )
+    return type("AttentionScratch", (ctypes.Structure,), {"_fields_": fields})
 
 
 PAIRS = ("x", "qkv")  # buffers of words with 16 bits of the epoch

@@ -17,10 +17,10 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
-from fulgur.kernels.cuda.header import RING, layout
+from fulgur.kernels.cuda.header import MARKS, layout
 from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.cuda.prefill import Prefill
-from fulgur.kernels.cuda.records import PAIRS, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
+from fulgur.kernels.cuda.records import PAIRS, RING, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
 from fulgur.kernels.cuda.stream import TokenStream
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
@@ -62,8 +62,15 @@ class Runtime:
     prefill_rows = 2048  # a prompt's rows in a step: unpacking the weights for torch is paid once for all of them
 
     def __init__(
-        self, weights: GpuWeights, *, kv_blocks: int, driver: str = "persistent", gpu: Gpu | None = None
+        self,
+        weights: GpuWeights,
+        *,
+        kv_blocks: int,
+        driver: str = "persistent",
+        gpu: Gpu | None = None,
+        profile: bool = False,
     ) -> None:
+        """With `profile`, steps of one row count the cycles of their parts in `marks` (header.py names them)."""
         import torch
 
         self._torch = torch
@@ -80,10 +87,13 @@ class Runtime:
         self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
         try:
             held = self._allocate(wide, kv_blocks)
+            if profile:
+                marks = (wide.ctas, MARKS)
+                held["marks"] = self.marks = torch.zeros(marks, dtype=torch.int64, device=weights.arena.device)
             args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
             with torch.cuda.stream(self._stream):
-                self._wide = Driver(driver, wide, self.gpu, args)
-                self._narrow = Driver(driver, narrow, self.gpu, args) if wide.rows > 1 else self._wide
+                self._narrow = Driver(driver, narrow, self.gpu, args, profile=profile)
+                self._wide = Driver(driver, wide, self.gpu, args) if wide.rows > 1 else self._narrow
             self._prefill = Prefill(weights, self._kv, held["rope"])
             self._warm()
         except torch.cuda.OutOfMemoryError:
@@ -232,6 +242,10 @@ class Runtime:
                 raise ValueError(f"block {block} is not one of {self.kv_blocks}")
         with self._torch.cuda.stream(self._stream):
             self._kv[:, :, target] = self._kv[:, :, source]
+
+    def randomize_cache(self) -> None:
+        """Random keys and values at every position: a benchmark decodes after them without a prompt."""
+        self._kv.normal_()
 
     def close(self) -> None:
         self._synchronize()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.header import RING
+from fulgur.kernels.cuda.records import RING
 
 QUEUED = 8  # steps of the graph driver that lie ahead: a stop leaves so many empty ones to run through
 SPINS = 2000  # looks without a token (about a millisecond) before the host begins to sleep between them

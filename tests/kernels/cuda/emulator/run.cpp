@@ -11,8 +11,6 @@ void body() {
 }
 }  // namespace
 
-extern "C" int sizes(int which) { return which == 0 ? sizeof(Args) : which == 1 ? sizeof(State) : sizeof(Mailbox); }
-
 // 0, or the number of threads that never ended.
 extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas, int threads, int shared_bytes, u32 seed) {
   kernel = function;

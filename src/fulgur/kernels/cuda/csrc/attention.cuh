@@ -25,7 +25,7 @@ struct AttentionScratch {
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
 static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
-static_assert(sizeof(AttentionScratch) <= ATTENTION_BYTES, "the plan reserves too little shared memory for attention");
+static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
 // Keys of a split, whole blocks: as many as keep the splits within MAX_SPLITS. Then how many splits there are.
 __device__ __forceinline__ int split_length(int position) { return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK; }

@@ -4,6 +4,17 @@
 #pragma once
 #include "ptx.cuh"
 #include "constants.h"
+#include "matrix.cuh"
+
+using Qkv = Matrix<QkvConstants>;
+using O = Matrix<OConstants>;
+using GateUp = Matrix<GateUpConstants>;
+using Down = Matrix<DownConstants>;
+using Head = Matrix<HeadConstants>;
+#if EXPERTS
+using Router = Matrix<RouterConstants>;
+using Fold = Matrix<FoldConstants>;
+#endif
 
 // That compute; with those behind them that bring the weights; with those that guess.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS, ALL_THREADS = FEEDING_THREADS + 32 * GUESSERS * GUESSES;
@@ -64,6 +75,8 @@ struct Args {
   int layer;                // the graph driver's layer; the persistent driver counts by itself
 };
 
+static_assert(sizeof(Args) == ARGS_SIZE && sizeof(State) == STATE_SIZE && sizeof(Mailbox) == MAILBOX_SIZE, "as in records.py");
+
 __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float exponential(float v) { return power2(v * 1.4426950408889634f); }
@@ -105,10 +118,16 @@ struct Share {
 constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
   alignas(16) float sums[MAX_ROWS][WARPS];      // of squares, by warp: a row's norm. First: `phase` finds them by the record's address
+#if EXPERTS
+  alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
+#endif
   u64 last_mark;
   Share shares[MATRICES];
-  int rows, token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
-  int done, produced, epoch;
+#if EXPERTS
+  alignas(8) uint2 bounds[(EXPERTS + 31) / 32];         // by warp: the lowest logit of the guessed, the highest of the others; in the order of `ordered`
+#endif
+  int token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
+  int rows, done, produced, epoch;
   u32 routed, guessed, multiplying, finished;      // for the feeders: layers whose experts are known and guessed, the phase at work, the end
   u32 weighed;             // layers whose experts' shares are known
   u32 wrong;               // a bit for each place of the last guess that was wrong
@@ -116,12 +135,10 @@ struct Shared {
   float sharpness;
   u32 seed[2];
 #if EXPERTS
-  alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];      // not yet divided by the root mean square
   int expert[MAX_ROWS][CHOSEN];
-  float share[CHOSEN];     // of the first row's experts, by a warp beside those that compute (guess.cuh)
   int guess[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];      // by rank: without attention, and with it
+  float share[CHOSEN];     // of the first row's experts, by a warp beside those that compute (guess.cuh)
   signed char place[EXPERTS_OF_4];                      // of an expert in the guess; -1: none
-  alignas(8) uint2 bounds[(EXPERTS + 31) / 32];         // by warp: the lowest logit of the guessed, the highest of the others; in the order of `ordered`
 #endif
 };
 // The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights need
@@ -136,7 +153,7 @@ __device__ __forceinline__ float inverse_at(u32 sums) {
   return rsqrtf(total / D_MODEL + NORM_EPS);
 }
 __device__ __forceinline__ float inverse_of(const Shared& shared, int row) { return inverse_at(shared_address(shared.sums[row])); }
-static_assert(sizeof(Shared) <= SHARED_BYTES, "the plan reserves too little shared memory for a CTA's record");
+static_assert(sizeof(Shared) == SHARED_SIZE && SHARED_SIZE <= SHARED_BYTES, "as in records.py");
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
@@ -179,22 +196,19 @@ __device__ inline void load_state(Shared& shared, const State* state) {
 // With one row at most the compiler may know that it is one.
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
-// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. bench/gpu_decode.py names them.
-enum Part { NORM_QKV, QKV, ROUTER, FETCH, PROJECT, SOFTMAX, JOIN, COPY_O, PROJECT_O, NORM_FFN, ROUTE, GATE_UP, COPY_DOWN, DOWN,
-            NORM_HEAD, HEAD, WAIT_CHOOSE, CHOOSE,
-            WRONG_LAYERS, WRONG_EXPERTS };      // the last two are counts
+// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. header.py names the parts.
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE
   if (threadIdx.x) return;
   u64 now = cycles();
-  add_later(args.marks + blockIdx.x * 32 + part, now - shared.last_mark);
+  add_later(args.marks + blockIdx.x * MARKS + part, now - shared.last_mark);
   shared.last_mark = now;
 #endif
 }
 __device__ __forceinline__ void mark_wrong(const Args& args, const Shared& shared) {
 #if PROFILE
   if (threadIdx.x) return;
-  add_later(args.marks + blockIdx.x * 32 + WRONG_LAYERS, 1);
-  add_later(args.marks + blockIdx.x * 32 + WRONG_EXPERTS, count_bits(shared.wrong));
+  add_later(args.marks + blockIdx.x * MARKS + WRONG_LAYERS, 1);
+  add_later(args.marks + blockIdx.x * MARKS + WRONG_EXPERTS, count_bits(shared.wrong));
 #endif
 }

@@ -67,7 +67,7 @@ struct Feeder {
     Run run = runs[c.index];
     long long copy = 0;
 #if EXPERTS
-    if (run.phase == Gate_up::ID || run.phase == Down::ID) {
+    if (run.phase == GateUp::ID || run.phase == Down::ID) {
       const int* expert = shared->expert[run.choice / CHOSEN];
       if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
 #if GUESSES
@@ -78,7 +78,7 @@ struct Feeder {
         return;
 #endif
       }
-      copy = expert[run.choice % CHOSEN] * (run.phase == Down::ID ? Down::COPY_BYTES : Gate_up::COPY_BYTES);
+      copy = expert[run.choice % CHOSEN] * (run.phase == Down::ID ? Down::COPY_BYTES : GateUp::COPY_BYTES);
     }
 #endif
     c.phase = run.phase;

@@ -19,7 +19,7 @@ __device__ __forceinline__ Share tiles_of(const Shape& s, const Share& share) {
 __device__ __forceinline__ Share share_of(const Shape& s, int) {
   auto first = [&](int cta) {
     return s.phase == Qkv::ID ? Qkv::first_block(cta) : s.phase == O::ID ? O::first_block(cta)
-         : s.phase == Gate_up::ID ? Gate_up::first_block(cta) : s.phase == Down::ID ? Down::first_block(cta) : Head::first_block(cta);
+         : s.phase == GateUp::ID ? GateUp::first_block(cta) : s.phase == Down::ID ? Down::first_block(cta) : Head::first_block(cta);
   };
   return Share{first(blockIdx.x), first(blockIdx.x + 1)};
 }

@@ -118,12 +118,12 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
   Stream stream;
-  if (!begin<Gate_up>(stream, args, shared, memory)) return;
+  if (!begin<GateUp>(stream, args, shared, memory)) return;
   pad_early(shared, memory);
   operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
-               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(Gate_up), true, slices_of(memory));
-  open_experts<Gate_up>(stream, args, shared, memory);
-  run(stream, args, shared, memory, SHAPE_OF(Gate_up));
+               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(GateUp), true, slices_of(memory));
+  open_experts<GateUp>(stream, args, shared, memory);
+  run(stream, args, shared, memory, SHAPE_OF(GateUp));
   finish(shared);
 }
 

@@ -10,7 +10,7 @@ __constant__ Shape SHAPES[] = {
 #if EXPERTS
     SHAPE_OF(Router), SHAPE_OF(Fold),
 #endif
-    SHAPE_OF(O), SHAPE_OF(Gate_up), SHAPE_OF(Down), SHAPE_OF(Head),
+    SHAPE_OF(O), SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
 constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;      // the router, or qkv
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #pragma unroll 1
   for (;;) {
     const Shape& s = SHAPES[id];
-    const bool starts = id == Qkv::ID, ffn = id == Gate_up::ID, ends = id == Head::ID;
+    const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
     const bool beside = EXPERTS && id == BEFORE_ATTENTION;      // the router, which few CTAs have a share in
     const Share share = shared.shares[id];
     if (!beside || share.first < share.last) {
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
         if (ffn) {
           mark(args, shared, NORM_FFN);
           const u32 layers = epoch - shared.epoch + 1;
-          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), Gate_up::ID);      // nothing is waited for any more
+          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), GateUp::ID);      // nothing is waited for any more
 #if GUESSES
           if (settle_experts(shared, layers)) {
             mark_wrong(args, shared);

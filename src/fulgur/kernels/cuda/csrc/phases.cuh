@@ -64,7 +64,7 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
     t.rows = min(TILE, EXPERTS - t.at);
     t.shift = 0;
 #endif
-  } else if (id == Gate_up::ID) {     // a tile holds 8 gate rows and their 8 up rows
+  } else if (id == GateUp::ID) {     // a tile holds 8 gate rows and their 8 up rows
     int to = tile * 8;
 #if EXPERTS
     t.row = MAX_ROWS > 1 ? which / CHOSEN : 0;
@@ -126,15 +126,15 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     const int lane = threadIdx.x & 31;
     Place p{nullptr, t.row, t.at + r, 1.f, 1.f};
     if (t.to && lane < t.rows && !(lane & t.shift)) p.to = t.to + (lane >> t.shift);
-    if (id == Qkv::ID || id == Gate_up::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
+    if (id == Qkv::ID || id == GateUp::ID || id == Head::ID) p.factor = inverse_of(shared, p.row);
 #if EXPERTS
-    if (id == Gate_up::ID) p.share = share_of_expert(t.row, t.expert, p.factor);
+    if (id == GateUp::ID) p.share = share_of_expert(t.row, t.expert, p.factor);
 #endif
     return p;
   };
   auto store = [&](const Place& p, int column, float sum) {
     sum *= p.factor;
-    if (id == Gate_up::ID) {      // SwiGLU, times the expert's share; lane ^ 8 has the up row
+    if (id == GateUp::ID) {      // SwiGLU, times the expert's share; lane ^ 8 has the up row
       float value = quotient(sum, 1.f + exponential(-sum)) * __shfl_xor_sync(~0u, sum, 8);
 #if EXPERTS
       value *= p.share;
@@ -188,9 +188,9 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     const u32 record = cut.slices - (thread >> 5) * (TILE * 4) - SHARED_BYTES;
     Place p{nullptr, 0, (share.first + (thread >> 5)) * TILE + (lane & 15), 1.f, 1.f};
     if (lane < aim.rows && !(lane & aim.shift)) p.to = aim.to + (lane >> aim.shift);
-    if (id == Qkv::ID || id == Gate_up::ID) p.factor = inverse_at(record);
+    if (id == Qkv::ID || id == GateUp::ID) p.factor = inverse_at(record);
 #if EXPERTS
-    if (id == Gate_up::ID && (GUESSES || aim.to)) p.share = share_of_expert(0, aim.expert, p.factor);
+    if (id == GateUp::ID && (GUESSES || aim.to)) p.share = share_of_expert(0, aim.expert, p.factor);
 #endif
     block_barrier();
     also();

@@ -53,6 +53,9 @@ __device__ __forceinline__ u32 bytes_at(char* memory, int warp) {
   return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + warp * SLOTS * SLOT_BYTES;
 }
 
+static_assert(SHARED_BYTES + SLICE_BYTES + AREA_BYTES + RUNS_BYTES + SLOTS_BYTES + WARPS * SLOTS * SLOT_BYTES == LAUNCH_BYTES,
+              "header.py and these sources divide shared memory alike");
+
 // A warp's end of its ring. The feeders may begin after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
   u32 bytes, slots;          // shared addresses
@@ -118,7 +121,7 @@ struct Stream {
 #if GUESSES
     __syncwarp();
     for (int i = 0; i < layer_runs; ++i)
-      if (runs_of(memory, warp())[i].phase == Gate_up::ID) choices |= 1u << runs_of(memory, warp())[i].choice;
+      if (runs_of(memory, warp())[i].phase == GateUp::ID) choices |= 1u << runs_of(memory, warp())[i].choice;
 #endif
     *ring_at(memory, warp()) = Ring{0, (unsigned short)layer_runs, (unsigned short)all_runs, choices};
   }
@@ -134,7 +137,7 @@ struct Stream {
 #if EXPERTS
     n = list<Fold>(to, n, rows, Fold::KW);
 #endif
-    n = list<Gate_up>(to, n, rows);
+    n = list<GateUp>(to, n, rows);
     n = list<Down>(to, n, rows);
     written(memory, n, list<Head>(to, n, rows));
   }
