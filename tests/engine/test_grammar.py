@@ -86,3 +86,14 @@ def test_a_grammar_that_is_none_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(FulgurError, match="regular expression"):
         engine.submit(ask(GrammarSpec("regex", "(")))
     assert not engine.busy
+
+
+def test_a_grammar_that_grows_too_large_ends_its_own_answer_only(tokenizer: Tokenizer) -> None:
+    """Speculation asks the matcher too: its errors must not leave the step."""
+    free = GenerateRequest([5, 6], SamplingParams(max_tokens=30, ignore_eos=True))
+    bound = ask(GrammarSpec("regex", "((.?){100}){100}\\x00"))
+    bound.draft_source = said = tokenizer.encode("the text that is expected " * 9)
+    engine = Engine(ToyRuntime(script=(3, said)), tokenizer, cost=StepCost(FREE))
+    answers = run(engine, free, bound)
+    assert answers[0].tokens == generate(Engine(ToyRuntime(script=(3, said)), tokenizer), free).tokens
+    assert answers[1].reason == "error"

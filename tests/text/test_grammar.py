@@ -210,3 +210,17 @@ def test_the_cache_does_not_keep_a_tokenizer_alive():
     del tokenizer
     gc.collect()
     assert gone() is None and not matcher.is_done()
+
+
+def test_a_grammar_that_grew_too_large_has_not_come_to_its_end():
+    """llguidance calls a matcher in error "stopped"; an answer must not pass for whole because of that."""
+    tokenizer = byte_level()
+    matcher = GrammarMatcher(Grammar.regex(r"((.?){100}){100}\x00"), tokenizer)
+    mask = np.empty(tokenizer.vocab_size, dtype=np.uint8)
+    with pytest.raises(FulgurError, match="any further"):
+        for token in tokenizer.encode("some text that goes on and on " * 20):
+            matcher.mask(mask)
+            assert matcher.accept(token)
+    for ask in (matcher.is_done, matcher.forced_tokens):
+        with pytest.raises(FulgurError, match="any further"):
+            ask()

@@ -8,9 +8,10 @@ from typing import Any
 
 from fulgur.backends.base import CallStart, Tool, Turn
 from fulgur.backends.calls import call_start
+from fulgur.backends.compile import GrammarBusy, GrammarCompiler
 from fulgur.errors import FulgurError
-from fulgur.protocol.errors import invalid
-from fulgur.text.grammar import Grammar, GrammarSpec
+from fulgur.protocol.errors import ApiError, invalid
+from fulgur.text.grammar import GrammarSpec
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ def constraint_of(turn: Turn) -> Constraint | None:
     if choice == "required" and len(turn.tools) == 1:
         return call_constraint(turn.tools[0])
     if choice == "required":
-        return Constraint(_checked(GrammarSpec("json_schema", json.dumps(_any_call(turn.tools)))), tail="<tool_call>\n")
+        return Constraint(_schema(_any_call(turn.tools)), tail="<tool_call>\n")
     if turn.format is not None:
         schema = turn.format.get("schema") if turn.format["type"] == "json_schema" else {"type": "object"}
-        return Constraint(_checked(GrammarSpec("json_schema", json.dumps(schema))))
+        return Constraint(_schema(schema))
     return None
 
 
@@ -44,7 +45,7 @@ def call_constraint(tool: Tool) -> Constraint:
     if tool["type"] == "function":
         schema = tool.get("parameters") or {"type": "object"}
         tail = f'<tool_call>\n{{"name": {json.dumps(tool["name"])}, "arguments": '
-        return Constraint(_checked(GrammarSpec("json_schema", json.dumps(schema))), start, tail)
+        return Constraint(_schema(schema), start, tail)
     tail = f'<tool_call>\n{{"name": {json.dumps(tool["name"])}, "input": '
     return Constraint(input_grammar(tool) or GrammarSpec("regex", r"(?s:.+)"), start, tail)
 
@@ -57,7 +58,7 @@ def input_grammar(tool: Tool) -> GrammarSpec | None:
     syntax, definition = format.get("syntax"), format.get("definition")
     if syntax not in ("lark", "regex") or not isinstance(definition, str):
         raise invalid("A tool's grammar needs 'syntax' (lark or regex) and 'definition'.", "tools", "invalid_value")
-    return _checked(GrammarSpec(syntax, definition))
+    return GrammarSpec(syntax, definition)
 
 
 def _any_call(tools: list[Tool]) -> dict[str, Any]:
@@ -80,11 +81,27 @@ def _arguments(tool: Tool) -> dict[str, Any]:
     return tool.get("parameters") or {"type": "object"}
 
 
-def _checked(spec: GrammarSpec) -> GrammarSpec:
+def _schema(schema: Any) -> GrammarSpec:
+    return GrammarSpec("json_schema", json.dumps(schema))
+
+
+async def check_grammars(turn: Turn, constraint: Constraint | None, compiler: GrammarCompiler) -> None:
     """A 400 for a grammar that cannot be followed, before anything is generated."""
-    try:
-        Grammar.from_spec(spec)
-    except FulgurError as error:
+    specs = [] if constraint is None else [constraint.grammar]
+    if turn.tool_choice != "none":
+        specs += [spec for tool in turn.tools if (spec := input_grammar(tool)) is not None]
+    for spec in specs:
         param = "text.format.schema" if spec.kind == "json_schema" else "tools"
-        raise invalid(str(error), param, "invalid_grammar") from None
-    return spec
+        try:
+            await compiler.check(spec)
+        except GrammarBusy as error:
+            raise ApiError(
+                429,
+                "rate_limit_exceeded",
+                str(error),
+                param=param,
+                type="rate_limit_error",
+                headers={"retry-after": "3"},
+            ) from None
+        except FulgurError as error:
+            raise invalid(str(error), param, "invalid_grammar") from None

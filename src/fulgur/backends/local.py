@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
+from fulgur.backends.compile import GrammarCompiler
 from fulgur.backends.local_completion import CursorCompletion
 from fulgur.backends.local_generation import LocalGeneration
 from fulgur.backends.local_request import api_error, edit_item
@@ -39,6 +40,7 @@ class LocalBackend(Backend):
         self.capabilities = Capabilities(context=model.context)
         self._model = model
         self._path = Path(model.path).expanduser()
+        self.compiler = GrammarCompiler(self._path)
         self._prompts: Prompts | None = None
         self._engine: EngineClient | None = None
         self._suffix_first = code_prompt.trained_suffix_first(self._path)
@@ -61,6 +63,7 @@ class LocalBackend(Backend):
         from fulgur.engine.process import EngineClient
 
         await self.describe()
+        await self.compiler.start()
         model = self._model
         self._engine = await EngineClient.start(
             self._path,
@@ -74,6 +77,7 @@ class LocalBackend(Backend):
         self.capabilities = _with_context(self.capabilities, context)
 
     async def close(self) -> None:
+        await self.compiler.close()
         if self._engine is not None:
             await self._engine.close()
 

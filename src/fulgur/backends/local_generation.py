@@ -23,7 +23,7 @@ from fulgur.backends.base import (
     Usage,
 )
 from fulgur.backends.calls import call_start, custom_input
-from fulgur.backends.constrain import Constraint, constraint_of, input_grammar
+from fulgur.backends.constrain import Constraint, check_grammars, constraint_of, input_grammar
 from fulgur.backends.local_request import api_error, edit_item, logprob_object, sampling_params
 from fulgur.backends.prompts import Prompt, with_tail
 from fulgur.engine import events
@@ -142,6 +142,7 @@ class LocalGeneration(Generation):
             self._prompt = await backend.raw_prompt(self._asked)
             stops = backend.stop_tokens()
         else:
+            await check_grammars(self._turn, self._constraint, backend.compiler)
             self._prompt = await backend.prompt(self._turn, thinking=self._constraint is None)
             if edit_item(self._turn):
                 stops = backend.stop_tokens()

@@ -47,8 +47,11 @@ def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) 
     matcher = sequence.matcher
     if matcher is None:
         return draft
-    forced = matcher.forced_tokens()[: max(limit, 0)]
-    return forced or draft[: matcher.validate(draft)]
+    try:
+        forced = matcher.forced_tokens()[: max(limit, 0)]
+        return forced or draft[: matcher.validate(draft)]
+    except FulgurError:  # the grammar cannot be followed any further: `accept` ends this sequence, and only it
+        return []
 
 
 def accept(entry: Entry, batch: Batch, best: list[int], events: list[Event]) -> None:

@@ -6,19 +6,26 @@ socket closes, however the other side went.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import select
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Event, Steered, Token
 from fulgur.engine.load import open_engine
 from fulgur.engine.wire import FrameReader, Message, frame, pack_error, pack_events
 from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.text.grammar import GrammarSpec
 
 _READ = 1 << 18
 _TOGETHER = 0.012  # seconds within which tokens share a message: less than a frame of a screen
@@ -36,10 +43,19 @@ class Connection:
         self._reader = FrameReader()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._woken, self._wake = os.pipe()
+        self._poll.register(self._woken, select.POLLIN)
+
+    def wake(self) -> None:
+        """End the wait of `read`; from any thread."""
+        os.write(self._wake, b"!")
 
     def read(self, *, wait: bool) -> Iterator[Message]:
-        """What has come in; with `wait`, at least some bytes are waited for."""
-        if not self._poll.poll(None if wait else 0):
+        """What has come in; with `wait`, at least some bytes (or a `wake`) are waited for."""
+        ready = self._poll.poll(None if wait else 0)
+        if any(fd == self._woken for fd, _ in ready):
+            os.read(self._woken, 4096)
+        if all(fd == self._woken for fd, _ in ready):
             return
         data = self._socket.recv(_READ)
         if not data:
@@ -48,6 +64,39 @@ class Connection:
 
     def send(self, message: Message) -> None:
         self._socket.sendall(frame(message))
+
+
+class Grammars:
+    """Matchers are made on a thread, so that the other answers go on. What is said of a request meanwhile waits."""
+
+    def __init__(self, engine: Engine, connection: Connection) -> None:
+        self._tokenizer = engine.tokenizer
+        self._connection = connection
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._held: dict[str, tuple[Future[None], list[Message]]] = {}
+
+    def hold(self, message: Message) -> bool:
+        """Whether the message waits for the grammar of its request."""
+        if message[1] in self._held:
+            self._held[message[1]][1].append(message)
+        elif message[0] == "submit" and message[2].params.grammar is not None:
+            making = self._thread.submit(self._make, message[2].params.grammar)
+            self._held[message[1]] = making, [message]
+            making.add_done_callback(lambda _: self._connection.wake())
+        else:
+            return False
+        return True
+
+    def ready(self) -> list[Message]:
+        """What waits no longer."""
+        done = [request_id for request_id, (making, _) in self._held.items() if making.done()]
+        return [message for request_id in done for message in self._held.pop(request_id)[1]]
+
+    def _make(self, spec: GrammarSpec) -> None:
+        from fulgur.text.grammar import Grammar, GrammarMatcher
+
+        with contextlib.suppress(FulgurError):  # said again, to its sender, when the request is submitted
+            GrammarMatcher(Grammar.unchecked(spec), self._tokenizer)
 
 
 def serve(engine: Engine, connection: Connection) -> None:
@@ -59,8 +108,12 @@ def serve(engine: Engine, connection: Connection) -> None:
     events: list[Event] = []
     sent = 0.0
     hurry = False  # what comes next goes out at once
+    grammars = Grammars(engine, connection)
     while True:
         for message in connection.read(wait=not engine.busy):
+            if not grammars.hold(message):
+                handle(engine, connection, message)
+        for message in grammars.ready():
             handle(engine, connection, message)
         if not engine.busy:
             continue

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 # default, lets a small model write blanks for ever.
 _JSON_SPACE = r"( |\n[ \t]{0,64})?"
 
-_KEPT_MATCHERS = 32
+_MESSAGE = 300  # characters of an error: some quote the whole grammar
+
+_KEPT_MATCHERS = 16
+_MAX_LEXER_STATES = 50_000  # of one matcher; about 2 kB each, so a pattern cannot fill the engine's memory
 
 
 @dataclass(frozen=True)
@@ -66,22 +69,33 @@ class Grammar:
         """Check a spec; a FulgurError says what is wrong with it."""
         return _checked(spec)
 
+    @classmethod
+    def unchecked(cls, spec: GrammarSpec) -> Grammar:
+        """Of a spec that was checked elsewhere: what is still wrong with it shows when its matcher is made."""
+        return cls(spec, _compiled(spec))
+
+
+def _compiled(spec: GrammarSpec) -> str:
+    """The grammar in llguidance's own form; cheap, the work is done when it is checked or a matcher is made."""
+    from llguidance import LLMatcher
+
+    if spec.kind == "json_schema":
+        try:
+            return LLMatcher.grammar_from_json_schema(spec.source, defaults={"whitespace_pattern": _JSON_SPACE})
+        except ValueError as error:
+            raise _invalid(spec, str(error)) from None
+    if spec.kind == "regex":
+        return LLMatcher.grammar_from_regex(spec.source)
+    if spec.kind == "lark":
+        return LLMatcher.grammar_from_lark(spec.source)
+    raise FulgurError(f"There is no grammar kind {spec.kind!r}.", hint="Use json_schema, regex or lark.")
+
 
 @functools.lru_cache(maxsize=256)
 def _checked(spec: GrammarSpec) -> Grammar:
     from llguidance import LLMatcher
 
-    if spec.kind == "json_schema":
-        try:
-            compiled = LLMatcher.grammar_from_json_schema(spec.source, defaults={"whitespace_pattern": _JSON_SPACE})
-        except ValueError as error:
-            raise _invalid(spec, str(error)) from None
-    elif spec.kind == "regex":
-        compiled = LLMatcher.grammar_from_regex(spec.source)
-    elif spec.kind == "lark":
-        compiled = LLMatcher.grammar_from_lark(spec.source)
-    else:
-        raise FulgurError(f"There is no grammar kind {spec.kind!r}.", hint="Use json_schema, regex or lark.")
+    compiled = _compiled(spec)
     broken, messages = LLMatcher.validate_grammar_with_warnings(compiled)
     if broken:
         raise _invalid(spec, messages[0])
@@ -98,7 +112,8 @@ def _invalid(spec: GrammarSpec, message: str) -> FulgurError:
 
 def _brief(message: str) -> str:
     """llguidance's message without the dump of its inner state."""
-    return re.split(r"\n<(?:state|backtrace|grammar)>", message, maxsplit=1)[0].strip()
+    text = re.split(r"\n<(?:state|backtrace|grammar|non-verbose)", message, maxsplit=1)[0].strip()
+    return text if len(text) <= _MESSAGE else f"{text[:_MESSAGE]}…"
 
 
 class GrammarMatcher:
@@ -162,13 +177,18 @@ class GrammarMatcher:
 
     def is_done(self) -> bool:
         """Whether the answer is complete and nothing but an end token may follow."""
-        return self._ended or bool(self._matcher.is_stopped())
+        if self._ended:
+            return True
+        self._check()  # a matcher in error says that it has stopped
+        return bool(self._matcher.is_stopped())
 
     def forced_tokens(self) -> list[int]:
         """Tokens that the grammar leaves no choice about here: free drafts for speculation."""
-        if self._ended or self._matcher.is_stopped():
+        if self.is_done():
             return []
-        return list(self._matcher.compute_ff_tokens())
+        tokens = list(self._matcher.compute_ff_tokens())
+        self._check()
+        return tokens
 
     def _allowed_run(self, tokens: Sequence[int]) -> tuple[int, int | None]:
         """How many leading tokens the matcher may see, and the place of an end token that stops the run."""
@@ -206,11 +226,12 @@ class _Vocabulary:
         self._starts: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
         start = self._starts.pop(grammar.spec, None)
         if start is None:
-            start = LLMatcher(self.tokenizer, grammar.compiled, log_level=0)
+            limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+            start = LLMatcher(self.tokenizer, grammar.compiled, log_level=0, limits=limits)
             if start.is_error():
                 raise _invalid(grammar.spec, start.get_error())
         self._starts[grammar.spec] = start
