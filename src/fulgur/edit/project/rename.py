@@ -1,0 +1,240 @@
+"""Rename what a module defines, in every file of the project that imports it.
+
+A name is followed from its definition through `from … import`, re-exports, star imports, `module.name`, `__all__`,
+annotations in quotes and dotted paths in strings (`"package.module.name"`, as mocks and settings have them). These are
+exact. What cannot be proven to be meant (an attribute of an unknown object, prose, other files) is listed, not changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fulgur.edit.project.modules import Module, Project, Reach, all_statements
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.rename import attribute_edit, check_free, check_name, use_edit
+from fulgur.edit.refactor.scopes import Scope, Use
+from fulgur.edit.refactor.source import Edit, apply_edits, parse
+from fulgur.workspace.ignore import walk
+
+# Calls whose second argument names an attribute of the first.
+_BY_NAME = frozenset({"getattr", "setattr", "hasattr", "delattr", "delitem", "object"})
+_TEXT_FILES = (".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".yml", ".yaml", ".json")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """One line that may mean the name: `kind` is attribute, text, comment or file."""
+
+    path: Path
+    line: int
+    kind: str
+    text: str
+
+
+@dataclass
+class Renamed:
+    """The files that change, as (before, after), and the places that were left alone."""
+
+    changes: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    unsure: list[Place] = field(default_factory=list)
+
+
+def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Renamed:
+    """Rename the module-level `old` of the file `path`; RefactorError when it cannot be done without a clash."""
+    check_name(new)
+    project = Project(workspace)
+    path = path.resolve()
+    defining = project.module(path)
+    if defining is None or not defining.usable:
+        raise RefactorError(f"{path.name} cannot be read as Python")
+    if old not in defining.names.module.bound:
+        raise RefactorError(f"{path.name} does not define {old}", hint="Only names of a module are followed.")
+    return _Rename(project, path, old, new).run()
+
+
+class _Rename:
+    def __init__(self, project: Project, path: Path, old: str, new: str) -> None:
+        self.project, self.old, self.new = project, old, new
+        self.modules = list(project.mentioning(old, "import *"))
+        self.homes = {path}  # files in which the module-level `old` is the one that is meant
+        self.stars: set[Path] = set()
+        self.word = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
+
+    def run(self) -> Renamed:
+        while self._spread():
+            pass
+        dotted = {name: home for home in self.homes for name in self.project.dotted_names(home)}
+        result = Renamed()
+        for module in self.modules:
+            edits = self._edits(module, dotted)
+            if edits:
+                after = apply_edits(module.text, edits)
+                parse(after)
+                result.changes[module.path] = (module.text, after)
+            result.unsure += self._left(module, {edit.start for edit in edits})
+        result.unsure += self._elsewhere()
+        return result
+
+    def _spread(self) -> bool:
+        """Find the modules that have the name from one already known; whether there were new ones."""
+        before = len(self.homes) + len(self.stars)
+        for module in self.modules:
+            for node in ast.walk(module.source.tree):
+                if not isinstance(node, ast.ImportFrom):
+                    continue
+                origin = self.project.imported(module.path, node.level, node.module)
+                if origin not in self.homes:
+                    continue
+                for alias in node.names:
+                    top = module.scope_of(node) is module.names.module
+                    if alias.name == self.old and alias.asname in (None, self.old) and top:
+                        self.homes.add(module.path)
+                    if alias.name == "*" and self._offers(origin) and self.old not in module.names.module.bound:
+                        self.homes.add(module.path)
+                        self.stars.add(module.path)
+        return len(self.homes) + len(self.stars) > before
+
+    def _offers(self, path: Path) -> bool:
+        """Whether a star import of this module brings the name."""
+        module = self.project.module(path)
+        exports = module.exports() if module is not None else None
+        return self.old in exports if exports is not None else not self.old.startswith("_")
+
+    def _edits(self, module: Module, dotted: dict[str, Path]) -> set[Edit]:
+        reach = Reach(self.project, module)
+        edits = set(self._bindings(module)) | set(self._attributes(module, reach))
+        edits |= set(self._strings(module, reach, dotted))
+        return edits
+
+    def _bindings(self, module: Module) -> Iterator[Edit]:
+        """Definitions, imports, and the uses of what these bind."""
+        names = module.names
+        imported: dict[int, ast.alias] = {}  # where `old` stands in an import from a home
+        binders: dict[int, Scope] = {}
+        if module.path in self.homes and module.path not in self.stars:
+            binders[id(names.module)] = names.module
+        for node in ast.walk(module.source.tree):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            if self.project.imported(module.path, node.level, node.module) not in self.homes:
+                continue
+            for alias in node.names:
+                if alias.name != self.old:
+                    continue
+                start = module.source.start(alias)
+                imported[start] = alias
+                if alias.asname is None:
+                    scope = module.scope_of(node)
+                    binders[id(scope)] = scope
+                else:
+                    yield Edit(start, start + len(self.old), self.new)
+        for binder in binders.values():
+            uses = names.of(self.old, binder)
+            check_free(names, binder, uses, self.old, self.new)
+            for use in uses:
+                yield self._use(use, imported)
+        if module.path in self.stars:
+            for use in names.uses:
+                if use.name == self.old and use.scope.resolve(self.old) is None:
+                    yield use_edit(use, self.old, self.new)
+
+    def _use(self, use: Use, imported: dict[int, ast.alias]) -> Edit:
+        if use.kind == "from" and use.start in imported:
+            return Edit(use.start, use.start + len(self.old), self.new)
+        return use_edit(use, self.old, self.new)
+
+    def _attributes(self, module: Module, reach: Reach) -> Iterator[Edit]:
+        """`module.old`"""
+        for node in module.source.of(ast.Attribute):
+            if node.attr == self.old and reach.file(node.value, module.scope_of(node)) in self.homes:
+                yield attribute_edit(module.source, node, self.new)
+
+    def _strings(self, module: Module, reach: Reach, dotted: dict[str, Path]) -> Iterator[Edit]:
+        """`__all__`, annotations in quotes, dotted paths, and names given to getattr and its like."""
+        source = module.source
+        exact: set[ast.AST] = set()  # the whole text is the name
+        worded: set[ast.AST] = set()  # the name stands in it as in code
+        if module.path in self.homes:
+            exact |= {n for statement in all_statements(source) for n in ast.walk(statement)}
+            worded |= set(_annotation_strings(source.tree))
+        for call in source.of(ast.Call):
+            named = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if named not in _BY_NAME or len(call.args) < 2:
+                continue
+            if reach.file(call.args[0], module.scope_of(call)) in self.homes:
+                exact.add(call.args[1])
+        for node in source.of(ast.Constant):
+            if not isinstance(node.value, str) or self.old not in node.value:
+                continue
+            start, end = source.span(node)
+            text = source.text[start:end]
+            if (node in exact and node.value == self.old) or node in worded:
+                yield from (
+                    Edit(start + m.start(), start + m.end(), self.new)
+                    for m in self.word.finditer(text)
+                    if text[m.start() - 1] != "."
+                )
+            elif (at := self._dotted_at(node.value, dotted)) is not None and text.count(node.value) == 1:
+                begin = start + text.index(node.value) + at
+                yield Edit(begin, begin + len(self.old), self.new)
+
+    def _dotted_at(self, text: str, dotted: dict[str, Path]) -> int | None:
+        """Where the name stands in `package.module.name` or `package.module:name`."""
+        if not re.fullmatch(r"[\w.]+(:[\w.]+)?", text):
+            return None
+        for match in self.word.finditer(text):
+            if match.start() and text[: match.start() - 1] in dotted:
+                return match.start()
+        return None
+
+    def _left(self, module: Module, taken: set[int]) -> Iterator[Place]:
+        """Words of this name that were not renamed and do not clearly mean something else."""
+        source = module.source
+        bound = {use.start for use in module.names.uses if use.name == self.old}
+        attributes = {source.end(n) - len(n.attr) for n in source.of(ast.Attribute) if n.attr == self.old}
+        arguments = {source.start(n) for n in source.of(ast.keyword) if n.arg == self.old}
+        for match in self.word.finditer(module.text):
+            at = match.start()
+            if at in taken or at in bound or at in arguments:
+                continue
+            line = source.line_of(at)
+            text = source.lines[line - 1].strip()
+            kind = "attribute" if at in attributes else "text"
+            yield Place(module.path, line, kind, text)
+
+    def _elsewhere(self) -> Iterator[Place]:
+        """Lines of other files of the project, such as documents and settings, that have the word."""
+        for entry in walk(self.project.workspace, limit=20_000):
+            if not entry.name.endswith(_TEXT_FILES) or entry.stat(follow_symlinks=False).st_size > 512 << 10:
+                continue
+            text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
+            if self.old in text:
+                for number, line in enumerate(text.splitlines(), 1):
+                    if self.word.search(line):
+                        yield Place(Path(entry.path), number, "file", line.strip())
+
+
+def _annotation_strings(tree: ast.AST) -> Iterator[ast.AST]:
+    """String constants that are read as annotations."""
+    places: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            places.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+            places.append(node.returns)
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called == "cast" and node.args:
+                places.append(node.args[0])
+            elif called == "TypeVar":
+                places += [keyword.value for keyword in node.keywords if keyword.arg == "bound"]
+            elif called == "NewType" and len(node.args) > 1:
+                places.append(node.args[1])
+    for place in places:
+        for node in ast.walk(place):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node
