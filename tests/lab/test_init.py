@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from fulgur.errors import FulgurError
+from fulgur.model.config import ModelConfig
 from fulgur.text.code_prompt import trained_suffix_first
 from fulgur.workspace.folders import ASSETS
 from lab.train.model import Model, fake_quantise
 from lab.train.pretrain import packed_weights
 from lab.train.shapes import shape
+
+
+@pytest.mark.parametrize("name", ["30M", "60M"])
+def test_what_is_trained_is_what_ships(name: str) -> None:
+    assert ModelConfig.from_folder(ASSETS / name).to_json() == shape(name).to_json()
 
 
 def test_the_shipped_model_can_be_trained_further() -> None:

@@ -1,8 +1,9 @@
-"""The random-weight models that the engine is measured on."""
+"""The shapes the engine is measured on, with random weights: those of the shipped models, and two larger ones."""
 
 from __future__ import annotations
 
 from fulgur.model.config import FAMILIES, ModelConfig
+from fulgur.workspace.folders import embedded_models
 
 SEED = 20
 
@@ -31,10 +32,9 @@ def _shape(
     )
 
 
-# 0.5B is the shape of Qwen2.5-0.5B; the others are the project's own family.
 SHAPES: dict[str, ModelConfig] = {
-    "30M": _shape("fulgur", 16384, 512, 8, 1408, 8, 2, 1e4),
-    "60M": _shape("fulgur", 16384, 768, 10, 1536, 12, 2, 1e4),
+    **{folder.name: ModelConfig.from_folder(folder) for folder in sorted(embedded_models())},  # 30M, 60M
+    # The project's own family, larger than what ships; and the shape of Qwen2.5-0.5B.
     "120M": _shape("fulgur", 16384, 768, 16, 2048, 12, 4, 1e4),
     "0.5B": _shape("qwen2", 151936, 896, 24, 4864, 14, 2, 1e6),
 }
