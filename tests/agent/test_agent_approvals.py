@@ -5,78 +5,75 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, needs_sandbox, say, serving
 
-from fulgur.agent.loop.commands import covered, only_looks, rememberable_prefix, simple_commands
+from fulgur.agent.loop.commands import Allowed, covered, to_remember
+from fulgur.agent.loop.shell_words import simple_commands
 from fulgur.protocol.agent import ApprovalAsked, ApprovalSettled, Decision, ToolFinished, TurnDone, TurnStopped
 
 
-@pytest.mark.parametrize(
-    ("command", "looks"),
-    [
-        ("ls -la", True),
-        ("cat a.py | head -3", True),
-        ("git status && git diff --stat", True),
-        ("grep -r 'a b' src", True),
-        ("git commit -m x", False),
-        ("git diff --output=x", False),
-        ("git -c core.pager=evil log", False),
-        ("ls > out", False),
-        ("ls $(rm x)", False),
-        ("ls `rm x`", False),
-        ("ls; rm x", False),
-        ("cat a & rm x", False),
-        ("env FOO=1 rm x", False),
-        ("rg --pre=evil x", False),
-        ("LD_PRELOAD=x ls", False),
-        ("ls\nrm x", False),
-        ("find . -delete", False),
-        ("", False),
-    ],
-)
-def test_what_only_looks(command: str, looks: bool) -> None:
-    assert only_looks(command) is looks
+def words(command: str) -> list[tuple[str, ...]] | None:
+    found = simple_commands(command)
+    return None if found is None else [part.words for part in found]
+
+
+def test_words_keep_their_quotes() -> None:
+    assert words("git commit -m 'a; b' && echo \"c d\"") == [("git", "commit", "-m", "a; b"), ("echo", "c d")]
+    assert words("a'b'\"c\" '' | d 2>&1") == [("abc", ""), ("d",)]
+    assert words("git show HEAD~2 2>/dev/null") == [("git", "show", "HEAD~2")]
 
 
 @pytest.mark.parametrize(
     ("command", "prefix"),
     [
-        ("git push origin main", ("git", "push")),
-        ("npm run build -- --x", ("npm", "run", "build")),
-        ("cargo test", ("cargo", "test")),
-        ("python -m pytest -q", ("python", "-m", "pytest")),
-        ("python x.py", ("python", "x.py")),
-        ("rm -rf build", ("rm", "-rf", "build")),
-        ("./run.sh a", ("./run.sh", "a")),
+        ("git commit -m 'x y'", ("git", "commit")),
+        ("cargo test -p x", ("cargo", "test")),
+        ("python -m pytest -q tests/a.py", ("python", "-m", "pytest")),
         ("pytest -q tests", ("pytest",)),
-        ("git push && rm -rf /", ()),
-        ("echo x > y", ()),
-        ("echo $HOME", ()),
+        ("go test ./...", ("go", "test")),
+        ("mkdir -p a/b", ("mkdir",)),
     ],
 )
-def test_what_is_remembered(command: str, prefix: tuple[str, ...]) -> None:
-    assert rememberable_prefix(command) == prefix
+def test_what_is_remembered_by_its_beginning(command: str, prefix: tuple[str, ...]) -> None:
+    assert to_remember(command, "/w", outside=False).beginning == prefix
+    assert to_remember(command, "/w", outside=True) == Allowed(True, command=command, folder="/w")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("git push origin main", "npm run build", "python x.py", "rm -rf build", "./run.sh a", "make test", "a | sh"),
+        *("git push && rm -rf /", "echo x > y", "echo $HOME", "pytest -p evil", "git -c a=b commit", "mkdir /etc/x"),
+    ],
+)
+def test_what_is_remembered_word_for_word(command: str) -> None:
+    allowed = to_remember(command, "/w", outside=False)
+    assert allowed == Allowed(False, command=command, folder="/w") and Allowed.decode(allowed.encode()) == allowed
+    assert covered(command, [allowed], "/w", outside=False)
+    assert not covered(command, [allowed], "/w", outside=True)
+    assert not covered(command, [allowed], "/elsewhere", outside=False)
+    assert not covered(f"{command} ", [allowed], "/w", outside=False) or words(command) is not None
 
 
 @pytest.mark.parametrize(
     ("command", "yes"),
     [
-        ("git push --force", True),
-        ("git push && ls", True),
-        ("git push; rm x", False),
-        ("git push $(rm x)", False),
+        ("git commit -am z", True),
+        ("git commit -m a && ls", True),
+        ("pytest -x tests | tail -5", True),
+        ("pytest -x tests 2>&1 | tail -5", True),
+        ("git commit -m a; rm x", False),
+        ("git commit -m $(rm x)", False),
         ("git pull", False),
         ("rm -rf build", True),
+        ("ls && rm -rf build", True),
         ("rm -rf build src", False),
-        ("python -m pytest -x", True),
-        ("python -m pip install x", False),
+        ("rm -rf build > x", False),
+        ("cat x | rm -rf build", False),
     ],
 )
 def test_what_a_memory_covers(command: str, yes: bool) -> None:
-    memory = [("git", "push"), ("rm", "-rf", "build"), ("python", "-m", "pytest")]
-    assert covered(command, memory) is yes
-
-
-def test_words_keep_their_quotes() -> None:
-    assert simple_commands("git commit -m 'a; b' && echo \"c d\"") == [["git", "commit", "-m", "a; b"], ["echo", "c d"]]
+    memory = [to_remember(known, "/w", outside=False) for known in ("git commit -m x", "rm -rf build", "pytest -q")]
+    assert covered(command, memory, "/w", outside=False) is yes
+    assert not covered(command, memory, "/w", outside=True)
 
 
 async def outcome(  # type: ignore[type-arg]
@@ -119,7 +116,8 @@ async def test_on_request_out_of_the_sandbox_is_asked(workspace: Path, tmp_path:
     asked = run(f"touch {outside}", unsandboxed=True, reason="to see")
     events = await outcome(workspace, [asked], "deny")
     question = next(e for e in events if isinstance(e, ApprovalAsked))
-    assert (question.title, question.reason, question.prefix) == (f"$ touch {outside}", "to see", ("touch",))
+    assert (question.title, question.prefix) == (f"$ touch {outside}", (f"touch {outside}",))
+    assert question.reason == "outside the sandbox; the model says: to see" and question.exact and question.outside
     assert "did not allow" in outputs(events)[0] and not outside.exists()
     events = await outcome(workspace, [asked], "once")
     assert outside.exists()
@@ -127,17 +125,36 @@ async def test_on_request_out_of_the_sandbox_is_asked(workspace: Path, tmp_path:
 
 @needs_sandbox
 async def test_always_is_remembered_for_the_project(workspace: Path, tmp_path: Path) -> None:
-    replies = [run(f"touch {tmp_path}/one", unsandboxed=True), {**say("first"), "times": 1}]
-    events = await outcome(workspace, [*replies, run(f"touch {tmp_path}/two", unsandboxed=True)], "always", prompts=2)
+    again = run(f"touch {tmp_path}/one", unsandboxed=True)
+    events = await outcome(workspace, [again, {**say("first"), "times": 1}, again], "always", prompts=2)
     assert sum(isinstance(e, ApprovalAsked) for e in events) == 1
-    assert (tmp_path / "two").exists()
-    # A new session still knows; another project does not.
-    await outcome(workspace, [run(f"touch {tmp_path}/three", unsandboxed=True)], None)
-    assert (tmp_path / "three").exists()
+    (tmp_path / "one").unlink()
+    # A new session still knows; another project does not, nor does another command.
+    await outcome(workspace, [again], None)
+    assert (tmp_path / "one").exists()
+    await outcome(workspace, [run(f"touch {tmp_path}/two", unsandboxed=True)], "deny")
     other = tmp_path / "other"
     other.mkdir()
-    events = await outcome(other, [run(f"touch {tmp_path}/four", unsandboxed=True)], "deny")
-    assert not (tmp_path / "four").exists()
+    (tmp_path / "one").unlink()
+    await outcome(other, [again], "deny")
+    assert not (tmp_path / "one").exists() and not (tmp_path / "two").exists()
+
+
+@needs_sandbox
+async def test_a_yes_inside_is_none_outside(workspace: Path, tmp_path: Path) -> None:
+    inside, outside = run("touch sub/a"), run("touch sub/a", unsandboxed=True)
+    events = await outcome(workspace, [inside, outside], "always", "approval_policy=untrusted")
+    assert [e.outside for e in events if isinstance(e, ApprovalAsked)] == [False, True]
+    # Now both are remembered, each for its side.
+    await outcome(workspace, [inside, outside], None, "approval_policy=untrusted")
+
+
+@needs_sandbox
+async def test_the_folder_is_shown_and_counts(workspace: Path) -> None:
+    command = {"command": "touch a", "unsandboxed": True}
+    replies = [call("shell", command, times=1), run("cd sub"), call("shell", command, times=1)]
+    asked = [e for e in await outcome(workspace, replies, "always") if isinstance(e, ApprovalAsked)]
+    assert len(asked) == 2 and asked[1].reason.startswith(f"in {workspace.resolve()}/sub: ")
 
 
 async def test_untrusted_asks_for_all_but_looking(workspace: Path) -> None:

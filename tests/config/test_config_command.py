@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fulgur.agent.loop.commands import Allowed
 from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import find_project, load_settings
 from fulgur.config.toml_text import dump
@@ -38,9 +39,10 @@ def test_trust(home: Path, project: Path) -> None:
 
 def test_approvals_can_be_seen_and_forgotten(home: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = find_project(project, home)
-    ProjectRecords(home).approve(folder, ("git", "push"))
+    ProjectRecords(home).approve(folder, Allowed(False, beginning=("git", "commit")).encode())
+    ProjectRecords(home).approve(folder, Allowed(True, command="git push", folder="/w").encode())
     assert main(["config", "approvals", "-C", str(project)]) == 0
-    assert capsys.readouterr().out == "git push\n"
+    assert capsys.readouterr().out == "git commit …\ngit push (exactly this, in /w, outside the sandbox)\n"
     assert main(["config", "approvals", "--forget", "-C", str(project)]) == 0
     assert ProjectRecords(home).approved(folder) == []
 

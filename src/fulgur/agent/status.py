@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fulgur.agent.loop.commands import remembered
 from fulgur.agent.loop.context import Progress
 from fulgur.agent.loop.prompt import find_rules
 from fulgur.agent.route.models import ModelLink
@@ -25,7 +26,6 @@ def status_of(
 ) -> Status:
     """Everything /status shows."""
     way, reason = route(link.info, settings)
-    remembered = settings.records.approved(settings.project)
     return Status(
         session_id=state.log.id,
         session_path=str(state.log.path),
@@ -45,7 +45,7 @@ def status_of(
         context_limit=link.info.context,
         sandbox=describe(bench.policy),
         approval_policy=settings.approval_policy,
-        remembered=tuple(" ".join(prefix) for prefix in remembered),
+        remembered=remembered(settings),
         rules=tuple(str(rule.path) for rule in find_rules(settings)),
         config=tuple((key, value_text(value), source) for key, value, source in settings.effective()),
         warnings=tuple(warnings),

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 Decision = Literal["once", "always", "deny", "stop"]
-"""`once`: this call. `always`: this command prefix in this project. `deny`: not this call. `stop`: end the turn."""
+"""`once`: this call. `always`: what `prefix` names, in this project. `deny`: not this call. `stop`: end the turn."""
 
 Way = Literal["edit", "tools", "chat"]
 """How a turn is worked: the edit path, the tool loop, or a plain answer by a model that does neither."""
@@ -86,7 +86,8 @@ class ToolFinished(AgentEvent, frozen=True, tag="tool.finished"):
 
 
 class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
-    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can."""
+    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can:
+    the words a command begins with, or with `exact` the one command. `outside`: it would run without the sandbox."""
 
     turn: int
     approval_id: str
@@ -94,6 +95,8 @@ class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     title: str
     reason: str
     prefix: tuple[str, ...] = ()
+    exact: bool = False
+    outside: bool = False
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval.settled"):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -65,13 +68,43 @@ class Shell:
             return await self._begin(args, unconfined)
         if unconfined and not isinstance(self._sandbox, Unconfined):
             shell = self._new(True)
-            shell.folder = self._foreground().folder if self._main else self._policy.workspace
+            shell.folder = self.folder
             try:
                 result = await shell.run(args.command, args.timeout, report)
             finally:
                 shell.close()
         else:
             result = await self._foreground().run(args.command, args.timeout, report)
+        return ToolResult(result.exit_code == 0, _told(result, args.timeout))
+
+    @property
+    def folder(self) -> Path:
+        """Where the next command runs."""
+        return self._main.folder if self._main is not None else self._policy.workspace
+
+    async def look(self, args: ShellArguments, report: Report, variables: Mapping[str, str]) -> ToolResult:
+        """Run a command that nobody was asked about, in a sandboxed shell of its own: no function or variable of an
+        earlier command and no program inside the workspace can stand for the programs it names."""
+        if isinstance(self._sandbox, FulgurError):
+            raise self._sandbox
+        environment = {
+            name: value
+            for name, value in {**self._environment, **variables}.items()
+            if name not in ("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS") and not name.startswith("BASH_FUNC_")
+        }
+        folders = [Path(part) for part in environment.get("PATH", os.defpath).split(os.pathsep)]
+        writable = (self._policy.workspace, *self._policy.writable)
+        environment["PATH"] = os.pathsep.join(
+            str(folder)
+            for folder in folders
+            if folder.is_absolute() and not any(folder.resolve().is_relative_to(root) for root in writable)
+        )
+        shell = ShellProcess(self._sandbox, self._policy, environment)
+        shell.folder = self.folder
+        try:
+            result = await shell.run(args.command, args.timeout, report)
+        finally:
+            shell.close()
         return ToolResult(result.exit_code == 0, _told(result, args.timeout))
 
     async def aside(self, args: ShellArguments) -> CommandResult:

@@ -7,8 +7,10 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from fulgur.agent.loop.commands import covered, only_looks, rememberable_prefix
+from fulgur.agent.loop.commands import Allowed, covered, to_remember
+from fulgur.agent.loop.looks import only_looks
 from fulgur.config.settings import Settings
 from fulgur.protocol.agent import AgentEvent, ApprovalAsked, ApprovalSettled, Decision
 from fulgur.sandbox.policy import Policy
@@ -22,12 +24,17 @@ _DENIED_BY_SANDBOX = re.compile(
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is asked: one line, why, and the prefix that `always` would remember."""
+    """What a person is asked: what would run, why it is asked, and what `always` would remember of it."""
 
     call_id: str
     title: str
     reason: str
-    prefix: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
+    """As it is stored; empty when nothing can be remembered."""
+    shown: tuple[str, ...] = ()
+    """The same for people."""
+    exact: bool = False
+    outside: bool = False
 
 
 class Approvals:
@@ -42,43 +49,66 @@ class Approvals:
         self._interactive = interactive
         self._waiting: dict[str, asyncio.Future[Decision]] = {}
 
-    @property
-    def remembered(self) -> list[tuple[str, ...]]:
-        """The prefixes allowed in this project."""
-        return self._settings.records.approved(self._settings.project)
-
-    def about_command(self, call_id: str, command: str, *, unsandboxed: bool, reason: str) -> Question | None:
-        """What must be asked before a command runs; None when nothing."""
-        title, prefix = f"$ {command}", rememberable_prefix(command)
-        if covered(command, self.remembered):
+    def about_command(
+        self, call_id: str, command: str, folder: Path, *, unsandboxed: bool, reason: str
+    ) -> Question | None:
+        """What must be asked before a command runs; None when nothing. Leaving the sandbox is always asked, but for
+        a command that a person allowed outside of it, word for word."""
+        outside = unsandboxed or self._policy.mode == "danger-full-access"
+        if covered(command, self._allowed(), str(folder), outside=outside):
             return None
         if unsandboxed and self._policy.mode != "danger-full-access":
-            return Question(call_id, title, reason or "it asks to run outside the sandbox", prefix)
-        if self._settings.approval_policy == "untrusted" and not only_looks(command):
-            return Question(call_id, title, "approval_policy is untrusted", prefix)
+            why = "outside the sandbox" + (f"; the model says: {reason}" if reason else "")
+            return self._about(call_id, command, folder, why, outside=True)
+        if self._settings.approval_policy == "untrusted" and not self.spared(command):
+            return self._about(call_id, command, folder, "approval_policy is untrusted", outside=outside)
         return None
+
+    def allowed_outside(self, command: str, folder: Path) -> bool:
+        """Whether a person allowed the command outside the sandbox for good."""
+        return covered(command, self._allowed(), str(folder), outside=True)
+
+    def spared(self, command: str) -> bool:
+        """Whether a command would have to be asked about but only looks, inside the sandbox."""
+        inside = self._policy.mode != "danger-full-access"
+        return inside and self._settings.approval_policy == "untrusted" and only_looks(command)
 
     def about_change(self, call_id: str, title: str) -> Question | None:
         """What must be asked before a tool of ours changes files."""
-        if self._settings.approval_policy == "untrusted" and ("apply_patch",) not in self.remembered:
-            return Question(call_id, title, "approval_policy is untrusted", ("apply_patch",))
-        return None
+        return self._about_tool(call_id, title, ("apply_patch",))
 
     def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
         """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
-        if self._settings.approval_policy == "untrusted" and ("mcp", name) not in self.remembered:
-            return Question(call_id, title, "approval_policy is untrusted", ("mcp", name))
-        return None
+        return self._about_tool(call_id, title, ("mcp", name))
 
-    def about_failure(self, call_id: str, command: str, output: str) -> Question | None:
+    def about_failure(self, call_id: str, command: str, folder: Path, output: str) -> Question | None:
         """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""
         if self._settings.approval_policy != "on-failure" or self._policy.mode == "danger-full-access":
             return None
         found = _DENIED_BY_SANDBOX.search(output)
         if found is None:
             return None
-        reason = f"it failed in the sandbox ({found.group().lower()}); run it again without?"
-        return Question(call_id, f"$ {command}", reason, rememberable_prefix(command))
+        reason = f"it failed in the sandbox ({found.group().lower()}); run it again outside the sandbox?"
+        return self._about(call_id, command, folder, reason, outside=True)
+
+    def _about(self, call_id: str, command: str, folder: Path, reason: str, *, outside: bool) -> Question:
+        if folder != self._policy.workspace:
+            reason = f"in {folder}: {reason}"
+        allowed = to_remember(command, str(folder), outside=outside)
+        exact = not allowed.beginning
+        shown = (command,) if exact else allowed.beginning
+        return Question(call_id, f"$ {command}", reason, allowed.encode(), shown, exact, outside)
+
+    def _about_tool(self, call_id: str, title: str, name: tuple[str, ...]) -> Question | None:
+        if self._settings.approval_policy != "untrusted" or name in self._stored():
+            return None
+        return Question(call_id, title, "approval_policy is untrusted", name, name)
+
+    def _stored(self) -> list[tuple[str, ...]]:
+        return self._settings.records.approved(self._settings.project)
+
+    def _allowed(self) -> list[Allowed]:
+        return [allowed for stored in self._stored() if (allowed := Allowed.decode(stored)) is not None]
 
     async def ask(self, turn: int, question: Question) -> Decision:
         """The person's answer; `deny` where nobody can be asked."""
@@ -95,7 +125,9 @@ class Approvals:
                 call_id=question.call_id,
                 title=question.title,
                 reason=question.reason,
-                prefix=question.prefix,
+                prefix=question.shown,
+                exact=question.exact,
+                outside=question.outside,
             )
         )
         try:
@@ -103,8 +135,8 @@ class Approvals:
         finally:
             del self._waiting[approval_id]
         if decision == "always":
-            if question.prefix:
-                self._settings.records.approve(self._settings.project, question.prefix)
+            if question.always:
+                self._settings.records.approve(self._settings.project, question.always)
             else:
                 decision = "once"
         self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision=decision))

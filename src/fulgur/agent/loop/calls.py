@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fulgur.agent.loop.approvals import Approvals, Question
+from fulgur.agent.loop.looks import LOOKING_ENVIRONMENT
 from fulgur.agent.session.history import Item, call_output
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOutput, ToolStarted
@@ -173,17 +174,20 @@ class Calls:
     async def _command(
         self, turn: int, call_id: str, arguments: ShellArguments, report: Callable[[str], None]
     ) -> ToolResult:
-        question = self._approvals.about_command(
-            call_id, arguments.command, unsandboxed=arguments.unsandboxed, reason=arguments.reason
-        )
+        command, folder, outside = arguments.command, self._shell.folder, arguments.unsandboxed
+        question = self._approvals.about_command(call_id, command, folder, unsandboxed=outside, reason=arguments.reason)
         if question is not None and not await self._asked(turn, question):
             return ToolResult(False, "The person did not allow this command. Find another way, or ask.")
         await self._before_change()
-        result = await self._shell.run(arguments, report, unconfined=arguments.unsandboxed)
-        if result.ok or arguments.unsandboxed or arguments.background:
+        if question is None and not outside and not arguments.background and self._approvals.spared(command):
+            return await self._shell.look(arguments, report, LOOKING_ENVIRONMENT)
+        result = await self._shell.run(arguments, report, unconfined=outside)
+        if result.ok or outside or arguments.background:
             return result
-        again = self._approvals.about_failure(call_id, arguments.command, result.output)
-        if again is not None and await self._asked(turn, again):
+        again = self._approvals.about_failure(call_id, command, folder, result.output)
+        if again is None:
+            return result
+        if self._approvals.allowed_outside(command, folder) or await self._asked(turn, again):
             return await self._shell.run(arguments, report, unconfined=True)
         return result
 

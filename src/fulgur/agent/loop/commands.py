@@ -1,125 +1,121 @@
-"""Shell commands seen as words: which only look, and which prefix of one may be remembered as allowed."""
+"""What `always` remembers of a command, and which commands that covers."""
 
 from __future__ import annotations
 
-import re
-import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-# Anything that makes a command more than words with `&&`, `||`, `;` and `|` between them.
-_NOT_PLAIN = re.compile(r"[`$<>(){}\n\\*?\[\]~!#&]")
-_SEPARATORS = {"&&", "||", ";", "|"}
+from fulgur.agent.loop.looks import Rule, looks, rule
+from fulgur.agent.loop.shell_words import simple_commands
+from fulgur.config.settings import Settings
 
-_LOOKING = frozenset(
-    {"basename", "cat", "cd", "cmp", "cut", "date", "df", "diff", "dirname", "du", "echo", "env", "expr", "false"}
-    | {"file", "grep", "egrep", "fgrep", "head", "id", "ls", "md5sum", "nl", "printf", "pwd", "readlink", "realpath"}
-    | {"rg", "sha256sum", "stat", "tail", "test", "tr", "true", "tty", "uname", "uniq", "wc", "which", "whoami"}
-)
-_LOOKING_SUBCOMMANDS = {
-    "git": frozenset(
-        {"blame", "describe", "diff", "grep", "log", "ls-files", "rev-parse", "shortlog", "show", "status"}
-    ),
-    "cargo": frozenset({"check", "metadata", "tree"}),
-    "go": frozenset({"env", "list", "version"}),
-    "npm": frozenset({"ls", "outdated", "view"}),
-    "pip": frozenset({"freeze", "list", "show"}),
+_INSIDE = r"(?!/)(?!(.*/)?\.\.(/|$)).*"  # a path below the folder it runs in
+_PYTEST = rule("-q -v -x -s -k: -m: --lf --ff --co --tb= --maxfail= --no-header --collect-only", operand=_INSIDE)
+_CARGO = rule("-q -v -p: --release --workspace --all --all-features --lib --bins --tests --package:", operand=r"[\w:]+")
+_GO = rule("-v -race -short -run: -count:", operand=_INSIDE)
+
+# Commands that may be remembered by their beginning. The options keep an answer given to one of them from covering
+# another that runs, reads or writes something else (`git commit --template=`, `pytest -p`, `go test -exec`).
+BEGINNINGS: Mapping[tuple[str, ...], Rule] = {
+    ("cargo", "build"): _CARGO,
+    ("cargo", "check"): _CARGO,
+    ("cargo", "clippy"): _CARGO,
+    ("cargo", "test"): _CARGO,
+    ("git", "add"): rule("-A -u -v -n --all --update"),
+    ("git", "commit"): rule("-a -m: -q -v -s --amend --no-edit --message: --all"),
+    ("git", "diff"): rule("-w -U: --cached --staged --stat --name-only --name-status --no-color"),
+    ("git", "show"): rule("-s --stat --name-only --name-status --no-color --oneline"),
+    ("git", "status"): rule("-s -b --short --branch --porcelain="),
+    ("go", "build"): rule("-v -race", operand=_INSIDE),
+    ("go", "test"): _GO,
+    ("go", "vet"): rule("-v", operand=_INSIDE),
+    ("mkdir",): rule("-p -v", operand=_INSIDE),
+    ("mypy",): rule("--strict --no-color-output", operand=_INSIDE),
+    ("pytest",): _PYTEST,
+    ("python", "-m", "pytest"): _PYTEST,
+    ("python3", "-m", "pytest"): _PYTEST,
+    ("ruff", "check"): rule("-q --fix --diff", operand=_INSIDE),
+    ("ruff", "format"): rule("-q --check --diff", operand=_INSIDE),
+    ("touch",): rule("-c", operand=_INSIDE),
 }
-# Options that make a looking command write or run something.
-_ACTING_OPTIONS = re.compile(r"--output(=|$)|--ext-diff|--textconv|--open-files-in-pager|--pre(=|$)|-O$|-o$|--exec")
-
-# Programs whose first words say nothing about what they will do: only the whole command is remembered.
-_WRAPPERS = frozenset(
-    {"awk", "bash", "busybox", "chroot", "curl", "dash", "doas", "docker", "env", "eval", "exec", "find", "fish", "ksh"}
-    | {"make", "nice", "node", "nohup", "perl", "php", "podman", "python", "python3", "rm", "ruby", "sed", "sh", "ssh"}
-    | {"stdbuf", "sudo", "tee", "time", "timeout", "watch", "wget", "xargs", "zsh"}
-)
-_WITH_SUBCOMMAND = frozenset(
-    {
-        "apt",
-        "apt-get",
-        "brew",
-        "bun",
-        "bundle",
-        "cargo",
-        "cmake",
-        "composer",
-        "deno",
-        "dnf",
-        "dotnet",
-        "gem",
-        "gh",
-        "git",
-    }
-    | {"go", "gradle", "helm", "hg", "kubectl", "mvn", "npm", "npx", "pip", "pipx", "pnpm", "poetry", "rustup", "svn"}
-    | {"terraform", "uv", "yarn"}
-)
 
 
-def simple_commands(command: str) -> list[list[str]] | None:
-    """The simple commands of a line as words, or None when it has anything a shell would expand or redirect."""
-    bare = re.sub(r"'[^']*'|\"[^\"`$\\]*\"", "q", command)
-    if _NOT_PLAIN.search(bare.replace("&&", " ")) or re.search(r"(?<!&)&(?!&)", bare):
+@dataclass(frozen=True)
+class Allowed:
+    """What a person allowed for good: every command with a beginning of the table, or one command as it is written.
+
+    What was allowed inside the sandbox is not allowed outside of it, nor the other way round, and a command that was
+    remembered as it is written counts in the folder it was allowed in. Outside, only that kind is remembered.
+    """
+
+    outside: bool
+    beginning: tuple[str, ...] = ()
+    command: str = ""
+    folder: str = ""
+
+    def encode(self) -> tuple[str, ...]:
+        """As it is stored; `decode` gives it back."""
+        where = "outside" if self.outside else "inside"
+        return (where, "begins", *self.beginning) if self.beginning else (where, "exactly", self.folder, self.command)
+
+    @classmethod
+    def decode(cls, stored: tuple[str, ...]) -> Allowed | None:
+        """None for what is something else, such as the wide prefixes of earlier versions."""
+        match stored:
+            case ("inside", "begins", *words) if tuple(words) in BEGINNINGS:
+                return cls(False, beginning=tuple(words))
+            case ("inside" | "outside" as where, "exactly", folder, command):
+                return cls(where == "outside", command=command, folder=folder)
         return None
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=";|&")
-    lexer.whitespace_split = True
-    try:
-        words = list(lexer)
-    except ValueError:
-        return None
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if word in _SEPARATORS:
-            commands.append([])
-        elif word and set(word) <= set(";|&"):
-            return None
-        else:
-            commands[-1].append(word)
-    if any(not words or "=" in words[0] for words in commands):
-        return None
-    return commands
+
+    def __str__(self) -> str:
+        if self.beginning:
+            return f"{' '.join(self.beginning)} …"
+        return f"{self.command} (exactly this, in {self.folder}{', outside the sandbox' if self.outside else ''})"
 
 
-def only_looks(command: str) -> bool:
-    """Whether every part of it only reads."""
-    commands = simple_commands(command)
-    return commands is not None and all(_looks(words) for words in commands)
+def to_remember(command: str, folder: str, *, outside: bool) -> Allowed:
+    """What `always` would remember for this command."""
+    parts = simple_commands(command)
+    if not outside and parts is not None and len(parts) == 1:
+        words = parts[0].words
+        for size in (3, 2, 1):
+            beginning = words[:size]
+            if beginning in BEGINNINGS and BEGINNINGS[beginning].fits(words[size:]):
+                return Allowed(False, beginning=beginning)
+    return Allowed(outside, command=command, folder=folder)
 
 
-def _looks(words: list[str]) -> bool:
-    if any(_ACTING_OPTIONS.match(word) for word in words[1:]):
+def covered(command: str, memory: Iterable[Allowed], folder: str, *, outside: bool) -> bool:
+    """Whether a person allowed this for good, as a whole or, inside the sandbox, in each of its parts."""
+    known = [allowed for allowed in memory if allowed.outside == outside and allowed.folder in ("", folder)]
+    if any(allowed.command == command for allowed in known if not allowed.beginning):
+        return True
+    parts = simple_commands(command)
+    if outside or parts is None:
         return False
-    if words[0] in _LOOKING_SUBCOMMANDS:
-        return len(words) > 1 and words[1] in _LOOKING_SUBCOMMANDS[words[0]]
-    return words[0] in _LOOKING and (words[0] != "env" or len(words) == 1)
+    exact = [simple_commands(allowed.command) for allowed in known if not allowed.beginning]
+    whole = {only[0].words for only in exact if only is not None and len(only) == 1}
+    beginnings = [allowed.beginning for allowed in known if allowed.beginning]
+
+    def allows(words: tuple[str, ...], piped: bool) -> bool:
+        if looks(words):
+            return True
+        if piped:  # what a command is fed decides what it does: `echo … | sh`
+            return False
+        return words in whole or any(
+            words[: len(start)] == start and BEGINNINGS[start].fits(words[len(start) :]) for start in beginnings
+        )
+
+    return all(allows(part.words, part.piped) for part in parts)
 
 
-def rememberable_prefix(command: str) -> tuple[str, ...]:
-    """What `always` remembers: the program and its subcommand; empty when the command is not plain words."""
-    commands = simple_commands(command)
-    if commands is None or len(commands) != 1:
-        return ()
-    words = commands[0]
-    if words[0] in ("python", "python3") and words[1:2] == ["-m"] and len(words) > 2:
-        return tuple(words[:3])
-    if words[0] in _WRAPPERS or "/" in words[0]:
-        return tuple(words)
-    if words[0] in _WITH_SUBCOMMAND:
-        run = 3 if len(words) > 2 and words[1] in ("run", "exec") else 2
-        return tuple(words[:run])
-    return (words[0],)
-
-
-def covered(command: str, prefixes: list[tuple[str, ...]]) -> bool:
-    """Whether every simple command of it starts with a remembered prefix (or only looks)."""
-    commands = simple_commands(command)
-    if commands is None:
-        return False
-    return all(
-        any(tuple(words[: len(prefix)]) == prefix and _exact(prefix, words) for prefix in prefixes) or _looks(words)
-        for words in commands
-    )
-
-
-def _exact(prefix: tuple[str, ...], words: list[str]) -> bool:
-    """A wrapper was remembered whole and covers nothing longer."""
-    module = prefix[0] in ("python", "python3") and prefix[1:2] == ("-m",) and len(prefix) == 3
-    return module or len(prefix) == len(words) or (prefix[0] not in _WRAPPERS and "/" not in prefix[0])
+def remembered(settings: Settings) -> tuple[str, ...]:
+    """What `always` allowed in this project, for people; what no longer counts is left out."""
+    found = []
+    for stored in settings.records.approved(settings.project):
+        if (allowed := Allowed.decode(stored)) is not None:
+            found.append(str(allowed))
+        elif stored == ("apply_patch",) or (len(stored) == 2 and stored[0] == "mcp"):
+            found.append(" ".join(stored))
+    return tuple(found)

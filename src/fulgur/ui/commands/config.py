@@ -87,13 +87,13 @@ def _trust(args: argparse.Namespace) -> int:
 
 
 def _approvals(args: argparse.Namespace) -> int:
-    home = folders.home()
-    project = find_project((args.cd or Path.cwd()).resolve(), home)
-    records = ProjectRecords(home)
-    for prefix in records.approved(project):
-        print(" ".join(prefix))
+    from fulgur.agent.loop.commands import remembered
+
+    settings = load_settings(args.cd)
+    for allowed in remembered(settings):
+        print(allowed)
     if args.forget:
-        records.forget(project)
+        settings.records.forget(settings.project)
         print("forgotten: they will be asked for again", file=sys.stderr)
     return 0
 
