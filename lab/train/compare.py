@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fulgur.edit.embedded import Ask, Embedded
 from fulgur.eval.answers import KV_TOKENS, Answers, ask_model, prompts
+from fulgur.eval.asker import Asker
 from fulgur.eval.model import label_of, rows, show, status_line
 from fulgur.eval.score import score
 from fulgur.eval.tasks import SHIPPED, Tasks, read_tasks
+from fulgur.text.code_prompt import CodePrompt
 from fulgur.text.edit_format import END, EOS, NOEDIT, SPECIAL_IDS, encode_pieces
 
 if TYPE_CHECKING:
@@ -88,17 +89,17 @@ def resumed(draft: list[int], written: list[int]) -> list[int]:
     return []
 
 
-def ask_float(folder: Path, model: Embedded, tasks: Tasks, quantised: Answers, say: Callable[[str], None]) -> Answers:
+def ask_float(folder: Path, model: Asker, tasks: Tasks, quantised: Answers, say: Callable[[str], None]) -> Answers:
     """The same prompts for the float model, with the quantised answers as drafts."""
     reference = FloatModel(folder)
-    tokenizer = model.engine.tokenizer
+    tokenizer = model.tokenizer
     drafts = quantised.in_order()
     written: list[str] = []
 
-    def answer(asked: Ask, draft: str) -> str:
+    def answer(asked: CodePrompt, draft: str) -> str:
         guess = [*tokenizer.encode(draft), model.stops[0]]
         tokens = reference.answer(encode_pieces(tokenizer, asked.pieces), guess, asked.max_tokens)
-        return tokenizer.decode([t for t in tokens if t not in model.stops], skip_special=False)
+        return model.text(tokens)
 
     for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
         if ask is None:
@@ -124,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tasks, say, label = read_tasks(args.tasks), status_line(), label_of(args.model)
     tasks.only(args.only)
-    model = Embedded.open(str(args.model), kv_tokens=KV_TOKENS)
+    model = Asker(args.model, kv_tokens=KV_TOKENS)
     answers, _ = ask_model(model, tasks, say)
     floats = ask_float(args.float, model, tasks, answers, say)
     results = {label: score(tasks, answers), f"{label}-float": score(tasks, floats)}

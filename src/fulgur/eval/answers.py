@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fulgur.edit.embedded import Ask, Embedded
 from fulgur.errors import FulgurError
+from fulgur.eval.asker import Asker
 from fulgur.eval.grade import check
 from fulgur.eval.tasks import EditExample, Hole, Tasks
+from fulgur.text.code_prompt import CodePrompt, completion_request, edit_request
 from fulgur.text.edit_format import NOEDIT, answer_pieces
 
 BATCH = 24
@@ -53,21 +54,30 @@ class Baseline(Protocol):
     def fill(self, hole: Hole, several: bool) -> str: ...
 
 
-def prompts(model: Embedded, tasks: Tasks) -> list[Ask | None]:
+def prompts(model: Asker, tasks: Tasks) -> list[CodePrompt | None]:
     """Every prompt in a fixed order; None where the region does not fit the context, which counts as no edit."""
-    asks: list[Ask | None] = []
-    for e in [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]:
-        try:
-            asks.append(model.edit(e.path, e.above, e.region, e.below, e.instruction, e.recent))
-        except FulgurError:
-            asks.append(None)
-    for holes, one_line in ((tasks.single, True), (tasks.multi, False)):
-        for hole in holes:
-            asks.append(model.completion(hole.path, hole.prefix, hole.suffix, COMPLETION_TOKENS, one_line=one_line))
-    return asks
+    edits = [*(e for found in tasks.edits.values() for e in found), *tasks.noops, *tasks.next_edits]
+    holes = [*((hole, True) for hole in tasks.single), *((hole, False) for hole in tasks.multi)]
+    return [*(edit_prompt(model, e) for e in edits), *(hole_prompt(model, hole, one) for hole, one in holes)]
 
 
-def ask_model(model: Embedded, tasks: Tasks, say: Callable[[str], None]) -> tuple[Answers, dict[str, float]]:
+def edit_prompt(model: Asker, e: EditExample) -> CodePrompt | None:
+    try:
+        return edit_request(
+            model.count, model.context, e.path, e.above, e.region, e.below, e.instruction, e.recent
+        )  # fmt: skip
+    except FulgurError:
+        return None
+
+
+def hole_prompt(model: Asker, hole: Hole, one_line: bool) -> CodePrompt:
+    return completion_request(
+        model.count, model.context, hole.path, hole.prefix, hole.suffix, COMPLETION_TOKENS,
+        one_line=one_line, suffix_first=model.suffix_first,
+    )  # fmt: skip
+
+
+def ask_model(model: Asker, tasks: Tasks, say: Callable[[str], None]) -> tuple[Answers, dict[str, float]]:
     """The model's answers, and how fast they came."""
     asked = prompts(model, tasks)
     written: list[str] = []

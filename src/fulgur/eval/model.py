@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fulgur.edit.embedded import Embedded, model_folder
 from fulgur.errors import FulgurError
 from fulgur.eval.answers import KV_TOKENS, ask_baseline, ask_model, transcript
+from fulgur.eval.asker import Asker, find_model
 from fulgur.eval.baselines import Copy, Lookup, Ngram
 from fulgur.eval.codemod import Codemod
 from fulgur.eval.score import Scores, Share, score
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> list[Row]:
     results: dict[str, Scores] = {}
     speeds: list[Row] = []
     for label, folder in models:
-        answers, measured = ask_model(Embedded.open(str(folder), kv_tokens=KV_TOKENS), tasks, say)
+        answers, measured = ask_model(Asker(folder, kv_tokens=KV_TOKENS), tasks, say)
         results[label] = score(tasks, answers)
         if args.answers:
             with args.answers.open("a" if label != models[0][0] else "w", encoding="utf-8") as file:
@@ -113,7 +113,7 @@ def show(results: dict[str, Scores], first: str | None) -> None:
 def wanted_models(names: str | None) -> list[tuple[str, Path]]:
     """(label, folder) of the models to grade: named ones, or all that are installed."""
     if names:
-        folders = [model_folder(name) for name in names.split(",") if name]
+        folders = [find_model(name) for name in names.split(",") if name]
     else:
         folders = sorted(embedded_models())
     if not folders:
