@@ -77,7 +77,8 @@ class LocalGeneration(Generation):
             self._engine.cancel()
 
     def steer(self, items: list[Item]) -> bool:
-        if self._ended or self._cancelled or self._engine is None or self._constraint is not None:
+        over = self._ended or self._cancelled or bool(self._enough)
+        if over or self._engine is None or self._constraint is not None:
             return False
         if edit_item(self._turn):
             raise ApiError(400, "steering_not_supported", "An edit cannot be steered; cancel it and send another.")
@@ -118,11 +119,13 @@ class LocalGeneration(Generation):
                         if call is not None:
                             yield call
                     elif isinstance(event, events.Steered):
-                        if event.message is None:
-                            self._answer.append(event.text)
-                            for chunk in (*self._split(event.text, call), *self._flush()):
-                                yield chunk
-                            yield self._turned()
+                        if event.message is not None:
+                            self._refused()
+                            continue
+                        self._answer.append(event.text)
+                        for chunk in (*self._split(event.text, call), *self._flush()):
+                            yield chunk
+                        yield self._turned()
                     else:
                         self._ended = True
                         for chunk in self._finish(event, call):
@@ -180,10 +183,19 @@ class LocalGeneration(Generation):
             self._engine.cancel()
 
     def _stop(self, reason: str) -> None:
-        """It is enough; what the engine makes until it hears of it is not used."""
+        """It is enough; what the engine makes until it hears of it is not used.
+
+        A steer that is on its way to the engine goes first: a cancel behind it would end the new direction.
+        """
         self._enough = reason
-        if self._engine is not None:
+        if self._engine is not None and not self._steers:
             self._engine.cancel()
+
+    def _refused(self) -> None:
+        """The engine did not take the oldest steer; its items start a new answer after this one."""
+        self._steers.pop(0)
+        if self._enough:
+            self._stop(self._enough)
 
     def _sampling(self, grammar: GrammarSpec | None) -> base.Sampling:
         sampling = self._asked.sampling

@@ -160,14 +160,28 @@ class Connection:
 
     def deliver(self, stream: ResponseStream, event: ev.Event) -> None:
         """Hand one event to its stream and end the stream when nothing can follow."""
+        late = isinstance(event, ev.SteerFailed) and event.error.code == "response_already_completed"
+        if late and stream.keep_late():
+            self._settle(stream)
+            return
         stream.take(event)
         if isinstance(event, ev.TERMINAL):
             self._remember(stream, event)
         if isinstance(event, (*ev.TERMINAL, ev.SteerPending, ev.SteerFailed)):
-            response = stream.response
-            if response is not None and response.status not in ("in_progress", "queued") and stream.open_steers <= 0:
-                self._forget(stream)
-                stream.end()
+            self._settle(stream)
+
+    def _settle(self, stream: ResponseStream) -> None:
+        """When the response has ended and every steer was answered: go on with those that were late, or end."""
+        response = stream.response
+        if response is None or response.status in ("in_progress", "queued") or stream.open_steers > 0:
+            return
+        self._forget(stream)
+        late, stream.late_steers = stream.late_steers, []
+        if not late:
+            stream.end()
+            return
+        stream.ask_again({**stream.body, "previous_response_id": response.id, "input": late})
+        self._create_soon(stream)
 
     # --- the socket ---
 
@@ -258,8 +272,8 @@ class Connection:
         previous = event.response.previous_response_id
         if active is not None and active.open_steers and previous == active.response_id:
             if not (waiting and waiting[0].body.get("previous_response_id") == previous):
-                active.open_steers = 0
-                active.body = {**active.body, "previous_response_id": previous, "input": []}
+                steered = active.take_steers(event.steers if isinstance(event.steers, list) else None)
+                active.body = {**active.body, "previous_response_id": previous, "input": steered}
                 return
             self._forget(active)
             active.end()
@@ -276,11 +290,14 @@ class Connection:
             return
         if event.error.code == "previous_response_not_found" and (context := self.context_of(stream.body)) is not None:
             stream.body = {**stream.body, "input": context, "previous_response_id": None}
-            task = asyncio.create_task(self._send_create(stream, stream.body))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._create_soon(stream)
             return
         self._forget(stream)
         stream.end(ApiError(event.status, event.error.code or "error", event.error.message, param=event.error.param))
+
+    def _create_soon(self, stream: ResponseStream) -> None:
+        task = asyncio.create_task(self._send_create(stream, stream.body))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _remember(self, stream: ResponseStream, event: ev.ResponseEvent) -> None:
         given = stream.body.get("input", [])

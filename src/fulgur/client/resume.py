@@ -18,7 +18,8 @@ _ENDS = (ev.OutputTextDone, ev.ContentPartDone, ev.OutputItemDone, ev.FunctionCa
 
 
 async def resume(connection: Connection, stream: ResponseStream) -> None:
-    """Put one interrupted stream back on its way; nothing is delivered twice."""
+    """Put one interrupted stream back on its way; nothing is delivered twice, and open steers are said at its end."""
+    stream.late_steers += stream.take_steers()
     if not stream.response_id:
         await connection.recreate(stream, stream.body)  # nothing had arrived: ask again
         return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.errors import ApiError
-from fulgur.protocol.items import Item, text_of
+from fulgur.protocol.items import CLIENT_CALLS, Item, text_of, user_message
 from fulgur.protocol.response import Response
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class ResponseStream:
         self.last_sequence = -1
         self.response: Response | None = None  # the latest response object the server sent
         self.done = False
-        self.open_steers = 0  # sent, and neither failed, pending nor taken over by a successor
+        self._sent: deque[list[Item]] = deque()  # steers without an answer, in the order of their frames
+        self._accepted: dict[str, list[Item]] = {}  # by id: steers that are not part of a response yet
+        self.late_steers: list[Item] = []  # came when the response had ended: the next create brings them
         self.items: list[Item] = []  # output items that are done, of the current response
         self.partial = ""  # text of the message that is being written
         self.carried: list[Item] = []  # output kept from before a lost socket
@@ -57,11 +60,15 @@ class ResponseStream:
         return event
 
     async def steer(self, text: str | list[Item], *, boundary: str = "token") -> None:
-        """Redirect the running response; returns when the frame is sent (`steer.accepted` or `.failed` follows)."""
+        """Redirect the running response; returns when the frame is sent.
+
+        `steer.accepted` or `steer.failed` follows. A steer that crosses the end of the response on its way starts the
+        next one, in this same stream.
+        """
         await self._created.wait()
         if self.done:
             raise FulgurError("The response has ended; send the text as the next input.")
-        self.open_steers += 1
+        self._sent.append([user_message(text)] if isinstance(text, str) else text)
         frame: dict[str, Any] = {
             "type": "response.steer",
             "previous_response_id": self.response_id,
@@ -104,10 +111,42 @@ class ResponseStream:
         elif isinstance(event, ev.TERMINAL):
             self._merge(event.response)
             self.response = event.response
+        elif isinstance(event, ev.SteerAccepted):
+            self._accepted[str(event.steer.id)] = self._sent.popleft() if self._sent else []
         elif isinstance(event, ev.SteerPending | ev.SteerFailed):
-            self.open_steers -= 1
+            answered = self._accepted.pop(str(event.steer.id), None)
+            if answered is None and self._sent:  # refused: it never had an id
+                self._sent.popleft()
         self.last_sequence = event.sequence_number
         self._queue.put_nowait(event)
+
+    @property
+    def open_steers(self) -> int:
+        """How many were sent and are neither part of a response nor given back."""
+        return len(self._sent) + len(self._accepted)
+
+    def take_steers(self, ids: list[str] | None = None) -> list[Item]:
+        """The items of the steers that a successor was opened for; without ids, of all."""
+        if ids is not None:
+            return [item for steer in ids for item in self._accepted.pop(steer, [])]
+        items = [item for steer in (*self._accepted.values(), *self._sent) for item in steer]
+        self._accepted.clear()
+        self._sent.clear()
+        return items
+
+    def keep_late(self) -> bool:
+        """Keep a steer that found the response ended, to be sent as the next input; False if that cannot be."""
+        ended = self.response.status if self.response is not None else ""
+        owed = any(item.get("type") in CLIENT_CALLS for item in self.items)
+        if not self._sent or owed or ended in ("failed", "cancelled"):
+            return False
+        self.late_steers += self._sent.popleft()
+        return True
+
+    def ask_again(self, body: dict[str, Any]) -> None:
+        """The next create of this stream is `body`; steers wait until its response is there."""
+        self.body = body
+        self._created.clear()
 
     def end(self, error: BaseException | None = None) -> None:
         if not self.done:

@@ -36,7 +36,9 @@ class ResponseEvent(Event, kw_only=True):
 
 
 class ResponseCreated(ResponseEvent, tag="response.created"):
-    pass
+    """`steers` (ours): the ids of the steers this response was opened for."""
+
+    steers: list[str] | Unset = UNSET
 
 
 class ResponseQueued(ResponseEvent, tag="response.queued"):

@@ -51,8 +51,11 @@ class Run:
         self.after: Conversation | None = None  # input and output, once the response has ended
         self.waiting: list[Steer] = []  # steers that wait for tool outputs: the next create carries them
         self.stopped = ""
+        self.ids: set[str] = set()  # of the current response and of those it succeeded
         self._steers: list[Steer] = []  # to be applied at the end of the current item
         self._token_steers: list[Steer] = []  # given to the backend
+        self._unconfirmed: list[Steer] | None = None  # come while the response is being stored: a list only then
+        self._applied: list[Steer] = []  # what the current response was opened for
         self._generation: Generation | None = None
         self._chunks: AsyncIterator[Chunk] | None = None
         self._work: asyncio.Future[Any] | None = None  # a prefill or a compaction
@@ -69,6 +72,7 @@ class Run:
         self._started = time.perf_counter()
         self._first: float | None = None
         self.server.runs[self.response.id] = self
+        self.ids.add(self.response.id)
 
     # --- what others ask of it ---
 
@@ -83,7 +87,7 @@ class Run:
 
     def steer(self, request: SteerRequest) -> None:
         """Accept a steer and set it to work; raises ApiError when it cannot be."""
-        if self.response.status not in ("in_progress", "queued") or self.stopped:
+        if self.response.status in ("failed", "cancelled") or self.stopped:
             raise ApiError(400, "response_already_completed", "The response has ended.")
         if len(self._steers) + len(self._token_steers) >= steering.MAX_PENDING:
             raise ApiError(400, "too_many_pending_steers", f"At most {steering.MAX_PENDING} steers may wait.")
@@ -93,6 +97,12 @@ class Run:
         at_token = request.boundary == "token" and self._generation is not None
         taken = at_token and self._generation is not None and self._generation.steer(steer.items)
         (self._token_steers if taken else self._steers).append(steer)
+        if self._unconfirmed is not None:
+            self._unconfirmed.append(steer)
+        else:
+            self._confirm(steer)
+
+    def _confirm(self, steer: Steer) -> None:
         self.emitter.emit("response.steer.accepted", steer=steer.named())
         self.server.metrics.add("fulgur_steers_total", outcome="accepted")
 
@@ -116,7 +126,8 @@ class Run:
         fresh = self._chunks is None
         waits = fresh and pool is not None and pool.full()
         self.response.status = "queued" if waits else "in_progress"
-        self.emitter.response("response.created", self.response)
+        steers = {"steers": [steer.id for steer in self._applied]} if self._applied else {}
+        self.emitter.emit("response.created", response=self.response, **steers)
         if fresh and pool is not None:
             if waits:
                 self.emitter.response("response.queued", self.response)
@@ -124,7 +135,7 @@ class Run:
         self.response.status = "in_progress"
         self.emitter.response("response.in_progress", self.response)
         self.server.metrics.add("fulgur_responses_running")
-        steered: list[Item] | None = None
+        steered: list[Steer] | None = None
         try:
             steered = await self._answer()
         except ApiError as error:
@@ -140,8 +151,8 @@ class Run:
                 pool.leave(self._usage.input_tokens + self._usage.output_tokens)
         return await self._finish(steered)
 
-    async def _answer(self) -> list[Item] | None:
-        """Generate until the end (None) or until a steer took over (its items)."""
+    async def _answer(self) -> list[Steer] | None:
+        """Generate until the end (None) or until steers took over."""
         backend = await self.prepared.entry.ready()
         if not self.prepared.generate or self.prepared.compact:
             self._work = asyncio.ensure_future(
@@ -172,7 +183,7 @@ class Run:
         self.emitter.emit("response.output_item.done", output_index=0, item=item)
         self.output.items.append(item)
 
-    async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
+    async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Steer] | None:
         output, sink, emitter, generation = self.output, self.sink, self.emitter, self._generation
         async for chunk in chunks:
             kind = type(chunk)
@@ -214,7 +225,7 @@ class Run:
         """Between two items, with a steer waiting: the safe boundary of the documented contract."""
         return bool(self._steers) and (self.output.kind != "" or bool(self.output.items))
 
-    async def _leave(self, chunks: AsyncIterator[Chunk]) -> list[Item] | None:
+    async def _leave(self, chunks: AsyncIterator[Chunk]) -> list[Steer] | None:
         """Stop generating at an item's end; what the steer makes of it is decided in `_finish`."""
         self.output.close()
         if self._generation is not None:
@@ -226,13 +237,14 @@ class Run:
         self.response.status = "steered"
         return None
 
-    def _turn_at_token(self, chunk: Steered) -> list[Item]:
+    def _turn_at_token(self, chunk: Steered) -> list[Steer]:
         """The backend goes on in the new direction: close the partial item and let the successor begin."""
         self._usage = chunk.usage
         self.output.close("incomplete")
-        self._token_steers = [steer for steer in self._token_steers if not _among(steer.items, chunk.items)]
         self.response.status = "steered"
-        return chunk.items
+        taken = [steer for steer in self._token_steers if steering.among(steer.items, chunk.items)]
+        self._token_steers = [steer for steer in self._token_steers if steer not in taken]
+        return taken
 
     def _ended(self, finish: Finish) -> None:
         self._usage = finish.usage
@@ -272,7 +284,7 @@ class Run:
 
     # --- the end of one response ---
 
-    async def _finish(self, taken: list[Item] | None) -> Prepared | None:
+    async def _finish(self, taken: list[Steer] | None) -> Prepared | None:
         """Close the response, store it, send its terminal event, and say what follows it."""
         response = self.response
         owed = steering.required_input(self.output.items)
@@ -293,33 +305,34 @@ class Run:
         await self._close_log()
         return self._follow(taken, owed)
 
-    def _follow(self, taken: list[Item] | None, owed: list[dict[str, object]]) -> Prepared | None:
+    def _follow(self, taken: list[Steer] | None, owed: list[dict[str, object]]) -> Prepared | None:
         """The successor that steering asks for, if any."""
         assert self.after is not None
-        queued = self._steers
-        if taken is None and not queued and not self._token_steers:
-            return None
+        waiting = [*self._token_steers, *self._steers]
         if self.response.status in ("failed", "cancelled") or self.stopped:
-            for steer in [*self._token_steers, *queued]:
+            for steer in [*(taken or []), *waiting]:
                 steering.emit_failed(self.emitter, steer, "response_not_active", "The response ended before the steer.")
-            self._token_steers, self._steers = [], []
             return None
-        if taken is None:
-            queued = [*self._token_steers, *queued]  # the answer ended before the backend could turn
-            self._token_steers, self._steers = [], []
-            if owed:
-                for steer in queued:
-                    self.emitter.emit(
-                        "response.steer.pending",
-                        steer=steer.named(),
-                        reason="waiting_for_required_input",
-                        required_input=owed,
-                    )
-                self.waiting = queued
+        if taken is None:  # the answer ended before the backend could turn
+            taken, self._token_steers, self._steers = waiting, [], []
+            if not taken:
                 return None
-            taken = [item for steer in queued for item in steer.items]
-        self.server.metrics.add("fulgur_steers_total", outcome="applied")
-        return self.prepared.successor(self.after.extend(taken), taken)
+        else:
+            owed = []  # the backend goes on already
+        if owed:
+            for steer in taken:
+                self.emitter.emit(
+                    "response.steer.pending",
+                    steer=steer.named(),
+                    reason="waiting_for_required_input",
+                    required_input=owed,
+                )
+            self.waiting = taken
+            return None
+        self._applied = taken
+        items = [item for steer in taken for item in steer.items]
+        self.server.metrics.add("fulgur_steers_total", len(taken), outcome="applied")
+        return self.prepared.successor(self.after.extend(items), items)
 
     async def _close_log(self) -> None:
         """Commit before the terminal event is sent: who saw it end can ask for it again."""
@@ -328,6 +341,7 @@ class Run:
         if self.log is not None:
             events = [*self.log.events, (b"", self.emitter.preview(kind, self.response))]
             parent = self.prepared.parent
+            self._unconfirmed = []
             try:
                 await self.server.store.put(self.owner, Stored(self.response, self.prepared.input, parent), events)
             except Exception as error:
@@ -335,13 +349,12 @@ class Run:
         self.emitter.response(kind, self.response)
         if self.log is not None:
             self.log.end()
+        late, self._unconfirmed = self._unconfirmed or [], None
+        for steer in late:
+            self._confirm(steer)
         self.server.runs.pop(self.response.id, None)
 
 
 def kept(output: list[Item]) -> list[Item]:
     """What of an output the conversation goes on from: partial messages too, partial tool calls not."""
     return [item for item in output if item_type(item) == "message" or item.get("status", "completed") == "completed"]
-
-
-def _among(items: list[Item], taken: list[Item]) -> bool:
-    return all(any(item is other for other in taken) for item in items)

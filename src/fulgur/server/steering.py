@@ -70,6 +70,11 @@ def required_input(output: list[Item]) -> list[dict[str, Any]]:
     return stubs
 
 
+def among(items: list[Item], taken: list[Item]) -> bool:
+    """Whether these very items were taken."""
+    return all(any(item is other for other in taken) for item in items)
+
+
 def _check_message(item: Item) -> None:
     if item.get("type", "message") != "message" or item.get("role") != "user":
         raise _invalid("A steer holds user messages only.")

@@ -35,6 +35,7 @@ class Held:
     response_id: str
     conversation: Conversation
     stored: bool
+    ids: set[str]  # its own, and those of the responses it was steered away from
 
 
 async def serve(server: Server, request: web.Request, owner: str) -> web.WebSocketResponse:
@@ -139,7 +140,7 @@ class Session:
         if run.response.status == "failed":
             self._evict(lane, previous_id)
         elif run.after is not None:
-            self.held[lane] = Held(run.response.id, run.after, run.prepared.store)
+            self.held[lane] = Held(run.response.id, run.after, run.prepared.store, run.ids)
             if run.prepared.store:
                 self.server.remember(self.owner, run.response.id, run.after)
         if run.waiting:
@@ -180,23 +181,27 @@ class Session:
 
     def _steer(self, frame: dict[str, Any]) -> None:
         run: Run | None = None
+        lane: str | None = None
         try:
             request = convert(frame, SteerRequest)
             run = self._run(request.previous_response_id)
             if run is None:
-                raise self._not_active(request.previous_response_id)
+                lane = self._lane_of_ended(request.previous_response_id)
+                raise ApiError(400, "response_already_completed", "The response has ended.")
+            lane = run.stream_id
             run.steer(request)
         except FulgurError as error:
             code = error.code if isinstance(error, ApiError) and error.code in _STEER_CODES else "invalid_input"
             failed = ApiError(400, code, error.message)
             sequence = run.emitter.sequence if run is not None else 0
             self.server.metrics.add("fulgur_steers_total", outcome="failed")
-            self.send(steering.refusal(frame, failed, sequence, run.stream_id if run is not None else None))
+            self.send(steering.refusal(frame, failed, sequence, lane))
 
-    def _not_active(self, response_id: str) -> ApiError:
-        if any(held.response_id == response_id for held in self.held.values()):
-            return ApiError(400, "response_already_completed", f"The response '{response_id}' has ended.")
-        return ApiError(404, "response_not_found", f"There is no response '{response_id}' on this connection.")
+    def _lane_of_ended(self, response_id: str) -> str | None:
+        for lane, held in self.held.items():
+            if response_id in held.ids:
+                return lane
+        raise ApiError(404, "response_not_found", f"There is no response '{response_id}' on this connection.")
 
     def _stop(self, request: InterruptRequest, lane: str | None, *, interrupt: bool) -> None:
         run = self._run(request.response_id) if request.response_id else self._running.get(lane)
@@ -207,7 +212,7 @@ class Session:
         run.stop("interrupted" if interrupt else "cancelled")
 
     def _run(self, response_id: str) -> Run | None:
-        return next((run for run in self._running.values() if run.response.id == response_id), None)
+        return next((run for run in self._running.values() if response_id in run.ids), None)
 
     # --- back to the client ---
 
