@@ -19,7 +19,7 @@ KEPT = 200
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One change: the file's content before and after, by hash."""
 
     path: str
@@ -35,7 +35,7 @@ class EditJournal:
         self.file = folder / "journal.jsonl"
         self.blobs = BlobStore(folder / "contents")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         try:
             lines = self.file.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -43,15 +43,15 @@ class EditJournal:
         found = []
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):  # a line that was cut off by a crash
-                found.append(Entry(**json.loads(line)))
+                found.append(JournalEntry(**json.loads(line)))
         return found
 
-    def last(self, path: Path | None = None) -> Entry | None:
+    def last(self, path: Path | None = None) -> JournalEntry | None:
         """The newest change, of this file or of any."""
         wanted = None if path is None else str(path.resolve())
         return next((e for e in reversed(self.entries()) if wanted is None or e.path == wanted), None)
 
-    def contents(self, entry: Entry) -> tuple[bytes, bytes]:
+    def contents(self, entry: JournalEntry) -> tuple[bytes, bytes]:
         return self.blobs.get(entry.before), self.blobs.get(entry.after)
 
     def write(self, path: Path, before: bytes, after: bytes) -> None:
@@ -59,11 +59,11 @@ class EditJournal:
         real = path.resolve()
         if read(real) != before:
             raise FulgurError(f"{path} changed meanwhile; nothing was written")
-        entry = Entry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
+        entry = JournalEntry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
         self._save([*self.entries(), entry][-KEPT:])
         replace(real, after)
 
-    def undo(self, path: Path | None = None) -> Entry:
+    def undo(self, path: Path | None = None) -> JournalEntry:
         """Take the newest change back (of this file, or of any)."""
         entry = self.last(path)
         if entry is None:
@@ -79,7 +79,7 @@ class EditJournal:
         self._save([other for other in self.entries() if other != entry])
         return entry
 
-    def _save(self, entries: list[Entry]) -> None:
+    def _save(self, entries: list[JournalEntry]) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.file.with_suffix(f".{os.getpid()}.tmp")
         temporary.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in entries), encoding="utf-8")
