@@ -28,6 +28,7 @@ class LocalServer:
     home: Path
     config: Path | None = None  # passed to `fulgur serve --file`
     port: int | None = None  # None: what the config says; a free one when it is taken
+    model: Path | None = None  # passed to `fulgur serve --model`: it serves this one alone
     start_seconds: float = 30.0
 
 
@@ -103,6 +104,8 @@ async def _launch(settings: LocalServer, port: list[str], log: Path) -> str | No
     command = [sys.executable, "-m", "fulgur", "serve", "--idle-exit", f"{IDLE_MINUTES}", *port]
     if settings.config is not None:
         command += ["--file", str(settings.config)]
+    if settings.model is not None:
+        command += ["--model", str(settings.model)]
     environment = {**os.environ, "FULGUR_HOME": str(settings.home)}
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(

@@ -22,7 +22,7 @@ class TokenLogprob:
 
 
 @dataclass(slots=True)
-class Counts:
+class Usage:
     """Counts and seconds of one sequence; `accepted_tokens` of `draft_tokens` were right guesses."""
 
     prompt_tokens: int = 0
@@ -78,7 +78,7 @@ class Finished:
     request_id: str
     index: int
     reason: FinishReason
-    usage: Counts
+    usage: Usage
     message: str | None = None
     text: str = ""
 
