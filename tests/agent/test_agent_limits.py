@@ -8,7 +8,7 @@ from agent_world import Proxy, agent_on, call, say, serving
 
 from fulgur.agent.loop.compaction import beginning
 from fulgur.agent.session.history import item_text, message
-from fulgur.protocol.agent import Compacted, TextDelta, ToolStarted, TurnDone, TurnFailed, Warned
+from fulgur.protocol.agent import Compacted, MessageDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 
 async def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path)
     async with serving(replies, rate=600) as server, Proxy(server) as proxy:
         async with agent_on(proxy, workspace) as watch:
             watch.agent.submit("go")
-            await watch.until(TextDelta)
+            await watch.until(MessageDelta)
             await asyncio.sleep(0.15)
             opened = proxy.opened
             proxy.cut()
@@ -128,7 +128,7 @@ async def test_steering_where_the_server_cannot(workspace: Path) -> None:
     async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
         watch.agent._link.connection.is_fulgur = False
         watch.agent.submit("long story")
-        await watch.until(TextDelta)
+        await watch.until(MessageDelta)
         await asyncio.sleep(0.05)
         watch.agent.steer("shorter please")
         assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "In the new direction."

@@ -11,15 +11,15 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
     Compacted,
     FileChanged,
+    MessageDelta,
     Queued,
-    Steered,
-    TextDelta,
     ToolFinished,
     ToolOutput,
     ToolStarted,
     TurnDone,
     TurnFailed,
     TurnStarted,
+    TurnSteered,
     TurnStopped,
     UsageReported,
     Warned,
@@ -133,18 +133,18 @@ async def test_steer_at_a_token_keeps_the_partial_answer(workspace: Path) -> Non
 
     async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("long story")
-        await watch.until(TextDelta)
+        await watch.until(MessageDelta)
         await asyncio.sleep(0.05)
         watch.agent.submit("shorter please")
         end = await watch.until(TurnDone)
         assert end.text == "In the new direction."
-        order = [type(e).__name__ for e in watch.seen if isinstance(e, TextDelta | Steered)]
-        cut = order.index("Steered")
+        order = [type(e).__name__ for e in watch.seen if isinstance(e, MessageDelta | TurnSteered)]
+        cut = order.index("TurnSteered")
         assert 0 < cut < 4000
         said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
         assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
         partial = "".join(
-            e.text for e in watch.seen[: watch.seen.index(watch.of(Steered)[0])] if isinstance(e, TextDelta)
+            e.text for e in watch.seen[: watch.seen.index(watch.of(TurnSteered)[0])] if isinstance(e, MessageDelta)
         )
         assert said[1][1] == partial and partial.startswith(" w0000 w0001")
         assert said[2][1] == "shorter please"
@@ -160,7 +160,7 @@ async def test_steer_while_tools_run_is_said_before_the_next_answer(workspace: P
         watch.agent.steer("turn left")
         assert (await watch.until(TurnDone)).text == "Turned."
         assert watch.outputs == ["slept"]
-        assert len(watch.of(Steered)) == 1
+        assert len(watch.of(TurnSteered)) == 1
 
 
 async def test_queue_runs_after_the_turn(workspace: Path) -> None:
@@ -168,7 +168,7 @@ async def test_queue_runs_after_the_turn(workspace: Path) -> None:
 
     async with serving(replies, rate=100) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("one")
-        await watch.until(TextDelta)
+        await watch.until(MessageDelta)
         watch.agent.queue("two")
         watch.agent.queue("three")
         await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 3)
@@ -181,7 +181,7 @@ async def test_stop_keeps_what_was_said_and_the_queue(workspace: Path) -> None:
 
     async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("long")
-        await watch.until(TextDelta)
+        await watch.until(MessageDelta)
         watch.agent.queue("later")
         await asyncio.sleep(0.1)
         watch.agent.stop()

@@ -16,12 +16,12 @@ from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.agent import (
     FileChanged,
     GuardReported,
-    Steered,
     ToolOutput,
     ToolStarted,
     TurnDone,
     TurnFailed,
     TurnStarted,
+    TurnSteered,
     TurnStopped,
     UsageReported,
 )
@@ -149,7 +149,7 @@ async def test_steer_and_stop(project: Path) -> None:
         await asyncio.sleep(0.05)
         watch.agent.submit("add type hints to load")
         await watch.until(TurnDone)
-        assert watch.of(Steered)[0].text == "add type hints to load"
+        assert watch.of(TurnSteered)[0].text == "add type hints to load"
         assert "path: str" in (project / "pkg/store.py").read_text()
         kinds = [entry.kind for entry in watch.agent.transcript()]
         assert kinds == ["user", "assistant", "steer", "diff", "assistant"]

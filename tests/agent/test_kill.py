@@ -13,7 +13,7 @@ from fulgur.agent.session.log import SessionLog, find_session, summaries
 from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import load_settings
-from fulgur.protocol.agent import TextDelta, TurnDone
+from fulgur.protocol.agent import MessageDelta, TurnDone
 
 KILLS = 200
 PER_SESSION = 20
@@ -46,7 +46,7 @@ async def work(workspace: Path, resume: bool, shown: int) -> None:
                 number = len(watch.agent.state.turns)
                 watch.agent.submit(f"turn {number}")
                 since = len(watch.seen)
-                await watch.until(lambda e: isinstance(e, TextDelta), since)
+                await watch.until(lambda e: isinstance(e, MessageDelta), since)
                 end = await watch.until(lambda e: isinstance(e, TurnDone), since)
                 os.write(shown, f"done {number} {end.text}\n".encode())
                 await watch.agent.wait()

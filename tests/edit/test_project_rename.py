@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fulgur.edit.project.rename import Renamed, rename_everywhere
+from fulgur.edit.project.rename import Changed, rename_everywhere
 from fulgur.edit.refactor.errors import RefactorError
 
 FILES = {
@@ -50,11 +50,11 @@ def project(workspace: Path) -> Path:
     return workspace
 
 
-def written(project: Path, result: Renamed) -> dict[str, str]:
-    for path, (before, after) in result.changes.items():
+def written(project: Path, result: Changed) -> dict[str, str]:
+    for path, (before, after) in result.files.items():
         assert path.read_text() == before
         path.write_text(after)
-    return {str(path.relative_to(project)): after for path, (_, after) in result.changes.items()}
+    return {str(path.relative_to(project)): after for path, (_, after) in result.files.items()}
 
 
 def runs(project: Path, code: str) -> str:
@@ -124,4 +124,4 @@ def test_a_clash_in_an_importer_is_refused(project: Path) -> None:
 
 def test_a_file_that_does_not_parse_is_no_obstacle(project: Path) -> None:
     (project / "src/pkg/broken.py").write_text("from pkg.core import load\ndef (\n")
-    assert len(rename_everywhere(project, project / "src/pkg/core.py", "load", "fetch").changes) == 6
+    assert len(rename_everywhere(project, project / "src/pkg/core.py", "load", "fetch").files) == 6

@@ -15,11 +15,11 @@ from fulgur.agent.agent import Agent
 from fulgur.backends.base import Capabilities
 from fulgur.backends.scripted import Script, ScriptedBackend
 from fulgur.config.settings import Settings, load_settings
-from fulgur.protocol.agent import TURN_ENDS, AgentEvent, TextDelta, ToolFinished
+from fulgur.protocol.agent import TURN_ENDS, AgentEvent, MessageDelta, ToolFinished
 from fulgur.sandbox.choose import probes
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.server.registry import Entry, Registry
+from fulgur.server.registry import Registry, ServedModel
 from fulgur.server.state import Server
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ async def serving(
     config.server.port = 0
     config.server.store = ":memory:"
     entries = [
-        Entry(
+        ServedModel(
             name,
             Model(backend="scripted"),
             ScriptedBackend(name, make_script(script, rate), context=context, capabilities=capabilities),
@@ -114,7 +114,7 @@ class Watch:
 
     @property
     def text(self) -> str:
-        return "".join(event.text for event in self.of(TextDelta))
+        return "".join(event.text for event in self.of(MessageDelta))
 
     @property
     def outputs(self) -> list[str]:

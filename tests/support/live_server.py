@@ -12,7 +12,7 @@ import msgspec
 from fulgur.backends.scripted import Script, ScriptedBackend
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.server.registry import Entry, Registry, make_backend
+from fulgur.server.registry import Registry, ServedModel, make_backend
 from fulgur.server.state import Server
 
 
@@ -58,10 +58,10 @@ class LiveServer:
         config.server.port = 0
         config.server.store = ":memory:"
         scripted = ScriptedBackend("scripted", self.script)
-        entries = [Entry("scripted", Model(backend="scripted"), scripted, None)]
+        entries = [ServedModel("scripted", Model(backend="scripted"), scripted, None)]
         if self._folder is not None:
             model = Model(backend="local", path=str(self._folder), context=65_536)
-            entries.append(Entry("local", model, make_backend("local", model, config), None))
+            entries.append(ServedModel("local", model, make_backend("local", model, config), None))
         running = await app.start(config, Server(config, Registry(entries)))
         if self._folder is not None:
             await entries[-1].ready()

@@ -13,7 +13,7 @@ from fulgur.backends.scripted import Script, ScriptedBackend
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
 from fulgur.server.pools import PoolState
-from fulgur.server.registry import Entry, Registry
+from fulgur.server.registry import Registry, ServedModel
 from fulgur.server.state import Server
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ async def serving(
     config.server.port = 0
     config.server.store = config.server.store or ":memory:"
     backend = ScriptedBackend("m", played or Script(), context=context, capabilities=capabilities)
-    entry = Entry("m", model or Model(backend="scripted"), backend, pool)
+    entry = ServedModel("m", model or Model(backend="scripted"), backend, pool)
     running = await app.start(config, Server(config, Registry([entry])))
     try:
         yield running

@@ -176,14 +176,14 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
     transcript = Transcript(60)
     for event in (
         events.TurnStarted(turn=1, text="do it", way="tools", reason="tool loop"),
-        events.TextDelta(turn=1, text="First I wi"),
-        events.Steered(turn=1, text="no, other"),
-        events.TextDelta(turn=1, text="Right."),
+        events.MessageDelta(turn=1, text="First I wi"),
+        events.TurnSteered(turn=1, text="no, other"),
+        events.MessageDelta(turn=1, text="Right."),
         events.ToolStarted(turn=1, call_id="a", name="shell", title="$ ls"),
         events.ToolFinished(turn=1, call_id="a", name="shell", ok=False, output="no such file", seconds=0.01),
         events.GuardReported(turn=1, check="parses"),
         events.GuardReported(turn=1, check="names exist"),
-        events.TextDelta(turn=1, text="Hm"),
+        events.MessageDelta(turn=1, text="Hm"),
         events.TurnStopped(turn=1, text="…"),
     ):
         transcript.on_event(event)
@@ -206,7 +206,7 @@ def test_a_rewrite_that_was_cut_off_stays_readable_and_an_applied_one_is_its_dif
     begun = events.ToolStarted(turn=1, call_id="e", name="rewrite", title="rewrite a.py:1-2")
     done = events.ToolFinished(turn=1, call_id="e", name="rewrite", ok=True, output="def f():\n    ret", seconds=0.01)
     cut, applied = Transcript(60), Transcript(60)
-    for event in (begun, done, events.Steered(turn=1, text="other")):
+    for event in (begun, done, events.TurnSteered(turn=1, text="other")):
         cut.on_event(event)
     assert [row for row in plain(cut.take()) if row] == ["✓ rewrite a.py:1-2", "  │ def f():", "  │     ret", "› other"]
     change = events.FileChanged(turn=1, path="a.py", kind="modified", diff="@@ -1 +1 @@\n-a\n+b\n", added=1, removed=1)

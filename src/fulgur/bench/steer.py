@@ -27,7 +27,7 @@ from fulgur.bench.chat_model import write_chat_model
 from fulgur.bench.report import Report
 from fulgur.bench.transport import process, sse, tool_output
 from fulgur.client import Connection
-from fulgur.engine.events import Finished, Usage
+from fulgur.engine.events import Counts, Finished
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.engine.process import EngineClient
 from fulgur.errors import FulgurError
@@ -145,7 +145,7 @@ async def engine_times(engine: EngineClient, prompts: Prompts, number: int) -> t
     return before.decode_seconds / (AFTER - 1), after.prefill_seconds
 
 
-async def usage(engine: EngineClient, prompt: list[int]) -> Usage:
+async def usage(engine: EngineClient, prompt: list[int]) -> Counts:
     params = SamplingParams(max_tokens=AFTER, ignore_eos=True, temperature=TEMPERATURE)
     async for event in engine.generate(GenerateRequest(prompt, params, speculate=False)):
         if isinstance(event, Finished):

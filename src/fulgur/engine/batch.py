@@ -13,7 +13,7 @@ ALONE = 256  # rows of prefill in a step when nothing is decoding, unless the ru
 
 
 @dataclass(slots=True)
-class Entry:
+class BatchEntry:
     """What a sequence has in the step: `rows` rows, the last of them `draft`; its results start at `first`, if any."""
 
     sequence: Sequence
@@ -31,7 +31,7 @@ class Batch:
         self.rows = 0
         self.wanted = 0
         self.needs_logits = False
-        self.entries: list[Entry] = []
+        self.entries: list[BatchEntry] = []
         self.logits: FloatArray = np.empty((0, runtime.vocab_size), np.float32)
         self._runtime = runtime
         self._tables = tables
@@ -64,7 +64,7 @@ class Batch:
         for token in (sequence.tokens[-1], *draft):
             tokens[row], positions[row], slots[row] = token, position, slot
             row, position = row + 1, position + 1
-        self.entries.append(Entry(sequence, row - first, draft, first))
+        self.entries.append(BatchEntry(sequence, row - first, draft, first))
         self.rows = self.wanted = row
         self.needs_logits |= sequence.sampler is not None
 
@@ -82,7 +82,7 @@ class Batch:
             self._wanted[first] = rows.stop - 1
             self.wanted += 1
             self.needs_logits |= sequence.sampler is not None
-        self.entries.append(Entry(sequence, count, [], first))
+        self.entries.append(BatchEntry(sequence, count, [], first))
 
     def run(self) -> list[int]:
         """One pass over the weights; the most likely token of each row that wants one. Fills `logits` if needed."""

@@ -7,7 +7,7 @@ the next row has seen the right past and its result counts too.
 
 from __future__ import annotations
 
-from fulgur.engine.batch import Batch, Entry
+from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.errors import EngineError
 from fulgur.engine.events import Event
 from fulgur.engine.sample import Sampler
@@ -54,7 +54,7 @@ def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) 
         return []
 
 
-def accept(entry: Entry, batch: Batch, best: list[int], events: list[Event]) -> None:
+def accept(entry: BatchEntry, batch: Batch, best: list[int], events: list[Event]) -> None:
     """Take the results of a sequence's rows: the draft as far as it was right, and the token after it."""
     sequence, draft, first = entry.sequence, entry.draft, entry.first
     before = len(sequence.tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from fulgur.engine.batch import Batch, Entry
+from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.cache import Cache
 from fulgur.engine.decode import accept, plan_decode
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
@@ -160,7 +160,7 @@ class Engine:
             sequence.usage.cached_tokens = sequence.computed
             self._events.append(Started(sequence.request_id, len(sequence.tokens), sequence.computed))
 
-    def _take(self, entry: Entry, best: list[int], now: float) -> None:
+    def _take(self, entry: BatchEntry, best: list[int], now: float) -> None:
         """The results of one sequence's rows."""
         sequence = entry.sequence
         if entry.first < 0:
@@ -194,7 +194,7 @@ class Engine:
         if sequence.finished is not None:
             self._finish(sequence, perf_counter())
 
-    def _fork(self, leader: Sequence, entry: Entry, best: list[int], now: float) -> None:
+    def _fork(self, leader: Sequence, entry: BatchEntry, best: list[int], now: float) -> None:
         """The prompt is computed: the other continuations choose their own first token from the same row."""
         followers, leader.followers = leader.followers, []
         for sequence in followers:
@@ -202,7 +202,7 @@ class Engine:
             sequence.admitted_at = leader.admitted_at
             sequence.usage.cached_tokens = leader.usage.cached_tokens
             self.scheduler.fork(leader, sequence)
-            accept(Entry(sequence, 0, [], entry.first), self._batch, best, self._events)
+            accept(BatchEntry(sequence, 0, [], entry.first), self._batch, best, self._events)
             sequence.note_first_token(now)
             if sequence.finished is not None:
                 self._finish(sequence, now)

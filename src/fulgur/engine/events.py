@@ -22,7 +22,7 @@ class TokenLogprob:
 
 
 @dataclass(slots=True)
-class Usage:
+class Counts:
     """Counts and seconds of one sequence; `accepted_tokens` of `draft_tokens` were right guesses."""
 
     prompt_tokens: int = 0
@@ -78,7 +78,7 @@ class Finished:
     request_id: str
     index: int
     reason: FinishReason
-    usage: Usage
+    usage: Counts
     message: str | None = None
     text: str = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fulgur.engine.events import Event, Finished, FinishReason, Token, TokenLogprob, Usage
+from fulgur.engine.events import Counts, Event, Finished, FinishReason, Token, TokenLogprob
 from fulgur.engine.params import GenerateRequest
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Sequence:
         self.started = False
         self.finished: FinishReason | None = None
         self.message: str | None = None
-        self.usage = Usage(prompt_tokens=len(self.tokens))
+        self.usage = Counts(prompt_tokens=len(self.tokens))
         self.admitted_at = 0.0
         self.first_token_at = 0.0
 

@@ -32,7 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     dtype: str
     shape: tuple[int, ...]
     start: int  # from the start of the file
@@ -58,7 +58,7 @@ class SafetensorsFile:
             raise FulgurError(f"{path}: cannot be opened: {error.strerror}") from None
         self.entries, self.metadata = self._read_header(size)
 
-    def _read_header(self, size: int) -> tuple[dict[str, Entry], dict[str, str]]:
+    def _read_header(self, size: int) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         length = int.from_bytes(self._map[:8], "little")
         if length > size - 8:
             raise FulgurError(
@@ -69,18 +69,18 @@ class SafetensorsFile:
         except ValueError as error:
             raise FulgurError(f"{self.path}: not a safetensors file: the header is not JSON ({error})") from None
         metadata = header.pop("__metadata__", {})
-        entries: dict[str, Entry] = {}
+        entries: dict[str, TensorEntry] = {}
         for name, item in header.items():
             try:
                 first, last = item["data_offsets"]
-                entry = Entry(item["dtype"], tuple(item["shape"]), 8 + length + first, 8 + length + last)
+                entry = TensorEntry(item["dtype"], tuple(item["shape"]), 8 + length + first, 8 + length + last)
             except (KeyError, TypeError, ValueError):
                 raise FulgurError(f"{self.path}: tensor {name}: malformed header entry {item!r}") from None
             self._check(name, entry, size)
             entries[name] = entry
         return entries, metadata
 
-    def _check(self, name: str, entry: Entry, size: int) -> None:
+    def _check(self, name: str, entry: TensorEntry, size: int) -> None:
         where = f"{self.path}: tensor {name} ({entry.dtype} {list(entry.shape)})"
         if entry.stop > size:
             raise FulgurError(
@@ -92,7 +92,7 @@ class SafetensorsFile:
             if entry.stop - entry.start != expected:
                 raise FulgurError(f"{where}: expected {expected} bytes, found {entry.stop - entry.start}")
 
-    def view(self, entry: Entry) -> memoryview:
+    def view(self, entry: TensorEntry) -> memoryview:
         """The stored bytes, of any type."""
         return memoryview(self._map)[entry.start : entry.stop]
 

@@ -42,14 +42,14 @@ class TurnStarted(AgentEvent, frozen=True, tag="turn.started"):
     reason: str
 
 
-class TextDelta(AgentEvent, frozen=True, tag="text.delta"):
+class MessageDelta(AgentEvent, frozen=True, tag="text.delta"):
     """More of the answer."""
 
     turn: int
     text: str
 
 
-class ReasoningDelta(AgentEvent, frozen=True, tag="reasoning.delta"):
+class ThinkingDelta(AgentEvent, frozen=True, tag="reasoning.delta"):
     """More of the model's reasoning."""
 
     turn: int
@@ -157,7 +157,7 @@ class UsageReported(AgentEvent, frozen=True, tag="usage"):
     raw_tokens_per_second: float = 0.0
 
 
-class Steered(AgentEvent, frozen=True, tag="steered"):
+class TurnSteered(AgentEvent, frozen=True, tag="steered"):
     """The running answer was cut and goes on in the direction of `text`; what was said stays."""
 
     turn: int
@@ -212,8 +212,8 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn.failed"):
 AnyEvent = (
     SessionStarted
     | TurnStarted
-    | TextDelta
-    | ReasoningDelta
+    | MessageDelta
+    | ThinkingDelta
     | ToolStarted
     | ToolOutput
     | ToolFinished
@@ -223,7 +223,7 @@ AnyEvent = (
     | GuardReported
     | Warned
     | UsageReported
-    | Steered
+    | TurnSteered
     | Queued
     | Compacted
     | Undone

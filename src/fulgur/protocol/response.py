@@ -21,7 +21,7 @@ class OutputTokensDetails(msgspec.Struct):
     rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class Usage(msgspec.Struct):
+class ResponseUsage(msgspec.Struct):
     """Token counts; `cost` (ours) in the currency of the price table, present when the model has a price."""
 
     input_tokens: int = 0
@@ -57,7 +57,7 @@ class Response(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = 0
     temperature: float | None = 1.0
     reasoning: dict[str, Any] | None = None
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     store: bool | None = True

@@ -9,11 +9,11 @@ from fulgur.protocol import response as shape
 from fulgur.server.config import Price
 from fulgur.server.metrics import Metrics
 from fulgur.server.prices import cost
-from fulgur.server.registry import Entry
+from fulgur.server.registry import ServedModel
 
 
-def usage_object(usage: Usage, price: Price | None) -> shape.Usage:
-    result = shape.Usage(
+def usage_object(usage: Usage, price: Price | None) -> shape.ResponseUsage:
+    result = shape.ResponseUsage(
         input_tokens=usage.input_tokens,
         input_tokens_details=shape.InputTokensDetails(
             usage.cached_tokens, max(0, usage.input_tokens - usage.cached_tokens)
@@ -28,7 +28,9 @@ def usage_object(usage: Usage, price: Price | None) -> shape.Usage:
     return result
 
 
-def measure(metrics: Metrics, entry: Entry, status: str, usage: Usage, started: float, first: float | None) -> None:
+def measure(
+    metrics: Metrics, entry: ServedModel, status: str, usage: Usage, started: float, first: float | None
+) -> None:
     """Note a response that has ended; `started` and `first` (its first output) are on the performance counter."""
     metrics.record(entry.name, status, usage, cost(entry.model.price, usage))
     if first is None:

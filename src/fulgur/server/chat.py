@@ -32,7 +32,7 @@ from fulgur.server.answers import json_answer, read_object, server_of
 from fulgur.server.chat_input import to_turn
 from fulgur.server.parse import convert, in_range
 from fulgur.server.prices import cost
-from fulgur.server.registry import Entry, require
+from fulgur.server.registry import ServedModel, require
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
 
@@ -72,7 +72,7 @@ async def create(request: web.Request) -> web.StreamResponse:
             entry.pool.leave(tokens)
 
 
-def check(body: ChatRequest, entry: Entry) -> None:
+def check(body: ChatRequest, entry: ServedModel) -> None:
     require(entry, "chat", "chat")
     in_range(body.temperature, 0, 2, "temperature")
     in_range(body.top_p, 0, 1, "top_p")
@@ -87,7 +87,7 @@ def check(body: ChatRequest, entry: Entry) -> None:
 
 
 async def _whole(
-    server: Server, request: web.Request, body: ChatRequest, entry: Entry, backend: Backend, turn: Turn
+    server: Server, request: web.Request, body: ChatRequest, entry: ServedModel, backend: Backend, turn: Turn
 ) -> tuple[Usage, web.StreamResponse]:
     answers = await asyncio.gather(*(_collect(backend, turn) for _ in range(body.n or 1)))
     total = Usage()
@@ -130,7 +130,7 @@ async def _collect(backend: Backend, turn: Turn) -> Answer:
 
 
 async def _stream(
-    server: Server, request: web.Request, body: ChatRequest, entry: Entry, backend: Backend, turn: Turn
+    server: Server, request: web.Request, body: ChatRequest, entry: ServedModel, backend: Backend, turn: Turn
 ) -> tuple[Usage, web.StreamResponse]:
     generation = backend.generate(turn)
     chunks = await begun(generation)
@@ -197,7 +197,7 @@ def stream_error(server: Server, error: Exception) -> ApiError:
     return ApiError(500, "server_error", str(error) or "The server failed on this request.")
 
 
-def usage_object(usage: Usage, body: ChatRequest | None, entry: Entry) -> dict[str, Any]:
+def usage_object(usage: Usage, body: ChatRequest | None, entry: ServedModel) -> dict[str, Any]:
     result: dict[str, Any] = {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,

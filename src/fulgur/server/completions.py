@@ -17,7 +17,7 @@ from fulgur.server.chat import begun, stream_error, usage_object
 from fulgur.server.chat_input import stops
 from fulgur.server.parse import at_least, convert, in_range
 from fulgur.server.prices import cost
-from fulgur.server.registry import Entry, require
+from fulgur.server.registry import ServedModel, require
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
 
@@ -47,7 +47,7 @@ async def create(request: web.Request) -> web.StreamResponse:
             entry.pool.leave(usage.input_tokens + usage.output_tokens)
 
 
-def check(body: CompletionRequest, entry: Entry) -> None:
+def check(body: CompletionRequest, entry: ServedModel) -> None:
     in_range(body.temperature, 0, 2, "temperature")
     in_range(body.top_p, 0, 1, "top_p")
     at_least(body.max_tokens, 1, "max_tokens")
@@ -87,7 +87,9 @@ def _prompt(body: CompletionRequest) -> str | list[int]:
     return [token for token in prompt if isinstance(token, int)]
 
 
-async def _whole(body: CompletionRequest, entry: Entry, generation: Generation) -> tuple[Usage, web.StreamResponse]:
+async def _whole(
+    body: CompletionRequest, entry: ServedModel, generation: Generation
+) -> tuple[Usage, web.StreamResponse]:
     pieces: list[str] = []
     finish = Finish("stop", Usage())
     try:
@@ -106,7 +108,7 @@ async def _whole(body: CompletionRequest, entry: Entry, generation: Generation) 
 
 
 async def _stream(
-    server: Server, request: web.Request, body: CompletionRequest, entry: Entry, generation: Generation
+    server: Server, request: web.Request, body: CompletionRequest, entry: ServedModel, generation: Generation
 ) -> tuple[Usage, web.StreamResponse]:
     chunks = await begun(generation)
     sink = await SseSink.open(request)

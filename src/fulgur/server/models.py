@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from fulgur.server.answers import json_answer, server_of
-from fulgur.server.registry import Entry, Registry
+from fulgur.server.registry import Registry, ServedModel
 
 INSTRUCTIONS = (
     "You are a coding agent that works in the user's terminal, in their repository. Read before you change. "
@@ -39,7 +39,7 @@ def catalog(models: Registry) -> dict[str, Any]:
     }
 
 
-def openai_model(entry: Entry) -> dict[str, Any]:
+def openai_model(entry: ServedModel) -> dict[str, Any]:
     """The OpenAI object, with what the model can do under `capabilities` (ours)."""
     capabilities = entry.backend.capabilities
     model: dict[str, Any] = {
@@ -61,7 +61,7 @@ def openai_model(entry: Entry) -> dict[str, Any]:
     return model
 
 
-def codex_model(entry: Entry, place: int) -> dict[str, Any]:
+def codex_model(entry: ServedModel, place: int) -> dict[str, Any]:
     """One model as Codex wants it: a field that is wrong silently kills its whole catalog, so the tests run it."""
     capabilities = entry.backend.capabilities
     efforts = [("low", "quick"), ("medium", "balanced"), ("high", "thorough")] if capabilities.reasoning else []

@@ -15,14 +15,14 @@ from fulgur.protocol.request import CreateRequest
 from fulgur.protocol.response import Response
 from fulgur.server import tools as tool_list
 from fulgur.server.parse import at_least, in_range
-from fulgur.server.registry import Entry, require
+from fulgur.server.registry import ServedModel, require
 
 
 @dataclass
 class Prepared:
     """Everything a run needs."""
 
-    entry: Entry
+    entry: ServedModel
     turn: Turn
     response: Response
     input: list[Item]  # what this request added
@@ -65,7 +65,7 @@ def input_items(given: str | list[Item], path: str = "input") -> list[Item]:
 
 
 def prepare(
-    request: CreateRequest, entry: Entry, previous: Conversation | None, parent: str | None, *, websocket: bool
+    request: CreateRequest, entry: ServedModel, previous: Conversation | None, parent: str | None, *, websocket: bool
 ) -> Prepared:
     """Check the request against the model and build its turn. `previous` is the conversation it continues."""
     check_values(request, websocket=websocket)
@@ -149,7 +149,7 @@ def check_values(request: CreateRequest, *, websocket: bool) -> None:
 
 
 def check_abilities(
-    request: CreateRequest, entry: Entry, items: list[Item], tools: list[dict[str, Any]], generate: bool
+    request: CreateRequest, entry: ServedModel, items: list[Item], tools: list[dict[str, Any]], generate: bool
 ) -> None:
     if any(item.get("type") == "edit" for item in items):
         require(entry, "edit", "rewrite a region of code")

@@ -18,7 +18,7 @@ ADD_A_MODEL = (
 )
 
 
-class Entry:
+class ServedModel:
     """One model by its name: its backend, started once, and the pool it draws from."""
 
     def __init__(self, name: str, model: Model, backend: Backend, pool: PoolState | None) -> None:
@@ -50,10 +50,10 @@ class Entry:
 class Registry:
     """All models, in the order of the config."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[ServedModel]) -> None:
         self.entries = {entry.name: entry for entry in entries}
 
-    def get(self, name: str) -> Entry:
+    def get(self, name: str) -> ServedModel:
         """The model with exactly this name; never another in its place."""
         entry = self.entries.get(name)
         if entry is None:
@@ -79,7 +79,10 @@ def build(config: ServerConfig) -> Registry:
     models = dict(config.models) or embedded()
     pools = {name: PoolState(name, limits) for name, limits in config.pools.items()}
     return Registry(
-        [Entry(name, model, make_backend(name, model, config), pools.get(model.pool)) for name, model in models.items()]
+        [
+            ServedModel(name, model, make_backend(name, model, config), pools.get(model.pool))
+            for name, model in models.items()
+        ]
     )
 
 
@@ -104,7 +107,7 @@ def make_backend(name: str, model: Model, config: ServerConfig) -> Backend:
     return UpstreamBackend(name, model, config.backends[model.backend])
 
 
-def require(entry: Entry, ability: str, wish: str) -> None:
+def require(entry: ServedModel, ability: str, wish: str) -> None:
     """A request the model cannot serve gets told what it can do and how to add one that can."""
     capabilities = entry.backend.capabilities
     if getattr(capabilities, ability):

@@ -22,7 +22,7 @@ KEPT = 200
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One change: the file's content before and after, by hash."""
 
     path: str
@@ -39,7 +39,7 @@ class EditJournal:
         self.file = home / "edits" / "journal.jsonl"
         self.blobs = BlobStore(home / "blobs")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         try:
             lines = self.file.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -47,10 +47,10 @@ class EditJournal:
         found = []
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):  # a line that was cut off by a crash
-                found.append(Entry(**json.loads(line)))
+                found.append(JournalEntry(**json.loads(line)))
         return found
 
-    def last(self, path: Path | None = None) -> Entry | None:
+    def last(self, path: Path | None = None) -> JournalEntry | None:
         """The newest change, of this file or of any."""
         wanted = None if path is None else str(path.resolve())
         return next((e for e in reversed(self.entries()) if wanted is None or e.path == wanted), None)
@@ -65,7 +65,7 @@ class EditJournal:
     def write(self, path: Path, before: bytes, after: bytes) -> FileDiff:
         """Change a file from `before` to `after`; refuses when the file is no longer `before`."""
         real = path.resolve()
-        entry = Entry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
+        entry = JournalEntry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
         earlier = self.entries()
         self.save([*earlier, entry])  # first: what was changed can be taken back, whatever happens now
         try:
@@ -75,7 +75,7 @@ class EditJournal:
             raise
         return diff
 
-    def undo(self, path: Path | None = None) -> Entry:
+    def undo(self, path: Path | None = None) -> JournalEntry:
         """Take the newest change back (of this file, or of any)."""
         entry = self.last(path)
         if entry is None:
@@ -95,7 +95,7 @@ class EditJournal:
         self.save(other for other in self.entries() if other != entry)
         return entry
 
-    def save(self, entries: Iterable[Entry]) -> None:
+    def save(self, entries: Iterable[JournalEntry]) -> None:
         """Keep these, at most the last 200."""
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.file.with_suffix(f".{os.getpid()}.tmp")

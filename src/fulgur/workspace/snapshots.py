@@ -25,7 +25,7 @@ MOST_FILES = 50_000
 JUST_NOW = 50_000_000  # nanoseconds
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True):
     """One path.
 
     `kind` is file, link, folder or large (noted only); `blob` is its content's name or the link's target.
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
     """size, mtime, ctime and inode when it was read."""
 
-    def same(self, other: Entry | None) -> bool:
+    def same(self, other: SnapshotEntry | None) -> bool:
         """Whether both have the same content and mode."""
         if other is None:
             return False
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         return (self.kind, self.mode, self.blob) == (other.kind, other.mode, other.blob)
 
 
-Manifest = dict[str, Entry]
+Manifest = dict[str, SnapshotEntry]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Difference:
     """Paths (relative) that differ between two snapshots, with both sides; None: not there."""
 
     path: str
-    before: Entry | None
-    after: Entry | None
+    before: SnapshotEntry | None
+    after: SnapshotEntry | None
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Snapshots:
                 if item.is_dir(follow_symlinks=False):
                     if item.name in SKIPPED or rules.ignored(Path(item.path), folder=True):
                         continue
-                    manifest[name] = Entry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
+                    manifest[name] = SnapshotEntry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
                     waiting.append(item.path)
                     continue
                 if len(manifest) >= MOST_FILES:
@@ -115,12 +115,12 @@ class Snapshots:
                     total += entry.stamp[0] if entry.kind == "file" else 0
         return manifest
 
-    def _entry(self, item: os.DirEntry[str], name: str, total: int) -> Entry | None:
+    def _entry(self, item: os.DirEntry[str], name: str, total: int) -> SnapshotEntry | None:
         try:
             info = item.stat(follow_symlinks=False)
             mode = stat.S_IMODE(info.st_mode)
             if stat.S_ISLNK(info.st_mode):
-                return Entry("link", 0, os.readlink(item.path))
+                return SnapshotEntry("link", 0, os.readlink(item.path))
             if not stat.S_ISREG(info.st_mode):
                 return None
             stamp = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
@@ -129,10 +129,10 @@ class Snapshots:
                 return known
             if info.st_size > LARGEST_FILE or total + info.st_size > LARGEST_TOTAL:
                 self.uncovered.append(f"{name} ({info.st_size >> 20} MiB) is too large for undo")
-                return Entry("large", mode, "", stamp)
+                return SnapshotEntry("large", mode, "", stamp)
             descriptor = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
-                entry = Entry("file", mode, self.blobs.put(file.read()), stamp)
+                entry = SnapshotEntry("file", mode, self.blobs.put(file.read()), stamp)
             if time.time_ns() - info.st_ctime_ns < JUST_NOW:
                 # The clock of file times is coarse: a change right after this would look the same. Read it again then.
                 return msgspec.structs.replace(entry, stamp=(info.st_size, 0, 0, 0))

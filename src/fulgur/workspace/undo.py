@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fulgur.errors import FulgurError
 from fulgur.workspace.files import Files
-from fulgur.workspace.snapshots import Difference, Entry, Manifest, Snapshots, differences
+from fulgur.workspace.snapshots import Difference, Manifest, SnapshotEntry, Snapshots, differences
 
 
 @dataclass
@@ -54,11 +54,11 @@ def _one(files: Files, difference: Difference, now: Manifest, after: Manifest | 
         result.failed.append(f"{path}: {error}")
 
 
-def _same(one: Entry | None, other: Entry | None) -> bool:
+def _same(one: SnapshotEntry | None, other: SnapshotEntry | None) -> bool:
     return other is None if one is None else one.same(other)
 
 
-def _put(files: Files, path: Path, wanted: Entry | None, current: Entry | None) -> None:
+def _put(files: Files, path: Path, wanted: SnapshotEntry | None, current: SnapshotEntry | None) -> None:
     if reason := files.policy.refusal(path):
         raise FulgurError(reason)
     if wanted is not None and wanted.kind == "large":

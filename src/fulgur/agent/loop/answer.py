@@ -16,7 +16,7 @@ from fulgur.agent.session.history import Item, item_text, message
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
-from fulgur.protocol.agent import ReasoningDelta, Steered, TextDelta, Warned
+from fulgur.protocol.agent import MessageDelta, ThinkingDelta, TurnSteered, Warned
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.response import Response
 
@@ -107,10 +107,10 @@ class Answer:
                 self._first = self._first or time.perf_counter()
                 self._open_text += event.delta
                 self._context.state.partial(event.delta)
-                self._emit(TextDelta(turn=self._turn, text=event.delta))
+                self._emit(MessageDelta(turn=self._turn, text=event.delta))
             case ev.ReasoningSummaryTextDelta() | ev.ReasoningTextDelta():
                 self._first = self._first or time.perf_counter()
-                self._emit(ReasoningDelta(turn=self._turn, text=event.delta))
+                self._emit(ThinkingDelta(turn=self._turn, text=event.delta))
             case ev.FunctionCallArgumentsDelta():
                 self._first = self._first or time.perf_counter()
             case ev.ResponseCreated():
@@ -134,7 +134,7 @@ class Answer:
     def _steers_applied(self) -> None:
         for text in self._steers:
             self._context.state.add_items([message("user", text)], kind="steer")
-            self._emit(Steered(turn=self._turn, text=text))
+            self._emit(TurnSteered(turn=self._turn, text=text))
         self._steers = []
 
     def _finish(self, response: Response) -> list[Item]:

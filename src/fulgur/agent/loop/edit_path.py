@@ -27,11 +27,11 @@ from fulgur.edit.region import locate_region
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.agent import (
-    Steered,
-    TextDelta,
+    MessageDelta,
     ToolFinished,
     ToolOutput,
     ToolStarted,
+    TurnSteered,
     Warned,
 )
 from fulgur.protocol.errors import ApiError
@@ -206,10 +206,10 @@ class EditPath:
         text = self._steers[-1]
         for steer in self._steers:
             self._context.state.add_items([message("user", steer)], kind="steer")
-            self._context.emit(Steered(turn=self._context.turn, text=steer))
+            self._context.emit(TurnSteered(turn=self._context.turn, text=steer))
         self._steers = []
         return text
 
     def _say(self, text: str) -> None:
-        self._context.emit(TextDelta(turn=self._context.turn, text=text))
+        self._context.emit(MessageDelta(turn=self._context.turn, text=text))
         self._context.state.add_items([message("assistant", text)])

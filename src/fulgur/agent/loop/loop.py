@@ -14,7 +14,7 @@ from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.loop.request import request_body
 from fulgur.agent.session.history import Item, estimate_tokens, item_text, message
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import Compacted, Steered, Warned
+from fulgur.protocol.agent import Compacted, TurnSteered, Warned
 from fulgur.protocol.errors import ApiError
 
 MOST_STEPS = 200
@@ -187,7 +187,7 @@ class ToolLoop:
     def _take_steers(self) -> None:
         for text in self._steers:
             self._context.state.add_items([message("user", text)], kind="steer")
-            self._context.emit(Steered(turn=self._context.turn, text=text))
+            self._context.emit(TurnSteered(turn=self._context.turn, text=text))
         self._steers = []
 
     def _limit(self) -> int:

@@ -6,10 +6,12 @@ import time
 
 from fulgur.agent.route.models import ModelInfo
 from fulgur.protocol.agent import UsageReported
-from fulgur.protocol.response import Usage
+from fulgur.protocol.response import ResponseUsage
 
 
-def usage_event(turn: int, model: str, usage: Usage, info: ModelInfo, began: float, first: float) -> UsageReported:
+def usage_event(
+    turn: int, model: str, usage: ResponseUsage, info: ModelInfo, began: float, first: float
+) -> UsageReported:
     """`began` and `first` are when the request went out and when its first token came (0: none did)."""
     now = time.perf_counter()
     cached, details = usage.input_tokens_details.cached_tokens, usage.output_tokens_details

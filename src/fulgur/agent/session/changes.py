@@ -8,7 +8,7 @@ from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
 from fulgur.workspace.files import diff_of
-from fulgur.workspace.snapshots import Entry, Manifest, differences, read_manifest, store_manifest
+from fulgur.workspace.snapshots import Manifest, SnapshotEntry, differences, read_manifest, store_manifest
 from fulgur.workspace.undo import Restored, restore
 
 
@@ -80,7 +80,7 @@ class Changes:
     def _read(self, name: str) -> Manifest:
         return read_manifest(name, self._bench.files.blobs)
 
-    def _content(self, entry: Entry | None) -> bytes | None:
+    def _content(self, entry: SnapshotEntry | None) -> bytes | None:
         if entry is None or entry.kind in ("folder", "large"):
             return None
         return entry.blob.encode() if entry.kind == "link" else self._bench.files.blobs.get(entry.blob)

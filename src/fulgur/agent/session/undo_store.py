@@ -19,7 +19,7 @@ from fulgur.agent.session.log import SessionLog, read_records, summaries
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.workspace.blobs import BlobStore
-from fulgur.workspace.journal import EditJournal, Entry
+from fulgur.workspace.journal import EditJournal, JournalEntry
 from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
 
 DAY = 86_400.0
@@ -99,7 +99,7 @@ def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[s
     """What `fulgur edit --undo` wants; edits beyond the bounds are forgotten, the oldest first."""
     journal = EditJournal(home)
     entries = journal.entries()
-    kept: list[Entry] = []
+    kept: list[JournalEntry] = []
     needed: set[str] = set()
     size = 0
     for entry in reversed(entries):

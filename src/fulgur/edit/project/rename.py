@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fulgur.edit.project.modules import Module, Project, Reach, all_statements
+from fulgur.edit.project.modules import Module, Project, all_statements
+from fulgur.edit.project.references import References
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.rename import attribute_edit, check_free, check_name, use_edit
-from fulgur.edit.refactor.scopes import Scope, Use
 from fulgur.edit.refactor.source import Edit, apply_edits, parse
 from fulgur.workspace.ignore import walk
 
@@ -27,7 +27,7 @@ _TEXT_FILES = (".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".yml", ".yaml", 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """One line that may mean the name: `kind` is attribute, text, comment or file."""
+    """One line that may mean the name. `kind`: attribute, text, file (not Python) or value (used, but not called)."""
 
     path: Path
     line: int
@@ -36,14 +36,14 @@ class Place:
 
 
 @dataclass
-class Renamed:
+class Changed:
     """The files that change, as (before, after), and the places that were left alone."""
 
-    changes: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    files: dict[Path, tuple[str, str]] = field(default_factory=dict)
     unsure: list[Place] = field(default_factory=list)
 
 
-def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Renamed:
+def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Changed:
     """Rename the module-level `old` of the file `path`; RefactorError when it cannot be done without a clash."""
     check_name(new)
     project = Project(workspace)
@@ -53,109 +53,48 @@ def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Rename
         raise RefactorError(f"{path.name} cannot be read as Python")
     if old not in defining.names.module.bound:
         raise RefactorError(f"{path.name} does not define {old}", hint="Only names of a module are followed.")
-    return _Rename(project, path, old, new).run()
+    return _Rename(References(project, path, old), new).run()
 
 
 class _Rename:
-    def __init__(self, project: Project, path: Path, old: str, new: str) -> None:
-        self.project, self.old, self.new = project, old, new
-        self.modules = list(project.mentioning(old, "import *"))
-        self.homes = {path}  # files in which the module-level `old` is the one that is meant
-        self.stars: set[Path] = set()
-        self.word = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)")
+    def __init__(self, references: References, new: str) -> None:
+        self.references, self.project = references, references.project
+        self.old, self.new = references.name, new
+        self.homes = references.homes
+        self.word = re.compile(rf"(?<!\w){re.escape(self.old)}(?!\w)")
 
-    def run(self) -> Renamed:
-        while self._spread():
-            pass
+    def run(self) -> Changed:
         dotted = {name: home for home in self.homes for name in self.project.dotted_names(home)}
-        result = Renamed()
-        for module in self.modules:
-            edits = self._edits(module, dotted)
+        result = Changed()
+        for module in self.references.modules:
+            attributes = self.references.attributes(module)
+            edits = {attribute_edit(module.source, node, self.new) for node in attributes}
+            edits |= {*self._bindings(module), *self._strings(module, dotted)}
             if edits:
                 after = apply_edits(module.text, edits)
                 parse(after)
-                result.changes[module.path] = (module.text, after)
+                result.files[module.path] = (module.text, after)
             result.unsure += self._left(module, {edit.start for edit in edits})
         result.unsure += self._elsewhere()
         return result
 
-    def _spread(self) -> bool:
-        """Find the modules that have the name from one already known; whether there were new ones."""
-        before = len(self.homes) + len(self.stars)
-        for module in self.modules:
-            for node in ast.walk(module.source.tree):
-                if not isinstance(node, ast.ImportFrom):
-                    continue
-                origin = self.project.imported(module.path, node.level, node.module)
-                if origin not in self.homes:
-                    continue
-                for alias in node.names:
-                    top = module.scope_of(node) is module.names.module
-                    if alias.name == self.old and alias.asname in (None, self.old) and top:
-                        self.homes.add(module.path)
-                    if alias.name == "*" and self._offers(origin) and self.old not in module.names.module.bound:
-                        self.homes.add(module.path)
-                        self.stars.add(module.path)
-        return len(self.homes) + len(self.stars) > before
-
-    def _offers(self, path: Path) -> bool:
-        """Whether a star import of this module brings the name."""
-        module = self.project.module(path)
-        exports = module.exports() if module is not None else None
-        return self.old in exports if exports is not None else not self.old.startswith("_")
-
-    def _edits(self, module: Module, dotted: dict[str, Path]) -> set[Edit]:
-        reach = Reach(self.project, module)
-        edits = set(self._bindings(module)) | set(self._attributes(module, reach))
-        edits |= set(self._strings(module, reach, dotted))
-        return edits
-
     def _bindings(self, module: Module) -> Iterator[Edit]:
         """Definitions, imports, and the uses of what these bind."""
-        names = module.names
-        imported: dict[int, ast.alias] = {}  # where `old` stands in an import from a home
-        binders: dict[int, Scope] = {}
-        if module.path in self.homes and module.path not in self.stars:
-            binders[id(names.module)] = names.module
-        for node in ast.walk(module.source.tree):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            if self.project.imported(module.path, node.level, node.module) not in self.homes:
-                continue
-            for alias in node.names:
-                if alias.name != self.old:
-                    continue
+        names, imported = module.names, set()
+        for _, alias in self.references.imports(module):
+            if alias.name == self.old:
                 start = module.source.start(alias)
-                imported[start] = alias
-                if alias.asname is None:
-                    scope = module.scope_of(node)
-                    binders[id(scope)] = scope
-                else:
-                    yield Edit(start, start + len(self.old), self.new)
-        for binder in binders.values():
+                imported.add(start)
+                yield Edit(start, start + len(self.old), self.new)
+        for binder in self.references.binders(module):
             uses = names.of(self.old, binder)
             check_free(names, binder, uses, self.old, self.new)
-            for use in uses:
-                yield self._use(use, imported)
-        if module.path in self.stars:
-            for use in names.uses:
-                if use.name == self.old and use.scope.resolve(self.old) is None:
-                    yield use_edit(use, self.old, self.new)
+            yield from (use_edit(use, self.old, self.new) for use in uses if use.start not in imported)
+        yield from (use_edit(use, self.old, self.new) for use in self.references.unbound(module))
 
-    def _use(self, use: Use, imported: dict[int, ast.alias]) -> Edit:
-        if use.kind == "from" and use.start in imported:
-            return Edit(use.start, use.start + len(self.old), self.new)
-        return use_edit(use, self.old, self.new)
-
-    def _attributes(self, module: Module, reach: Reach) -> Iterator[Edit]:
-        """`module.old`"""
-        for node in module.source.of(ast.Attribute):
-            if node.attr == self.old and reach.file(node.value, module.scope_of(node)) in self.homes:
-                yield attribute_edit(module.source, node, self.new)
-
-    def _strings(self, module: Module, reach: Reach, dotted: dict[str, Path]) -> Iterator[Edit]:
+    def _strings(self, module: Module, dotted: dict[str, Path]) -> Iterator[Edit]:
         """`__all__`, annotations in quotes, dotted paths, and names given to getattr and its like."""
-        source = module.source
+        source, reach = module.source, self.references.reach(module)
         exact: set[ast.AST] = set()  # the whole text is the name
         worded: set[ast.AST] = set()  # the name stands in it as in code
         if module.path in self.homes:

@@ -125,13 +125,16 @@ def add_parameter(src: Source, name: str, parameter: str, value: str | None, at:
         text = f"*, {parameter}"  # after parameters with defaults only a keyword can be required
     edits = [append_item(src, head_opening(src, function), text)]
     if value is not None:
-        for call in calls_of(src, function):
-            if len(call.args) == 1 and not call.keywords and isinstance(call.args[0], ast.GeneratorExp):
-                raise RefactorError(
-                    f"the call on line {call.lineno} passes a bare generator", hint="Put it in brackets."
-                )
-            edits.append(append_item(src, call_opening(src, call), f"{word}={value}"))
+        edits += add_at_calls(src, calls_of(src, function), word, value)
     return apply_edits(src.text, edits)
+
+
+def add_at_calls(src: Source, calls: list[ast.Call], word: str, value: str) -> list[Edit]:
+    """Pass `word=value` in every one of these calls."""
+    for call in calls:
+        if len(call.args) == 1 and not call.keywords and isinstance(call.args[0], ast.GeneratorExp):
+            raise RefactorError(f"the call on line {call.lineno} passes a bare generator", hint="Put it in brackets.")
+    return [append_item(src, call_opening(src, call), f"{word}={value}") for call in calls]
 
 
 def element_removal(src: Source, elements: list[tuple[int, int]], index: int) -> Edit:
@@ -172,7 +175,14 @@ def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int]
     index = words.index(parameter)
     edits = [element_removal(src, [span for _, span in spans], index)]
     place = index - bound_offset(src, function)
-    for call in calls_of(src, function):
+    edits += remove_at_calls(src, calls_of(src, function), parameter, place)
+    return apply_edits(src.text, edits)
+
+
+def remove_at_calls(src: Source, calls: list[ast.Call], parameter: str, place: int) -> list[Edit]:
+    """Take the argument of a parameter, the `place`-th by position, out of these calls."""
+    edits = []
+    for call in calls:
         if any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords):
             raise RefactorError(
                 f"the call on line {call.lineno} passes * or **", hint="Change that call by hand first."
@@ -183,7 +193,7 @@ def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int]
             edits.append(element_removal(src, elements, place))
         elif passed:
             edits.append(element_removal(src, elements, passed[0]))
-    return apply_edits(src.text, edits)
+    return edits
 
 
 def rename_parameter(src: Source, name: str, old: str, new: str, at: tuple[int, int] | None) -> str:
@@ -197,12 +207,14 @@ def rename_parameter(src: Source, name: str, old: str, new: str, at: tuple[int, 
     uses = names.of(old, scope)
     if new in scope.bound or any(use.name == new and use.scope is scope for use in names.uses):
         raise RefactorError(f"{new} is already used in {name}")
-    edits = {use_edit(use, old, new) for use in uses}
-    for call in calls_of(src, function):
-        for word in call.keywords:
-            if word.arg == old:
-                edits.add(Edit(src.start(word), src.start(word) + len(old), new))
+    edits = {use_edit(use, old, new) for use in uses} | set(rename_at_calls(src, calls_of(src, function), old, new))
     return apply_edits(src.text, edits)
+
+
+def rename_at_calls(src: Source, calls: list[ast.Call], old: str, new: str) -> list[Edit]:
+    """The keyword by which these calls pass a parameter."""
+    words = [word for call in calls for word in call.keywords if word.arg == old]
+    return [Edit(src.start(word), src.start(word) + len(old), new) for word in words]
 
 
 def use_keywords(src: Source, name: str, at: tuple[int, int] | None) -> str:
@@ -210,14 +222,24 @@ def use_keywords(src: Source, name: str, at: tuple[int, int] | None) -> str:
     function = find_function(src, name, at)
     if function.args.vararg or function.args.posonlyargs:
         raise RefactorError(f"{name} has positional-only or star parameters")
-    words = [arg.arg for arg in function.args.args][bound_offset(src, function) :]
+    edits = keywords_at_calls(src, calls_of(src, function), passed_by_position(src, function))
+    if not edits:
+        raise RefactorError(f"no call of {name} in this file passes arguments by position")
+    return apply_edits(src.text, edits)
+
+
+def passed_by_position(src: Source, function: Function) -> list[str]:
+    """The parameters that a caller may fill by position, in order."""
+    return [arg.arg for arg in function.args.args][bound_offset(src, function) :]
+
+
+def keywords_at_calls(src: Source, calls: list[ast.Call], words: list[str]) -> list[Edit]:
+    """Name every argument that these calls pass by position."""
     edits = []
-    for call in calls_of(src, function):
+    for call in calls:
         if any(isinstance(arg, ast.Starred) for arg in call.args):
             raise RefactorError(f"the call on line {call.lineno} passes *", hint="Change that call by hand first.")
         if len(call.args) > len(words):
             raise RefactorError(f"the call on line {call.lineno} passes too many arguments")
         edits += [Edit(src.start(arg), src.start(arg), f"{word}=") for word, arg in zip(words, call.args, strict=False)]
-    if not edits:
-        raise RefactorError(f"no call of {name} in this file passes arguments by position")
-    return apply_edits(src.text, edits)
+    return edits

@@ -157,14 +157,14 @@ class _Printer:
     def show(self, event: AgentEvent) -> None:
         from fulgur.protocol import agent as events
 
-        if isinstance(event, events.ReasoningDelta) and self._hide_reasoning:
+        if isinstance(event, events.ThinkingDelta) and self._hide_reasoning:
             return
         if self._as_json:
             sys.stdout.write(events.encode(event).decode() + "\n")
             sys.stdout.flush()
             return
         match event:
-            case events.TextDelta():
+            case events.MessageDelta():
                 self._open = not event.text.endswith("\n")
                 sys.stdout.write(event.text)
                 sys.stdout.flush()

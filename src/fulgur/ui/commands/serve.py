@@ -14,7 +14,7 @@ from fulgur.errors import FulgurError
 
 if TYPE_CHECKING:
     from fulgur.server.config import ServerConfig
-    from fulgur.server.registry import Entry
+    from fulgur.server.registry import ServedModel
     from fulgur.server.state import Server
 
 
@@ -94,7 +94,7 @@ async def _until_idle(server: Server, stop: asyncio.Event, seconds: float) -> No
             await asyncio.wait_for(stop.wait(), min(10.0, seconds))
 
 
-async def _load(entry: Entry) -> None:
+async def _load(entry: ServedModel) -> None:
     """Start a model, and say where it runs and why, or why it does not."""
     try:
         backend = await entry.ready()

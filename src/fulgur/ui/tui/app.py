@@ -154,7 +154,7 @@ class Tui(Surface):
     def on_event(self, event: events.AgentEvent) -> None:
         """One event of the agent."""
         match event:
-            case events.TextDelta() | events.ReasoningDelta():
+            case events.MessageDelta() | events.ThinkingDelta():
                 if not self.meter.copies:  # on the edit path the model writes the rewrite; the words around it are ours
                     self.meter.delta(event.text)
             case events.ToolOutput():
@@ -171,7 +171,7 @@ class Tui(Surface):
                 self.running = True
                 self.meter.start_turn(copies=event.way == "edit")
                 self.outbox.taken(event.text)
-            case events.Steered():
+            case events.TurnSteered():
                 self.outbox.taken(event.text)
             case events.Queued():
                 self.outbox.is_queued(event.text, event.position)
@@ -185,7 +185,7 @@ class Tui(Surface):
             case events.ApprovalSettled():
                 self.approvals.settle(event.approval_id)
                 self._arm()
-        if not (isinstance(event, events.ReasoningDelta) and self._hides_reasoning):
+        if not (isinstance(event, events.ThinkingDelta) and self._hides_reasoning):
             self.transcript.on_event(event)
         if isinstance(event, events.TURN_ENDS):
             self._turn_over()

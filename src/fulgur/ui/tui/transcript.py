@@ -98,16 +98,16 @@ class Transcript:
     def on_event(self, event: events.AgentEvent) -> None:
         """Rows for one event; those that concern the live area alone leave none."""
         match event:
-            case events.TextDelta():
+            case events.MessageDelta():
                 self.stream("text", event.text)
-            case events.ReasoningDelta():
+            case events.ThinkingDelta():
                 self.stream("reasoning", event.text)
             case events.TurnStarted():
                 self.add("prompt", blocks.prompt_rows(event.text, self.width))
                 if event.reason and event.reason != self._way:
                     self._way = event.reason
                     self.add("way", blocks.note(event.reason, self.width))
-            case events.Steered():
+            case events.TurnSteered():
                 self._show_unapplied()
                 self.add("prompt", blocks.prompt_rows(event.text, self.width))
             case events.ToolStarted():

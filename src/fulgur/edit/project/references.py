@@ -1,0 +1,98 @@
+"""Where a name of a module is used in the project: followed from its definition through every import of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from fulgur.edit.project.modules import Module, Project, Reach
+from fulgur.edit.refactor.scopes import Scope, Use
+
+
+class References:
+    """`homes` are the files whose module-level `name` is the one that is meant: the definition, and what imports it
+    under its own name. `stars` are those of them that have it by a star import."""
+
+    def __init__(self, project: Project, path: Path, name: str) -> None:
+        self.project, self.name = project, name
+        self.modules = list(project.mentioning(name, "import *"))
+        self.homes = {path}
+        self.stars: set[Path] = set()
+        self._reaches: dict[Path, Reach] = {}
+        while self._spread():
+            pass
+
+    def imports(self, module: Module) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
+        """`from HOME import …` in this module, with each of its names."""
+        for node in ast.walk(module.source.tree):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            if self.project.imported(module.path, node.level, node.module) in self.homes:
+                yield from ((node, alias) for alias in node.names)
+
+    def binders(self, module: Module) -> list[Scope]:
+        """The scopes of this module that bind the name itself."""
+        found = [module.names.module] if module.path in self.homes - self.stars else []
+        for node, alias in self.imports(module):
+            if alias.name == self.name and alias.asname is None and module.scope_of(node) not in found:
+                found.append(module.scope_of(node))
+        return found
+
+    def unbound(self, module: Module) -> list[Use]:
+        """Uses of the name that only a star import can mean."""
+        if module.path not in self.stars:
+            return []
+        return [use for use in module.names.uses if use.name == self.name and use.scope.resolve(self.name) is None]
+
+    def attributes(self, module: Module) -> list[ast.Attribute]:
+        """`module.name`"""
+        reach = self.reach(module)
+        found = [node for node in module.source.of(ast.Attribute) if node.attr == self.name]
+        return [node for node in found if reach.file(node.value, module.scope_of(node)) in self.homes]
+
+    def reach(self, module: Module) -> Reach:
+        if module.path not in self._reaches:
+            self._reaches[module.path] = Reach(self.project, module)
+        return self._reaches[module.path]
+
+    def calls(self, module: Module) -> tuple[list[ast.Call], list[int]]:
+        """The calls of the name in this module, and the lines on which it is used without being called."""
+        source, names = module.source, module.names
+        starts = {use.start for binder in self.binders(module) for use in names.of(self.name, binder)}
+        starts |= {use.start for use in self.unbound(module)}
+        for node, alias in self.imports(module):
+            if alias.name == self.name and alias.asname:
+                starts |= {use.start for use in names.of(alias.asname, module.scope_of(node))}
+        ends = {source.end(node) for node in self.attributes(module)}
+
+        def meant(node: ast.expr) -> bool:
+            if isinstance(node, ast.Name):
+                return source.start(node) in starts
+            return isinstance(node, ast.Attribute) and source.end(node) in ends and node.attr == self.name
+
+        calls = [call for call in source.of(ast.Call) if meant(call.func)]
+        called = {id(call.func) for call in calls}
+        values = [node for node in [*source.of(ast.Name), *source.of(ast.Attribute)] if meant(node)]
+        return calls, sorted({node.lineno for node in values if id(node) not in called})
+
+    def _spread(self) -> bool:
+        """Find the modules that have the name from one already known; whether there were new ones."""
+        before = len(self.homes)
+        for module in self.modules:
+            for node, alias in list(self.imports(module)):
+                if module.scope_of(node) is not module.names.module:
+                    continue
+                if alias.name == self.name and alias.asname in (None, self.name):
+                    self.homes.add(module.path)
+                if alias.name == "*" and self.name not in module.names.module.bound and self._offered(module, node):
+                    self.homes.add(module.path)
+                    self.stars.add(module.path)
+        return len(self.homes) > before
+
+    def _offered(self, importer: Module, node: ast.ImportFrom) -> bool:
+        """Whether a star import brings the name: `__all__` decides, or the missing underscore."""
+        origin = self.project.imported(importer.path, node.level, node.module)
+        module = self.project.module(origin) if origin is not None else None
+        exports = module.exports() if module is not None else None
+        return self.name in exports if exports is not None else not self.name.startswith("_")

@@ -1,0 +1,95 @@
+"""Change the parameters of a module's function together with its calls in the whole project.
+
+The file that defines it is changed by `refactor.parameters`; here come the calls in the others. A function that is
+handed on without being called (`map(f, …)`, a callback) may be called anywhere: such places are listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from fulgur.edit.project.modules import Module, Project
+from fulgur.edit.project.references import References
+from fulgur.edit.project.rename import Changed, Place
+from fulgur.edit.refactor import RefactorError, apply_call
+from fulgur.edit.refactor.parameters import (
+    add_at_calls,
+    bound_offset,
+    find_function,
+    keywords_at_calls,
+    parameter_spans,
+    passed_by_position,
+    remove_at_calls,
+    rename_at_calls,
+)
+from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, apply_edits, parse
+from fulgur.text.edit_format import Call
+
+SIGNATURE_CALLS = frozenset({"add_parameter", "remove_parameter", "rename_parameter", "use_keywords"})
+
+
+def change_signature(workspace: Path, path: Path, call: Call, at: tuple[int, int] | None = None) -> Changed:
+    """Apply one of SIGNATURE_CALLS to a function of `path` and to every call of it in the workspace."""
+    project = Project(workspace)
+    path = path.resolve()
+    module = project.module(path)
+    if module is None or not module.usable:
+        raise RefactorError(f"{path.name} cannot be read as Python")
+    function = find_function(module.source, call.args[0], at)
+    result = Changed()
+    try:
+        result.files[path] = (module.text, apply_call(module.text, call, at))
+    except RefactorError:
+        if call.name != "use_keywords":
+            raise  # all its calls may stand in other files
+    if module.source.parents.get(function) is not module.source.tree:
+        result.unsure = _by_attribute(project, path, function.name)
+        return result
+    references = References(project, path, function.name)
+    for other in references.modules:
+        calls, values = references.calls(other)
+        if other.path != path and (edits := _edits(call, module.source, function, other.source, calls)):
+            after = _applied(other, edits)
+            result.files[other.path] = (other.text, after)
+        result.unsure += [Place(other.path, line, "value", other.source.lines[line - 1].strip()) for line in values]
+    if not result.files:
+        raise RefactorError(f"no call of {function.name} passes arguments by position")
+    return result
+
+
+def _edits(call: Call, home: Source, function: Function, source: Source, calls: list[ast.Call]) -> list[Edit]:
+    if call.name == "add_parameter":
+        word = re.split(r"[:=]", call.args[1])[0].strip()
+        return add_at_calls(source, calls, word, call.args[2]) if len(call.args) == 3 else []
+    if call.name == "remove_parameter":
+        words = [word for word, _ in parameter_spans(home, function)]
+        return remove_at_calls(source, calls, call.args[1], words.index(call.args[1]) - bound_offset(home, function))
+    if call.name == "rename_parameter":
+        return rename_at_calls(source, calls, call.args[1], call.args[2])
+    return keywords_at_calls(source, calls, passed_by_position(home, function))
+
+
+def _applied(module: Module, edits: list[Edit]) -> str:
+    try:
+        after = apply_edits(module.text, edits)
+        parse(after)
+    except Unusable as error:
+        raise RefactorError(f"the calls in {module.path.name} cannot be changed: {error}") from None
+    return after
+
+
+def _by_attribute(project: Project, path: Path, name: str) -> list[Place]:
+    """Calls of a method in other files: which class the object has is not known."""
+    places = []
+    for module in project.mentioning(name):
+        if module.path == path:
+            continue
+        lines = {
+            call.lineno
+            for call in module.source.of(ast.Call)
+            if isinstance(call.func, ast.Attribute) and call.func.attr == name
+        }
+        places += [Place(module.path, line, "attribute", module.source.lines[line - 1].strip()) for line in lines]
+    return sorted(places)
