@@ -121,7 +121,6 @@ def test_diff_with_and_without_colour() -> None:
     plain = unified("a\nb\n", "a\nc", "x.py")
     assert plain.splitlines()[:2] == ["--- a/x.py", "+++ b/x.py"]
     assert "-b\n" in plain and "+c\n\\ No newline at end of file\n" in plain
-    assert "\033[31m-b\033[0m" in unified("a\nb\n", "a\nc\n", "x.py", colour=True)
 
 
 def test_a_function_of_a_file_that_does_not_parse_is_found_whole() -> None:

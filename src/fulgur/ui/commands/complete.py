@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from fulgur.errors import UsageError
 from fulgur.ui.commands.edit import add_common
+from fulgur.ui.foreign import note, out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,6 @@ def run(args: argparse.Namespace) -> int:
     document = Document.open((args.cd or Path()) / match[1])
     line, column = int(match[2]), int(match[3])
     answer = complete(document, line, column, Model(args.model), args.max_tokens, one_line=not args.lines)
-    sys.stdout.write(answer.text if answer.text.endswith("\n") else f"{answer.text}\n")
-    sys.stdout.flush()
-    print(answer.speed() + ("" if answer.finished else " · cut off at --max-tokens"), file=sys.stderr)
+    out(answer.text, end="" if answer.text.endswith("\n") else "\n")
+    note(answer.speed() + ("" if answer.finished else " · cut off at --max-tokens"))
     return 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.foreign import note, out, out_diff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         from fulgur.workspace.journal import EditJournal
 
         entry = EditJournal(home()).undo(parse_target(args.target, base).path if args.target else None)
-        print(f"{entry.path} is as it was before the edit.")
+        out(f"{entry.path} is as it was before the edit.")
         return 0
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
@@ -84,16 +84,15 @@ def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
 
 def show(proposal: Proposal, answer: Answer, write: bool) -> None:
     """The diff, the notes and the speeds; with `write`, the file too."""
-    from fulgur.workspace.diff import unified, wants_colour
+    from fulgur.workspace.diff import unified
 
     document = proposal.document
-    sys.stdout.write(unified(document.text, proposal.text, document.name, colour=wants_colour()))
-    sys.stdout.flush()
-    for note in proposal.notes:
-        print(note, file=sys.stderr)
-    print(answer.speed(), file=sys.stderr)
+    out_diff(unified(document.text, proposal.text, document.name))
+    for remark in proposal.notes:
+        note(remark)
+    note(answer.speed())
     if not write:
-        print("Nothing was written; --write changes the file.", file=sys.stderr)
+        note("Nothing was written; --write changes the file.")
         return
     from fulgur.agent.session.undo_store import prune_when_due
     from fulgur.config.settings import load_settings
@@ -102,6 +101,6 @@ def show(proposal: Proposal, answer: Answer, write: bool) -> None:
     from fulgur.workspace.journal import EditJournal
 
     write_file(proposal, EditJournal(home()))
-    print(f"Written to {document.path}; `fulgur edit --undo` takes it back.", file=sys.stderr)
+    note(f"Written to {document.path}; `fulgur edit --undo` takes it back.")
     if pruned := prune_when_due(load_settings()):
-        print(pruned, file=sys.stderr)
+        note(str(pruned))

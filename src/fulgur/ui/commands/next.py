@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from fulgur.errors import FulgurError
 from fulgur.ui.commands.edit import add_common, members_of, show
+from fulgur.ui.foreign import note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(result, Refusal):
         if result.check:
             raise FulgurError(f"the next edits are wrong: {result.reason}; nothing was changed")
-        print(result.reason, file=sys.stderr)
+        note(result.reason)
     elif answer is not None:
         show(result, answer, args.write)
     return 0
