@@ -108,7 +108,7 @@ EVENTS: list[events.AgentEvent] = [
     for event in (
         events.TurnStarted(turn=1, text=evil, way="tools", reason=evil),
         events.MessageDelta(turn=1, text=f"x{evil}\n"),
-        events.ReasoningDelta(turn=1, text=f"```{evil}\n{evil}\n```\n"),
+        events.ThinkingDelta(turn=1, text=f"```{evil}\n{evil}\n```\n"),
         events.ToolStarted(turn=1, call_id="c", name=evil, title=evil, arguments=evil),
         events.ToolOutput(turn=1, call_id="c", text=evil),
         events.ToolFinished(turn=1, call_id="c", name=evil, ok=False, output=evil),
@@ -117,7 +117,7 @@ EVENTS: list[events.AgentEvent] = [
         events.GuardReported(turn=1, check=evil, problems=(evil,)),
         events.GuardReported(turn=1, check=evil),
         events.Warned(message=evil, hint=evil),
-        events.Steered(turn=1, text=evil),
+        events.TurnSteered(turn=1, text=evil),
         events.Undone(turn=1, paths=(evil,), kept=(evil,)),
         events.TurnFailed(turn=1, message=evil, hint=evil),
     )
