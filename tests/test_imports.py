@@ -86,8 +86,18 @@ def test_some_libraries_have_one_owner(name: str) -> None:
     assert not wrong
 
 
-def test_starting_the_command_loads_no_heavy_module() -> None:
-    heavy = "torch numpy tokenizers llguidance jinja2 aiohttp textual rich fulgur.engine fulgur.model"
-    code = f"import sys, fulgur.ui.cli; print(*(m for m in {heavy.split()!r} if m in sys.modules))"
+HEAVY = "torch numpy tokenizers llguidance jinja2 aiohttp textual rich fulgur.engine fulgur.model"
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("fulgur.ui.cli", HEAVY),
+        # A completion takes less time than importing these.
+        ("fulgur.ui.commands.complete, fulgur.edit.complete, fulgur.edit.model", f"{HEAVY} asyncio ssl msgspec"),
+    ],
+)
+def test_starting_a_command_loads_no_heavy_module(modules: str, heavy: str) -> None:
+    code = f"import sys, {modules}; print(*(m for m in {heavy.split()!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

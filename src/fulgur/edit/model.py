@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,9 +84,13 @@ class Model:
         """Several at once over one socket; the server answers them in one batch."""
         if len(items) == 1:
             return [self.rewrite(items[0])]
+        import asyncio
+
         return asyncio.run(self._together(items))
 
     async def _together(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        import asyncio
+
         import msgspec
 
         from fulgur.client import Connection
@@ -131,6 +134,8 @@ class Model:
                         return once.post(url, path, request)
                     except OSError:
                         pass  # it has ended since
+                import asyncio  # only to start a server: it takes longer than an answer
+
                 return once.post(asyncio.run(self._started(own)), path, request)
             except once.RequestFailed as error:
                 # Someone's server.toml has other models: this one gets a server of its own.
