@@ -1,3 +1,10 @@
+import os
+import sys
+
+# `python -m fulgur` put the current folder first on the module path: no module is ever taken from there.
+if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
+    del sys.path[0]
+
 from fulgur.ui.cli import main
 
 raise SystemExit(main())

@@ -8,7 +8,8 @@ from fulgur.bench.worker import Worker, WorkerDied
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # nothing is imported from the current folder
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
 
 

@@ -19,7 +19,6 @@ import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start as processes
 from fulgur.text.grammar import Grammar, GrammarMatcher, GrammarSpec
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class GrammarCompiler:
         self._model = model
         self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()
         self._asked: dict[bytes, asyncio.Future[str | None]] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: processes.Process[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -76,12 +76,13 @@ class GrammarCompiler:
                 return
             ours, theirs = socket.socketpair()
             with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "fulgur.backends.compile", str(theirs.fileno()), str(self._model)],
+                model = str(Path(self._model).absolute())
+                self._process = processes.popen(
+                    processes.python("fulgur.backends.compile", str(theirs.fileno()), model),
+                    processes.ROOT,
                     pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stdout=processes.DEVNULL,
+                    stderr=processes.DEVNULL,
                 )
             reader, self._writer = await asyncio.open_unix_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader, self._process))
@@ -121,7 +122,7 @@ class GrammarCompiler:
         assert self._writer is not None
         self._writer.write(line)
 
-    async def _read(self, reader: asyncio.StreamReader, process: subprocess.Popen[bytes]) -> None:
+    async def _read(self, reader: asyncio.StreamReader, process: processes.Process[bytes]) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 answer = json.loads(line)

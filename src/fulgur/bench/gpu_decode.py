@@ -12,7 +12,6 @@ import gc
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -27,6 +26,7 @@ from fulgur.kernels.cuda.device import Gpu, Module, probe
 from fulgur.kernels.cuda.header import COUNTS, DRIVERS, LAYER_PARTS, STEP_PARTS, guesses
 from fulgur.kernels.cuda.runtime import Runtime, open_random
 from fulgur.kernels.cuda.shapes import SHAPES
+from fulgur.sandbox import start
 
 # model, precision, and the tokens a second that are wanted of it
 TABLE: tuple[tuple[str, str, float], ...] = (
@@ -279,14 +279,14 @@ def _peer(name: str, deadline: float, rows: list[dict[str, Any]], lines: list[st
     if left < 20:
         lines.append(f"transformers {name}: not run, out of time")
         return
-    command = [sys.executable, "-m", "fulgur.bench.gpu_peer", name, str(PROMPT)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=left)
+        done = start.run(start.python("fulgur.bench.gpu_peer", name, str(PROMPT)), start.ROOT, seconds=left)
         rate = float(done.stdout.split()[-1])
-    except subprocess.TimeoutExpired:
+    except start.TimeoutExpired:
         lines.append(f"transformers {name}: not finished within {left:.0f} s")
     except (ValueError, IndexError):
-        lines.append(f"transformers {name}: failed: {(done.stderr.strip().splitlines() or ['no output'])[-1][:200]}")
+        words = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
+        lines.append(f"transformers {name}: failed: {words[-1][:200]}")
     else:
         rows.append({"name": f"gpu.transformers.tok_s.{name}", "value": round(rate, 1), "unit": "tok/s"})
         lines.append(f"transformers {name}: {rate:.1f} tok/s (static cache, compiled, bf16)")

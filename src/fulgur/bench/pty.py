@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import select
 import signal
 import struct
@@ -12,6 +11,8 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from fulgur.sandbox import start
 
 
 class PtyProgram:
@@ -21,11 +22,7 @@ class PtyProgram:
         self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, columns: int = 80, rows: int = 24
     ) -> None:
         self.started = time.perf_counter()
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.chdir(cwd)
-            os.execve(command[0], list(command), dict(env))
+        self.pid, self.fd = start.in_terminal(command, cwd, env, struct.pack("HHHH", rows, columns, 0, 0))
         self.exit_code: int | None = None
 
     def write(self, keys: str) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start
 
 MODEL, OTHER_MODEL = "scripted", "scripted-2"  # both play the same script
 
@@ -24,7 +22,7 @@ class ScriptedServer:
         self.home = home
         self.port = _free_port()
         self.environment = {"FULGUR_HOME": str(home)}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: start.Process[bytes] | None = None
         (home / "script.toml").write_text(script, encoding="utf-8")
         model = f'backend = "scripted"\npath = "{home / "script.toml"}"\nprice = {{input = 1, output = 2}}\n'
         models = "".join(f"[models.{name}]\n{model}" for name in (MODEL, OTHER_MODEL))
@@ -48,13 +46,8 @@ class ScriptedServer:
         """Start it and wait until it answers."""
         log = self.home / "server.log"
         with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "fulgur", "serve"],
-                env={**os.environ, **self.environment},
-                stdout=file,
-                stderr=file,
-                stdin=subprocess.DEVNULL,
-            )
+            command, env = start.python("fulgur", "serve"), start.environment(self.environment)
+            self._process = start.popen(command, self.home, env, stdout=file, stderr=file)
         end = time.monotonic() + 20
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() > end:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -33,6 +32,7 @@ from fulgur.engine.process import EngineClient
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.items import user_message
+from fulgur.sandbox import start
 from fulgur.text.tokenizer import Tokenizer
 
 WISH = "Change {}: not that way, keep the old signature and add a keyword argument."  # new each time
@@ -57,7 +57,7 @@ async def measure(folder: Path, repeats: int) -> Report:
         f'[server]\nport = 0\nstore = ":memory:"\n'
         f'[models.local]\nbackend = "local"\npath = "{model}"\ncontext = 16384\nkv_tokens = 32768\n'
     )
-    command = [sys.executable, "-m", "fulgur", "serve", "--file", str(folder / "server.toml")]
+    command = start.python("fulgur", "serve", "--file", str(folder / "server.toml"))
     steered, resent, steps, prefills = [], [], [], []
     prompts = Prompts(Tokenizer.from_folder(model), "local")
     async with process(command, "listens on ") as base_url, await EngineClient.start(model, kv_tokens=32_768) as engine:

@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -33,6 +32,7 @@ from fulgur.client import Connection
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.items import user_message
+from fulgur.sandbox import start
 
 TURNS = 30
 ITEM_CHARS = 2_050  # about 1,000 tokens a turn in the random model's vocabulary: 30k at the end
@@ -73,12 +73,12 @@ async def measure(folder: Path, tokens: int, repeats: int) -> Report:
         f'[models.paced]\nbackend = "scripted"\npath = "{folder}/paced.toml"\n'
         f'[models.local]\nbackend = "local"\npath = "{folder}/model"\ncontext = 40960\nkv_tokens = 200000\n'
     )
-    command = [sys.executable, "-m", "fulgur", "serve", "--file", str(folder / "server.toml")]
+    command = start.python("fulgur", "serve", "--file", str(folder / "server.toml"))
     async with process(command, "listens on ") as base_url:
         await overhead(report, base_url, repeats)
         await first_token(report, base_url)
         ours = await stream_cpu(report, base_url, tokens)
-    plain_command = [sys.executable, "-m", "fulgur.bench.transport_plain", str(folder / "loop.toml")]
+    plain_command = start.python("fulgur.bench.transport_plain", str(folder / "loop.toml"))
     async with process(plain_command, "") as base_url:
         plain = await plain_cpu(base_url, tokens)
     report.add("transport.cpu_us_per_token_pydantic", plain, "µs")
@@ -268,9 +268,7 @@ async def counter(base_url: str, name: str) -> float:
 @contextlib.asynccontextmanager
 async def process(command: list[str], marker: str) -> AsyncIterator[str]:
     """A server in its own process; it prints its address, after `marker`."""
-    child = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
+    child = await start.spawn(command, start.ROOT, stdout=start.PIPE, stderr=start.DEVNULL)
     try:
         assert child.stdout is not None
         line = (await asyncio.wait_for(child.stdout.readline(), 30)).decode().strip()

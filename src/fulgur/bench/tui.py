@@ -11,7 +11,6 @@ import os
 import random
 import re
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from fulgur.bench.pty import PtyProgram
 from fulgur.bench.report import Report, progress
 from fulgur.bench.scripted_server import ScriptedServer
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start
 
 _PROMPT = "› ".encode()
 _LETTERS = [chr(code) for code in range(0x100, 0x180) if chr(code).isalpha()]
@@ -65,8 +65,7 @@ def run(args: argparse.Namespace) -> Report:
 
 
 def _program(env: dict[str, str], work: Path) -> PtyProgram:
-    command = [sys.executable, "-m", "fulgur"]
-    return PtyProgram(command, env=env, cwd=work)
+    return PtyProgram(start.python("fulgur"), env=env, cwd=work)
 
 
 def _start_ms(env: dict[str, str], work: Path, report: Report) -> tuple[float, float]:

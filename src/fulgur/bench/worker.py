@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from fulgur.sandbox import start
 
 Operation = Callable[..., Any]
 
@@ -25,9 +27,9 @@ class Worker:
     """Starts `open_worker(**options)` of a module in a child process; `call` runs the operations it returned."""
 
     def __init__(self, module: str, **options: Any) -> None:
-        command = [sys.executable, "-m", "fulgur.bench.worker", module, json.dumps(options)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command = start.python("fulgur.bench.worker", module, json.dumps(options))
+        self._process = start.popen(
+            command, Path.cwd(), stdin=start.PIPE, stdout=start.PIPE, stderr=start.DEVNULL, text=True
         )
         self._read()  # the model is loaded
 

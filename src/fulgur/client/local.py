@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 
 from fulgur import __version__
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start
 from fulgur.workspace import folders
 
 IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
@@ -28,7 +28,6 @@ class LocalServer:
     home: Path
     config: Path | None = None  # passed to `fulgur serve --file`
     port: int | None = None  # None: what the config says; a free one when it is taken
-    model: Path | None = None  # passed to `fulgur serve --model`: it serves this one alone
     start_seconds: float = 30.0
 
 
@@ -41,7 +40,7 @@ async def ensure_server(config: LocalServer | None = None) -> str:
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "server.lock").open("w") as lock:
         # Two terminals opened at once start one server: the second waits here and then finds the first's.
-        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        await _lock(lock.fileno(), settings)
         return await find(settings.home) or await _start(settings)
 
 
@@ -100,21 +99,28 @@ async def _start(settings: LocalServer) -> str:
     )
 
 
+async def _lock(descriptor: int, settings: LocalServer) -> None:
+    """Wait for whoever starts a server, for as long as that may take and not for ever."""
+    for _ in range(int(2 * settings.start_seconds / 0.05)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(0.05)
+    raise FulgurError(
+        f"{settings.home / 'server.lock'} is locked by another process, and no server answers",
+        hint="End the process that holds it, or start the server by hand with `fulgur serve`.",
+    )
+
+
 async def _launch(settings: LocalServer, port: list[str], log: Path) -> str | None:
-    command = [sys.executable, "-m", "fulgur", "serve", "--idle-exit", f"{IDLE_MINUTES}", *port]
+    command = start.python("fulgur", "serve", "--idle-exit", f"{IDLE_MINUTES}", *port)
     if settings.config is not None:
-        command += ["--file", str(settings.config)]
-    if settings.model is not None:
-        command += ["--model", str(settings.model)]
-    environment = {**os.environ, "FULGUR_HOME": str(settings.home)}
+        command += ["--file", str(settings.config.absolute())]
+    environment = start.environment({"FULGUR_HOME": str(settings.home.absolute())})
     with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=environment,
+        process = await start.spawn(
+            command, settings.home, environment, stdout=output, stderr=output, start_new_session=True
         )
     for _ in range(int(settings.start_seconds / 0.05)):
         await asyncio.sleep(0.05)

@@ -6,15 +6,15 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import IO
 
 from fulgur.engine.errors import EngineDied
 from fulgur.engine.load import EngineInfo, EngineOptions
 from fulgur.engine.wire import FrameReader, Message, frame, unpack_error
+from fulgur.sandbox import start
 
 _PATIENCE = 2.0  # seconds for a process whose socket is closed to end by itself
 _LAST_WORDS = 4096
@@ -23,7 +23,7 @@ _LAST_WORDS = 4096
 class Child(asyncio.Protocol):
     """A running `fulgur.engine.worker`. `ready` resolves when it has loaded its model."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], receive: Callable[[Message], None]) -> None:
+    def __init__(self, process: start.Process[bytes], log: IO[bytes], receive: Callable[[Message], None]) -> None:
         self.process = process
         self.ready: asyncio.Future[EngineInfo] = asyncio.get_running_loop().create_future()
         self.on_lost: Callable[[], None] | None = None
@@ -37,16 +37,12 @@ class Child(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process is buried)
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fulgur.engine.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            command = start.python("fulgur.engine.worker", str(theirs.fileno()))
+            process = start.popen(command, start.ROOT, pass_fds=[theirs.fileno()], stdout=log, stderr=log)
         child = cls(process, log, receive)
         await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
-        child.write(frame(("open", options)))
+        # The child has another working folder.
+        child.write(frame(("open", replace(options, model=options.model.absolute()))))
         return child
 
     def write(self, data: bytes) -> None:

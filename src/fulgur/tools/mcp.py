@@ -14,6 +14,7 @@ from typing import Any
 
 from fulgur.config.settings import McpServer
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start
 from fulgur.tools.base import Report, Tool, ToolResult
 
 _MOST_CHARACTERS = 24_000
@@ -66,9 +67,10 @@ class McpTools:
 
         target: Any = server.url
         if server.command is not None:
-            target = StdioServerParameters(
-                command=server.command, args=list(server.args), env={**os.environ, **server.env}
-            )
+            # The SDK starts it; a bare name is looked up here, so that it never comes from the current folder.
+            command = server.command if os.sep in server.command else start.program(server.command) or server.command
+            env = {**os.environ, "PATH": os.pathsep.join(start.safe_folders(os.environ.get("PATH", ""))), **server.env}
+            target = StdioServerParameters(command=command, args=list(server.args), env=env)
         try:
             async with Client(target) as client:
                 cursor: str | None = None

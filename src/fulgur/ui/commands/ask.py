@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from fulgur.errors import FulgurError
-from fulgur.ui.foreign import out, out_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for place in places:
         if args.json:
             fields = {"path": place.path, "line": place.line, "kind": place.kind, "what": place.what}
-            out_json(json.dumps(fields))
+            print(json.dumps(fields))
         else:
-            out(f"{f'{place.path}:{place.line}':<{wide}}  {place.kind:<8}  {place.what}")
+            print(f"{f'{place.path}:{place.line}':<{wide}}  {place.kind:<8}  {place.what}")
     return 0

@@ -6,12 +6,11 @@ import argparse
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
-from fulgur.ui.foreign import out, out_json
+from fulgur.sandbox import start
 from fulgur.workspace.folders import embedded_models
 
 if TYPE_CHECKING:
@@ -27,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     facts = dict(examine())
     if args.json:
-        out_json(json.dumps(facts, indent=2, ensure_ascii=False))
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
         width = max(map(len, facts))
         for name, value in facts.items():
-            out(f"{name:<{width}}  {value}")
+            print(f"{name:<{width}}  {value}")
     return 0
 
 
@@ -51,7 +50,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "embedded models", embedded()
     yield from gpu()
     yield "sandbox", sandbox()
-    yield "ripgrep", shutil.which("rg") or "not found: search uses the built-in one, which is slower"
+    yield "ripgrep", start.program("rg") or "not found: search uses the built-in one, which is slower"
 
 
 def embedded() -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import threading
 import time
 from pathlib import Path
 
+from fulgur.workspace.beneath import shown
+from fulgur.workspace.ignore import walk
+
 _LIMIT = 20_000
-_SKIPPED = frozenset(
-    {".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", "target"}
-)
 _STALE_SECONDS = 10.0
 
 
@@ -46,34 +44,21 @@ class FileIndex:
         named: list[str] = []
         inside: list[str] = []
         spread: list[str] = []
-        letters = re.compile(".*?".join(map(re.escape, query)))
         for path in self.paths:
             low = path.lower()
             if query in low:
                 (named if low.rsplit("/", 1)[-1].startswith(query) else inside).append(path)
-            elif len(spread) < limit and letters.search(low):
+            elif len(spread) < limit and _in_order(query, low):
                 spread.append(path)
         return [*sorted(named, key=len), *sorted(inside, key=len), *spread][:limit]
 
     def _list(self) -> None:
-        self.paths = _from_git(self.workspace) or _from_walk(self.workspace)
+        """By ourselves, without git: a repository's configuration may name programs that git would run."""
+        found = walk(self.workspace, limit=_LIMIT)
+        self.paths = [shown(os.path.relpath(entry.path, self.workspace)) for entry in found]
 
 
-def _from_git(folder: Path) -> list[str]:
-    command = ["git", "-C", str(folder), "ls-files", "-co", "--exclude-standard", "-z"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path][:_LIMIT]
-
-
-def _from_walk(folder: Path) -> list[str]:
-    found: list[str] = []
-    for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
-        base = os.path.relpath(root, folder)
-        found += [name if base == "." else f"{base}/{name}" for name in sorted(names)]
-        if len(found) >= _LIMIT:
-            break
-    return found[:_LIMIT]
+def _in_order(letters: str, text: str) -> bool:
+    """Whether the letters occur in this order."""
+    rest = iter(text)
+    return all(letter in rest for letter in letters)

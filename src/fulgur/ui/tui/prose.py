@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fulgur.ui.foreign import shown
 from fulgur.ui.tui.highlight import Highlighter
-from fulgur.ui.tui.theme import Row, Span, paint
+from fulgur.ui.tui.theme import Span, paint, printable
 from fulgur.ui.tui.wrap import break_row, cells, cut
 
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([\w+#.-]*)")
@@ -31,10 +30,10 @@ class Prose:
         self._first = True  # the row under way is the first of its line
         self._marks: set[str] = set()  # inline styles open at the start of the row
 
-    def feed(self, text: str) -> list[Row]:
+    def feed(self, text: str) -> list[str]:
         """Rows that are closed now, painted."""
-        rows: list[Row] = []
-        *lines, rest = shown(text).split("\n")
+        rows: list[str] = []
+        *lines, rest = printable(text).split("\n")
         for line in lines:
             self._line += line
             rows += self._close_full_rows()
@@ -43,7 +42,7 @@ class Prose:
         rows += self._close_full_rows()
         return rows
 
-    def finish(self) -> list[Row]:
+    def finish(self) -> list[str]:
         """Close the row under way, if there is one."""
         return [self._close_line()] if self._line.strip() else []
 
@@ -56,8 +55,8 @@ class Prose:
             return paint(self._code.line(self._line, closed=False))
         return paint(self._prose_row(self._line, set(self._marks)))
 
-    def _close_full_rows(self) -> list[Row]:
-        rows: list[Row] = []
+    def _close_full_rows(self) -> list[str]:
+        rows = []
         if self._code is not None:
             limit = self.width * _CODE_ROWS
             while cells(self._line) > limit:
@@ -73,7 +72,7 @@ class Prose:
             self._first = False
         return rows
 
-    def _close_line(self) -> Row:
+    def _close_line(self) -> str:
         line, self._line = self._line, ""
         fence = _FENCE.match(line) if self._first else None
         if self._code is not None:

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import selectors
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +14,11 @@ from typing import Any
 from fulgur.edit.checks.members.introduced import introduced
 from fulgur.edit.checks.members.problem import Problem
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start
 from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.choose import choose
 from fulgur.sandbox.policy import Policy
+from fulgur.sandbox.secrets import without_secrets
 
 MOST_SECONDS = 3.0
 START_SECONDS = 10.0  # once a session, mostly while the model writes
@@ -40,7 +40,7 @@ class MemberCheck:
         unconfined = policy.mode == "danger-full-access"
         self._policy = policy if unconfined else Policy.make("read-only", policy.workspace, policy.home)
         self._sandbox: Sandbox | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: start.Process[bytes] | None = None
         self._ready = False
         self._rest = b""
 
@@ -51,17 +51,17 @@ class MemberCheck:
         self._end()
         if self._sandbox is None:
             self._sandbox = choose(self._policy)
-        command = [sys.executable, "-I", "-B", "-m", "fulgur.edit.checks.members"]
+        command = start.python("fulgur.edit.checks.members")
         launch = self._sandbox.launch(command, self._policy, self._policy.workspace)
         try:
-            self._process = subprocess.Popen(
+            self._process = start.popen(
                 launch.argv,
+                self._policy.workspace,
+                without_secrets(start.environment(launch.environment)),
                 pass_fds=launch.pass_fds,
-                env={**os.environ, **launch.environment},
-                cwd=self._policy.workspace,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stdin=start.PIPE,
+                stdout=start.PIPE,
+                stderr=start.DEVNULL,
                 start_new_session=True,
             )
         finally:
@@ -137,5 +137,5 @@ class MemberCheck:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(start.TimeoutExpired):
             process.wait(1)  # nobody waits for a process that is slow to die

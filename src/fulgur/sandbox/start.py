@@ -1,0 +1,133 @@
+"""The one place that starts processes.
+
+The folder Fulgur works in may be hostile. Nothing in it may become code of ours just because it is the current folder:
+Python children start with `-P`, every child gets a working folder by name, a cleaned environment, and programs are
+found only by absolute entries of PATH that lie outside the current folder. `tests/attacks/test_startup_rules.py` keeps
+everybody else from starting processes.
+
+Only the standard library: engine and landlock need this on a bare machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path("/")  # the working folder of children that need none
+_PACKAGES = Path(__file__).parents[2]
+
+# Variables that make an interpreter or git run or load something named in them.
+_LOAD_CODE = ("PYTHON", "GIT_", "BASH_ENV", "BASH_FUNC_")
+_PATH_LISTS = ("PATH", "LD_LIBRARY_PATH")
+
+DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
+TimeoutExpired = subprocess.TimeoutExpired
+Process = subprocess.Popen
+
+
+def environment(more: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of a program of ours: nothing that loads code by name, no relative entry in a list of folders."""
+    base = os.environ if base is None else base
+    clean = {name: value for name, value in base.items() if not name.startswith(_LOAD_CODE)}
+    for name in _PATH_LISTS:
+        if name in clean:
+            clean[name] = os.pathsep.join(safe_folders(clean[name]))
+    if kept := _python_path(base.get("PYTHONPATH", "")):
+        clean["PYTHONPATH"] = kept
+    return {**clean, "PYTHONSAFEPATH": "1", **(more or {})}
+
+
+def safe_folders(path_list: str) -> list[str]:
+    """The absolute entries: an empty or relative one means the current folder."""
+    return [entry for entry in path_list.split(os.pathsep) if os.path.isabs(entry)]
+
+
+def _python_path(given: str) -> str:
+    """Absolute entries outside the current folder, and the one this package was found by."""
+    here = Path.cwd()
+    kept = [entry for entry in safe_folders(given) if not Path(entry).is_relative_to(here)]
+    own = [str(_PACKAGES)] if str(_PACKAGES) in map(os.path.abspath, filter(None, given.split(os.pathsep))) else []
+    return os.pathsep.join(dict.fromkeys(own + kept))
+
+
+def program(name: str, *avoid: Path) -> str | None:
+    """Where a program is, None when it is not installed. Never from the current folder, or from those to `avoid`."""
+    beside = str(Path(sys.executable).parent)
+    folders = [entry for entry in safe_folders(os.environ.get("PATH", os.defpath)) if entry != beside]
+    barred = [Path.cwd(), *avoid]
+    outside = [entry for entry in folders if not any(Path(entry).resolve().is_relative_to(b) for b in barred)]
+    # The folder of our own interpreter is ours even when the current folder holds it.
+    return shutil.which(name, path=os.pathsep.join([*outside, beside]))
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours; `-P` keeps the current folder off the module path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def script(file: Path, *arguments: str) -> list[str]:
+    """The command that runs one file with nothing but the standard library: it starts fast and needs no path."""
+    return [sys.executable, "-I", "-S", str(file), *arguments]
+
+
+def popen(
+    argv: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, **more: Any
+) -> subprocess.Popen[Any]:
+    """Start a program in `folder`; its input is empty unless `more` says otherwise."""
+    more.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.Popen(list(argv), cwd=folder, env=environment() if env is None else dict(env), **more)
+
+
+def run(
+    argv: Sequence[str],
+    folder: Path,
+    *,
+    seconds: float,
+    env: Mapping[str, str] | None = None,
+    data: bytes = b"",
+    pass_fds: Sequence[int] = (),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, and kill it after `seconds` (subprocess.TimeoutExpired)."""
+    return subprocess.run(
+        list(argv),
+        cwd=folder,
+        env=environment() if env is None else dict(env),
+        input=data,
+        capture_output=True,
+        timeout=seconds,
+        pass_fds=tuple(pass_fds),
+        check=False,
+    )
+
+
+async def spawn(
+    argv: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, **more: Any
+) -> asyncio.subprocess.Process:
+    """`popen` for the event loop."""
+    more.setdefault("stdin", asyncio.subprocess.DEVNULL)
+    return await asyncio.create_subprocess_exec(
+        *argv, cwd=folder, env=environment() if env is None else dict(env), **more
+    )
+
+
+def in_terminal(argv: Sequence[str], folder: Path, env: Mapping[str, str], size: bytes) -> tuple[int, int]:
+    """Start a program in a new pseudo-terminal of this size (a `winsize`); its process id and our side of it."""
+    import fcntl
+    import termios
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+            os.chdir(folder)
+            os.execve(argv[0], list(argv), dict(env))
+        finally:
+            os._exit(127)
+    return pid, terminal
