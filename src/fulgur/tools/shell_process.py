@@ -1,8 +1,8 @@
-"""One bash in a pseudo-terminal inside the sandbox, kept between commands: folder, variables and jobs stay.
+"""One shell in a pseudo-terminal inside the sandbox: folder, variables and what runs in the background stay.
 
-Commands come to bash through a pipe of their own, not through the terminal, so that they may be of any length and
-what a program reads from the terminal is never a command. Their exit status and the folder come back through a second
-pipe, which the commands themselves do not see.
+`shell_host` runs there and starts a bash for each command. Commands come to it through a pipe, not through the
+terminal, so that they may be of any length and what a program reads from the terminal is never a command. How they
+ended comes back through a second pipe. No command can reach either pipe.
 """
 
 from __future__ import annotations
@@ -10,28 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
-import pty
-import secrets
-import shlex
 import signal
 import struct
-import subprocess
 import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fulgur.sandbox import start
 from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.output import BoundedOutput
 
+_HOST = Path(__file__).with_name("shell_host.py")
 _GRACE = 1.0  # seconds between the interrupt and the kill
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended. `exit_code` is None when it was stopped; `shell_ended` when bash itself is gone."""
+    """How a command ended. `exit_code` is None when it was stopped; `shell_ended` when bash ended with it."""
 
     output: str
     exit_code: int | None
@@ -47,15 +46,17 @@ class ShellProcess:
         self._policy = policy
         self._environment = environment
         self.folder = policy.workspace
-        self._process: subprocess.Popen[bytes] | None = None
-        self._terminal = self._commands = self._status = -1
+        self._process: start.Process[bytes] | None = None
+        self._terminal = self._requests = self._answers = -1
         self._output = BoundedOutput()
         self._report: Callable[[str], None] | None = None
-        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._received = b""
+        self._count = 0
 
     @property
     def alive(self) -> bool:
-        """Whether bash runs."""
+        """Whether the host runs."""
         return self._process is not None and self._process.poll() is None
 
     async def run(
@@ -66,24 +67,23 @@ class ShellProcess:
             self.close()
             self._start()
         self._output, self._report = BoundedOutput(limit), report
-        token = secrets.token_hex(8)
-        line = f'eval {shlex.quote(command)} 8>&-\nprintf \'%s %s %s\\0\' {token} "$?" "$PWD" >&8\n'
-        await asyncio.to_thread(_write_all, self._commands, line.encode())
+        self._count += 1
+        with contextlib.suppress(BrokenPipeError):  # the host is gone: said below
+            await asyncio.to_thread(_send, self._requests, {"id": self._count, "command": command})
         try:
             async with asyncio.timeout(timeout):
-                code = await self._wait_for(token)
+                code, kept = await self._answer()
             timed_out = False
         except TimeoutError:
             timed_out = True
-            code = await self._interrupt(token)
+            code, kept = await self._interrupt()
         except asyncio.CancelledError:
-            await self._interrupt(token)
+            await self._interrupt()
             raise
         self._drain()
-        ended = not self.alive
-        if ended:
+        if not self.alive:
             self.close()
-        return CommandResult(self._output.text(), None if timed_out else code, timed_out, ended)
+        return CommandResult(self._output.text(), None if timed_out else code, timed_out, not kept)
 
     def type(self, text: str) -> None:
         """Type into the terminal of the running command."""
@@ -91,66 +91,64 @@ class ShellProcess:
             os.write(self._terminal, text.encode())
 
     def close(self) -> None:
-        """End bash and everything it started."""
+        """End the host and everything it started."""
         process, self._process = self._process, None
         if process is None:
             return
         loop = asyncio.get_running_loop()
-        for descriptor in (self._terminal, self._status):
+        for descriptor in (self._terminal, self._answers):
             loop.remove_reader(descriptor)
         if process.poll() is None:
             # Landlock's supervisor ends its children at SIGTERM; a namespace dies with its first process.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
+            with contextlib.suppress(start.TimeoutExpired):
+                process.wait(2.0)
             for pid in _tree(process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
-        for descriptor in (self._terminal, self._commands, self._status):
+        for descriptor in (self._terminal, self._requests, self._answers):
             os.close(descriptor)
 
     def _start(self) -> None:
-        self._terminal, slave = pty.openpty()
+        self._terminal, slave = os.openpty()
         attributes = termios.tcgetattr(slave)
         attributes[1] &= ~termios.OPOST  # output as the program wrote it
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
-        commands_read, self._commands = os.pipe()
-        self._status, status_write = os.pipe()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
         if not self.folder.is_dir():
             self.folder = self._policy.workspace
-        # Descriptor 8 is where bash says how a command ended; its own copy of the commands' pipe is out of sight.
-        first = f"exec {commands_read}<&-\n" + (
-            "" if status_write == 8 else f"exec 8>&{status_write} {status_write}>&-\n"
-        )
-        _write_all(self._commands, f"{first}set -m; trap : INT\n".encode())
-        bash = ["bash", "--noprofile", "--norc", f"/dev/fd/{commands_read}"]
-        launch = self._sandbox.launch(bash, self._policy, self.folder)
-        keep = (*launch.pass_fds, commands_read, status_write)
+        host = start.script(_HOST, str(requests), str(answers))
+        launch = self._sandbox.launch(host, self._policy, self.folder)
+        keep = (*launch.pass_fds, requests, answers)
+        environment = {**self._environment, **launch.environment}
         try:
-            self._process = subprocess.Popen(
+            self._process = start.popen(
                 launch.argv,
+                self.folder,
+                environment,
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
                 pass_fds=keep,
-                cwd=self.folder,
-                env={**self._environment, **launch.environment},
                 start_new_session=True,
                 preexec_fn=_take_terminal,
             )
         finally:
             for descriptor in (slave, *keep):
                 os.close(descriptor)
+        _send(self._requests, {"environment": environment})
         os.set_blocking(self._terminal, False)
-        os.set_blocking(self._status, False)
-        self._answers = asyncio.Queue()
+        os.set_blocking(self._answers, False)
+        self._arrived = asyncio.Queue()
+        self._received = b""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._terminal, self._drain)
-        loop.add_reader(self._status, self._read_status)
+        loop.add_reader(self._answers, self._read_answers)
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -168,52 +166,56 @@ class ShellProcess:
                 if self._report is not None and text:
                     self._report(text)
 
-    def _read_status(self) -> None:
+    def _read_answers(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self._status, 65536)
+            data = os.read(self._answers, 65536)
             if not data:
-                asyncio.get_running_loop().remove_reader(self._status)
-            self._answers.put_nowait(data)
+                asyncio.get_running_loop().remove_reader(self._answers)
+            self._arrived.put_nowait(data)
 
-    async def _wait_for(self, token: str) -> int | None:
-        """The exit code of the command; that of bash when it ended with the command."""
-        buffer = b""
+    async def _answer(self) -> tuple[int | None, bool]:
+        """The exit code of the command, and whether what it set was kept; those of the host when it ended with it."""
         while True:
-            data = await self._answers.get()
-            buffer += data
-            while b"\0" in buffer:
-                answer, _, buffer = buffer.partition(b"\0")
-                got, code, folder = answer.decode(errors="surrogateescape").split(" ", 2)
-                if got == token:
-                    self.folder = Path(folder)
-                    return int(code)
+            while len(self._received) >= 4:
+                size = struct.unpack_from("=I", self._received)[0] + 4
+                if len(self._received) < size:
+                    break
+                answer = json.loads(self._received[4:size])
+                self._received = self._received[size:]
+                if answer["id"] == self._count:  # not that of a command that was given up
+                    self.folder = Path(answer["folder"])
+                    return int(answer["code"]), bool(answer["kept"])
+            data = await self._arrived.get()
+            self._received += data
             if not data:
                 assert self._process is not None
-                return await asyncio.to_thread(self._process.wait)
+                return await asyncio.to_thread(self._process.wait), False
 
-    async def _interrupt(self, token: str) -> int | None:
-        """Interrupt what runs in the foreground, kill it if it goes on, and bash too if it does not come back."""
+    async def _interrupt(self) -> tuple[int | None, bool]:
+        """Interrupt what runs in the foreground, kill it if it goes on, and the host too if it does not come back."""
         for number in (signal.SIGINT, signal.SIGKILL):
             if not self.alive:
-                return None
+                return None, False
             with contextlib.suppress(OSError, ProcessLookupError):
                 group = os.tcgetpgrp(self._terminal)
                 if group > 0:
                     os.killpg(group, number)
             try:
                 async with asyncio.timeout(_GRACE):
-                    return await self._wait_for(token)
+                    return await self._answer()
             except TimeoutError:
                 continue
         self.close()
-        return None
+        return None, False
 
 
 def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _send(descriptor: int, message: dict[str, object]) -> None:
+    body = json.dumps(message).encode()
+    data = struct.pack("=I", len(body)) + body
     while data:
         data = data[os.write(descriptor, data) :]
 
