@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -27,8 +28,11 @@ class BlobStore:
         return name
 
     def get(self, name: str) -> bytes:
-        """The content; FileNotFoundError when it is not stored (any more)."""
-        return self.path(name).read_bytes()
+        """The content; FileNotFoundError when it is not stored (any more), OSError when it is damaged."""
+        data = self.path(name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != name:
+            raise OSError(errno.EIO, "its stored content is damaged")
+        return data
 
     def path(self, name: str) -> Path:
         """Where a content lies, if it is stored."""

@@ -1,8 +1,8 @@
 """The only place where the agent's own tools change files.
 
 Every change is checked against the sandbox's policy, keeps mode and owner, replaces the file in one step, and saves
-what was there before. Folders are walked by descriptor without following symlinks, so that a command running in the
-background cannot redirect a write by swapping a folder for a link.
+what was there before. Files are opened by `beneath`, so that a command running in the background cannot redirect a
+write by swapping a folder for a link.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox.policy import Policy
+from fulgur.workspace import beneath
+from fulgur.workspace.beneath import shown
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.textfile import TextFile
 
@@ -75,14 +78,15 @@ class Files:
 
     def show(self, path: Path) -> str:
         """The path as people see it: relative inside the workspace."""
-        return str(path.relative_to(self.policy.workspace)) if path.is_relative_to(self.policy.workspace) else str(path)
+        workspace = self.policy.workspace
+        return shown(str(path.relative_to(workspace) if path.is_relative_to(workspace) else path))
 
     def read(self, path: Path) -> bytes:
-        """The bytes of a regular file."""
+        """The bytes of a regular file (its real path)."""
+        if reason := self.policy.secret(path):
+            raise FileRefused(f"{self.show(path)} may not be read: {reason}")
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise FulgurError(f"{self.show(path)} is not a file")
-            return path.read_bytes()
+            return beneath.read(self._root(path), path)
         except OSError as error:
             raise FulgurError(f"{self.show(path)}: {error.strerror}") from None
 
@@ -92,8 +96,7 @@ class Files:
         for change in changes:
             if reason := self.policy.refusal(change.path):
                 raise FileRefused(f"{self.show(change.path)} may not be written: {reason}")
-            current = change.path.read_bytes() if change.path.is_file() else None
-            if current != change.before:
+            if self._content(change.path) != change.before:
                 raise FulgurError(f"{self.show(change.path)} changed meanwhile", hint="Read it again.")
         self._write_journal(changes)
         done: list[Change] = []
@@ -120,7 +123,7 @@ class Files:
         for name, before in entries:
             path = Path(name)
             content = self.blobs.get(before) if before else None
-            if (path.read_bytes() if path.is_file() else None) != content and self.policy.refusal(path) is None:
+            if self._content(path) != content and self.policy.refusal(path) is None:
                 self._replace(path, content, None)
                 restored.append(self.show(path))
         self._journal.unlink(missing_ok=True)
@@ -131,6 +134,27 @@ class Files:
         if reason := self.policy.refusal(path):
             raise FileRefused(f"{self.show(path)} may not be written: {reason}")
         self._replace(path, content, mode, keep_mode=False)
+
+    def restore_folder(self, path: Path, mode: int | None) -> None:
+        """Put a folder back for undo; `mode` None removes it, if it is empty."""
+        with self._folder(path.parent, create=mode is not None) as parent:
+            if mode is None:
+                os.rmdir(path.name, dir_fd=parent)
+                return
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path.name, dir_fd=parent)
+            descriptor = os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
+
+    def restore_link(self, path: Path, target: str) -> None:
+        """Put a link back for undo."""
+        with self._folder(path.parent, create=True) as parent:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=parent)
+            os.symlink(target, path.name, dir_fd=parent)
 
     def _write_journal(self, changes: Sequence[Change]) -> None:
         entries = [(str(c.path), self.blobs.put(c.before) if c.before is not None else None) for c in changes]
@@ -173,23 +197,18 @@ class Files:
         elif mode is not None:
             os.fchmod(descriptor, mode)
 
-    @contextlib.contextmanager
-    def _folder(self, folder: Path, *, create: bool) -> Iterator[int]:
+    def _content(self, path: Path) -> bytes | None:
+        """What is there now; None for nothing, or for something that is not a file."""
+        with contextlib.suppress(OSError, FulgurError):
+            return beneath.read(self._root(path), path)
+        return None
+
+    def _folder(self, folder: Path, *, create: bool) -> AbstractContextManager[int]:
         """A descriptor of the folder, reached from a writable root without following any symlink."""
-        roots = [root for root in self.policy.writable if folder.is_relative_to(root)]
-        root = roots[0] if roots else Path(folder.anchor)
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for part in folder.relative_to(root).parts:
-                if create:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=descriptor)
-                below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = below
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return beneath.folder(self._root(folder), folder, create=create)
+
+    def _root(self, path: Path) -> Path:
+        return next((root for root in self.policy.writable if path.is_relative_to(root)), Path(path.anchor))
 
 
 def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:

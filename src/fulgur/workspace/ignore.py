@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import pathspec
+from fulgur.errors import FulgurError
+from fulgur.workspace import beneath
+from fulgur.workspace.gitignore import MOST_BYTES, GitIgnore
 
 # Never looked into, also without a .gitignore that says so.
 SKIPPED = frozenset(
@@ -20,7 +22,7 @@ class IgnoreRules:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._specs: dict[Path, pathspec.GitIgnoreSpec | None] = {}
+        self._specs: dict[Path, GitIgnore | None] = {}
 
     def ignored(self, path: Path, *, folder: bool) -> bool:
         """Whether a rule of any folder above leaves this path out; the deepest file that says anything decides."""
@@ -28,20 +30,20 @@ class IgnoreRules:
         while True:
             spec = self._spec(above)
             if spec is not None:
-                name = path.relative_to(above).as_posix() + ("/" if folder else "")
-                verdict = spec.check_file(name).include
+                name = path.relative_to(above).as_posix()
+                verdict = spec.verdict(name, folder=folder)
                 if verdict is not None:
                     return verdict
             if above == self.root or above == above.parent:
                 return False
             above = above.parent
 
-    def _spec(self, folder: Path) -> pathspec.GitIgnoreSpec | None:
+    def _spec(self, folder: Path) -> GitIgnore | None:
         if folder not in self._specs:
             try:
-                lines = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace").splitlines()
-                self._specs[folder] = pathspec.GitIgnoreSpec.from_lines(lines)
-            except OSError:
+                text = os.fsdecode(beneath.read(self.root, folder / ".gitignore", MOST_BYTES))
+                self._specs[folder] = GitIgnore(text.split("\n"))
+            except (OSError, ValueError, FulgurError):
                 self._specs[folder] = None
         return self._specs[folder]
 

@@ -11,11 +11,13 @@ import contextlib
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from fulgur.workspace import beneath
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.ignore import SKIPPED, IgnoreRules
 
@@ -80,7 +82,7 @@ class Snapshots:
             with contextlib.suppress(OSError):
                 self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 temporary = self.cache.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_bytes(_encoder.encode(manifest))
+                temporary.write_bytes(_encode(manifest))
                 os.replace(temporary, self.cache)
         self._last = manifest
         return manifest
@@ -90,37 +92,37 @@ class Snapshots:
         rules = IgnoreRules(self.root)
         total = 0
         self.uncovered = []
-        waiting = [str(self.root)]
-        cut = len(str(self.root)) + 1  # plain strings: this runs over every file before and after a turn
+        waiting = [""]  # relative, as plain strings: this runs over every file before and after a turn
         while waiting:
-            folder = waiting.pop()
-            try:
-                entries = list(os.scandir(folder))
-            except OSError:
-                continue
-            for item in entries:
-                name = item.path[cut:]
-                if item.is_dir(follow_symlinks=False):
-                    if item.name in SKIPPED or rules.ignored(Path(item.path), folder=True):
-                        continue
-                    manifest[name] = SnapshotEntry("folder", stat.S_IMODE(item.stat(follow_symlinks=False).st_mode), "")
-                    waiting.append(item.path)
-                    continue
-                if len(manifest) >= MOST_FILES:
-                    self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
-                    return manifest
-                entry = self._entry(item, name, total)
-                if entry is not None:
-                    manifest[name] = entry
-                    total += entry.stamp[0] if entry.kind == "file" else 0
+            above = waiting.pop()
+            with contextlib.suppress(OSError), beneath.folder(self.root, self.root / above) as reached:
+                folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=reached)
+                try:
+                    for item in list(os.scandir(folder)):
+                        name = f"{above}/{item.name}" if above else item.name
+                        if item.is_dir(follow_symlinks=False):
+                            if item.name not in SKIPPED and not rules.ignored(self.root / name, folder=True):
+                                mode = stat.S_IMODE(item.stat(follow_symlinks=False).st_mode)
+                                manifest[name] = SnapshotEntry("folder", mode, "")
+                                waiting.append(name)
+                            continue
+                        if len(manifest) >= MOST_FILES:
+                            self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
+                            return manifest
+                        entry = self._entry(item, folder, name, total)
+                        if entry is not None:
+                            manifest[name] = entry
+                            total += entry.stamp[0] if entry.kind == "file" else 0
+                finally:
+                    os.close(folder)
         return manifest
 
-    def _entry(self, item: os.DirEntry[str], name: str, total: int) -> SnapshotEntry | None:
+    def _entry(self, item: os.DirEntry[str], folder: int, name: str, total: int) -> SnapshotEntry | None:
         try:
             info = item.stat(follow_symlinks=False)
             mode = stat.S_IMODE(info.st_mode)
             if stat.S_ISLNK(info.st_mode):
-                return SnapshotEntry("link", 0, os.readlink(item.path))
+                return SnapshotEntry("link", 0, os.readlink(item.name, dir_fd=folder))
             if not stat.S_ISREG(info.st_mode):
                 return None
             stamp = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
@@ -128,9 +130,10 @@ class Snapshots:
             if known is not None and known.stamp == stamp and known.mode == mode:
                 return known
             if info.st_size > LARGEST_FILE or total + info.st_size > LARGEST_TOTAL:
-                self.uncovered.append(f"{name} ({info.st_size >> 20} MiB) is too large for undo")
+                self.uncovered.append(f"{beneath.shown(name)} ({info.st_size >> 20} MiB) is too large for undo")
                 return SnapshotEntry("large", mode, "", stamp)
-            descriptor = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(item.name, flags, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as file:
                 entry = SnapshotEntry("file", mode, self.blobs.put(file.read()), stamp)
             if time.time_ns() - info.st_ctime_ns < JUST_NOW:
@@ -155,16 +158,34 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Manifest] = msgspec.msgpack.Decoder(Manifest)
 
 
+def _encode(manifest: Manifest) -> bytes:
+    try:
+        return _encoder.encode(manifest)
+    except UnicodeEncodeError:  # names and link targets that are not UTF-8
+        return _encoder.encode({beneath.stored(name): _with(entry, beneath.stored) for name, entry in manifest.items()})
+
+
+def _decode(data: bytes) -> Manifest:
+    manifest = _decoder.decode(data)
+    if any("\0" in name or "\0" in entry.blob for name, entry in manifest.items()):
+        return {beneath.unstored(name): _with(entry, beneath.unstored) for name, entry in manifest.items()}
+    return manifest
+
+
+def _with(entry: SnapshotEntry, change: Callable[[str], str]) -> SnapshotEntry:
+    return msgspec.structs.replace(entry, blob=change(entry.blob)) if entry.kind == "link" else entry
+
+
 def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
     """Keep a manifest as a blob; its name."""
-    return blobs.put(_encoder.encode(manifest))
+    return blobs.put(_encode(manifest))
 
 
 def read_cache(path: Path) -> Manifest:
     """The last snapshot of a workspace, as kept between sessions."""
-    return _decoder.decode(path.read_bytes())
+    return _decode(path.read_bytes())
 
 
 def read_manifest(name: str, blobs: BlobStore) -> Manifest:
     """A stored manifest."""
-    return _decoder.decode(blobs.get(name))
+    return _decode(blobs.get(name))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fulgur.errors import FulgurError
+from fulgur.workspace import beneath
 from fulgur.workspace.grammars import language_for
 from fulgur.workspace.ignore import walk
 
@@ -164,7 +166,7 @@ class SymbolIndex:
 
     def __init__(self, workspace: Path, home: Path) -> None:
         self.workspace = workspace
-        digest = hashlib.sha256(str(workspace).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
         self._path = home / "index" / f"{digest}.msgpack"
         self.files: dict[str, list[Symbol]] = {}
         """Relative path → its symbols, for every file that is worth looking at (without a grammar: none)."""
@@ -197,27 +199,27 @@ class SymbolIndex:
             if name == symbol.name or (symbol.owner and name == symbol.qualified)
         ]
 
-    @staticmethod
-    def _read(path: Path, size: int) -> list[Symbol]:
+    def _read(self, path: Path, size: int) -> list[Symbol]:
         suffix = path.suffix.lstrip(".").lower()
         if suffix not in _LANGUAGE or size > _LARGEST:
             return []
         try:
-            return symbols_in(path.read_bytes(), suffix)
-        except OSError:
+            return symbols_in(beneath.read(self.workspace, path, _LARGEST), suffix)
+        except (OSError, FulgurError):
             return []
 
     def _load(self) -> dict[str, _Indexed]:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             stored = msgspec.msgpack.decode(self._path.read_bytes(), type=_Stored)
             if stored.version == _VERSION:
-                return stored.files
+                return {beneath.unstored(name): indexed for name, indexed in stored.files.items()}
         return {}
 
     def _store(self, files: dict[str, _Indexed]) -> None:
         """A cache: when it cannot be written the answer is still right."""
+        named = {beneath.stored(name): indexed for name, indexed in files.items()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(msgspec.msgpack.encode(_Stored(_VERSION, files)))
+            temporary.write_bytes(msgspec.msgpack.encode(_Stored(_VERSION, named)))
             os.replace(temporary, self._path)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fulgur.errors import FulgurError
+from fulgur.workspace.beneath import shown
 from fulgur.workspace.files import Files
 from fulgur.workspace.snapshots import Difference, Manifest, SnapshotEntry, Snapshots, differences
 
@@ -46,12 +45,14 @@ def _one(files: Files, difference: Difference, now: Manifest, after: Manifest | 
         return
     if after is not None and not _same(current, after.get(path)):
         # `now` was just taken, so the newer content is in the blob store under its hash.
-        result.kept.append(f"{path} ({current.blob[:12]})" if current and current.blob else path)
+        result.kept.append(f"{shown(path)} ({current.blob[:12]})" if current and current.blob else shown(path))
     try:
         _put(files, files.policy.workspace / path, wanted, current)
-        result.paths.append(path)
-    except (FulgurError, OSError) as error:
-        result.failed.append(f"{path}: {error}")
+        result.paths.append(shown(path))
+    except FulgurError as error:
+        result.failed.append(f"{shown(path)}: {error.message}")
+    except OSError as error:
+        result.failed.append(f"{shown(path)}: {error.strerror}")
 
 
 def _same(one: SnapshotEntry | None, other: SnapshotEntry | None) -> bool:
@@ -64,18 +65,14 @@ def _put(files: Files, path: Path, wanted: SnapshotEntry | None, current: Snapsh
     if wanted is not None and wanted.kind == "large":
         raise FulgurError("it was too large to be kept")
     if current is not None and current.kind == "folder" and (wanted is None or wanted.kind != "folder"):
-        path.rmdir()
+        files.restore_folder(path, None)
     elif current is not None and (wanted is None or wanted.kind != current.kind):
         files.restore(path, None, None)
     if wanted is None:
         return
     if wanted.kind == "folder":
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-        path.chmod(wanted.mode)
+        files.restore_folder(path, wanted.mode)
     elif wanted.kind == "link":
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        os.symlink(wanted.blob, path)
+        files.restore_link(path, wanted.blob)
     else:
         files.restore(path, files.blobs.get(wanted.blob), wanted.mode)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
+from fulgur.workspace.beneath import shown
 from fulgur.workspace.files import diff_of
 from fulgur.workspace.snapshots import Manifest, SnapshotEntry, differences, read_manifest, store_manifest
 from fulgur.workspace.undo import Restored, restore
@@ -37,7 +39,7 @@ class Changes:
         if self._state.turn.before is None:
             return []
         before = read_manifest(self._state.turn.before, self._bench.files.blobs)
-        return [difference.path for difference in differences(before, await self._take("after"))]
+        return [shown(difference.path) for difference in differences(before, await self._take("after"))]
 
     async def undo(self) -> tuple[int, Restored]:
         """Take back the last turn that changed files and was not taken back yet."""
@@ -69,7 +71,7 @@ class Changes:
         for difference in differences(before, now):
             old, new = self._content(difference.before), self._content(difference.after)
             if old != new:
-                parts.append(diff_of(difference.path, old, new).diff)
+                parts.append(diff_of(shown(difference.path), old, new).diff)
         return "".join(parts)
 
     async def _take(self, when: str) -> Manifest:
@@ -83,4 +85,4 @@ class Changes:
     def _content(self, entry: SnapshotEntry | None) -> bytes | None:
         if entry is None or entry.kind in ("folder", "large"):
             return None
-        return entry.blob.encode() if entry.kind == "link" else self._bench.files.blobs.get(entry.blob)
+        return os.fsencode(entry.blob) if entry.kind == "link" else self._bench.files.blobs.get(entry.blob)

@@ -1,0 +1,81 @@
+"""The one place that opens files of a workspace, which commands may change at the same moment: no link is followed.
+
+A path is walked by descriptor from its root, so that a folder swapped for a link between a check and its use leads to
+an error and never out of the workspace. Names may be any bytes; `shown` is what people and models see of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from fulgur.errors import FulgurError
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNDECODED = re.compile("[\udc80-\udcff]")
+_STORED = re.compile("\0([89a-f][0-9a-f])")
+
+
+@contextlib.contextmanager
+def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `path` (absolute, beneath `root`), reached without following any link."""
+    descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.relative_to(root).parts:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=descriptor)
+            below = os.open(part, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read(root: Path, path: Path, limit: int = -1) -> bytes:
+    """The first `limit` bytes of a regular file (-1: all); OSError when it cannot be read, or is not one."""
+    with folder(root, path.parent) as parent:
+        # Not blocking: a pipe that takes the file's place would wait for a writer for ever.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, dir_fd=parent)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FulgurError(f"{shown(str(path))} is not a file")
+        return file.read(limit)
+
+
+def read_if_there(root: Path, path: Path) -> bytes | None:
+    """The whole file, None when there is none."""
+    try:
+        return read(root, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_inside(root: Path, path: Path, limit: int) -> bytes | None:
+    """Like `read`, for a file that may be a link to another one beneath `root`; None when it leads out, or nowhere."""
+    try:
+        real, top = path.resolve(strict=True), root.resolve()
+        return read(top, real, limit) if real.is_relative_to(top) else None
+    except (OSError, FulgurError, RuntimeError):
+        return None
+
+
+def shown(name: str) -> str:
+    """A file name for people, models and JSON: bytes that are not UTF-8 appear as `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def stored(name: str) -> str:
+    """A file name as text that can be encoded and turned back: NUL, which no name has, marks undecoded bytes."""
+    return _UNDECODED.sub(lambda match: f"\0{ord(match[0]) - 0xDC00:02x}", name)
+
+
+def unstored(text: str) -> str:
+    """The name that `stored` was given."""
+    return _STORED.sub(lambda match: chr(0xDC00 + int(match[1], 16)), text)
