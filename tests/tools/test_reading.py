@@ -39,8 +39,8 @@ def use(tool: Tool, arguments: str) -> str:  # type: ignore[type-arg]
 @pytest.mark.parametrize("ripgrep", [True, False])
 def test_search(tools: dict[str, Tool], ripgrep: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
     if not ripgrep:
-        monkeypatch.setattr(reading.shutil, "which", lambda name: None)
-    elif reading.shutil.which("rg") is None:
+        monkeypatch.setattr(reading.begin, "program", lambda name, *avoid: None)
+    elif reading.begin.program("rg") is None:
         pytest.skip("`rg` is not installed (Debian: apt-get install ripgrep)")
     assert use(tools["search"], '{"pattern": "def f"}') == "notes/keep.txt:1: def f\nsrc/a.py:1: def f():"
     assert use(tools["search"], '{"pattern": "f", "glob": "*.js"}') == "src/b.js:1: const f = 1"

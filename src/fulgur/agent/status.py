@@ -43,7 +43,7 @@ def status_of(
         queued=len(state.queued),
         context_used=progress.context_used,
         context_limit=link.info.context,
-        sandbox=describe(bench.policy),
+        sandbox=describe(bench.policy, bench.withheld),
         approval_policy=settings.approval_policy,
         remembered=remembered(settings),
         rules=tuple(str(rule.path) for rule in find_rules(settings)),

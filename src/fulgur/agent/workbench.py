@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.choose import choose
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.base import Tool
-from fulgur.tools.environment import command_environment
+from fulgur.tools.environment import command_environment, withheld
 from fulgur.tools.reading import reading_tools
 from fulgur.tools.shell import Shell
 from fulgur.tools.writing import writing_tools
@@ -35,6 +36,8 @@ class Workbench:
     refusal: FulgurError | None
     sandbox: Sandbox | None
     members: MemberCheck
+    withheld: list[str]
+    """Variables that commands do not see because they look like secrets."""
 
     @classmethod
     def make(cls, settings: Settings, session_id: str) -> Workbench:
@@ -52,12 +55,13 @@ class Workbench:
             settings.text("shell_environment_policy.inherit") or "all",
             settings.strings("shell_environment_policy.exclude"),
             cast("dict[str, str]", settings.get("shell_environment_policy.set") or {}),
+            secrets=settings.flag("shell_environment_policy.ignore_default_excludes"),
         )
         shell = Shell(sandbox or cast(FulgurError, refusal), policy, environment)
         tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools()]
-        digest = hashlib.sha256(str(policy.workspace).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode(policy.workspace)).hexdigest()[:16]
         snapshots = Snapshots(policy.workspace, blobs, settings.home / "index" / f"{digest}.snapshot")
-        return cls(policy, files, shell, snapshots, tools, refusal, sandbox, MemberCheck(policy))
+        return cls(policy, files, shell, snapshots, tools, refusal, sandbox, MemberCheck(policy), withheld(environment))
 
     def close(self) -> None:
         """End the shells and what the sandbox left behind."""
@@ -76,4 +80,6 @@ def make_policy(settings: Settings) -> Policy:
         settings.home,
         roots,
         settings.flag("sandbox_workspace_write.network_access"),
+        hide_secrets=settings.flag("sandbox_hide_secrets"),
+        hide=[Path(place).expanduser() for place in settings.strings("sandbox_hidden")],
     )

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class ProjectRecords:
     def _change(self) -> Iterator[dict[str, Any]]:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self.path.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock.fileno(), self.path)
             records = self._read()
             yield records
             temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
@@ -72,3 +73,14 @@ class ProjectRecords:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self.path)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """A change takes milliseconds; a lock that is held for longer must not stop the screen."""
+    for _ in range(50):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.01)
+    raise FulgurError(f"{path} is locked by another process", hint="Nothing was recorded; try again.")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fulgur.sandbox.policy import Policy
+from fulgur.sandbox.protect import Protected, children
 
 
 @dataclass
@@ -59,23 +59,25 @@ def memory_file(data: bytes) -> int:
     return descriptor
 
 
-class NameHolders:
-    """Empty folders at protected names that are not taken: nothing can be mounted on what is not there."""
+Identity = tuple[int, int] | None
 
-    def __init__(self) -> None:
-        self._made: list[Path] = []
 
-    def hold(self, path: Path) -> bool:
-        """Make sure that the name is taken; False when it cannot be."""
-        if not path.exists() and not path.is_symlink():
-            with contextlib.suppress(OSError):
-                path.mkdir()
-                self._made.append(path)
-        return path.exists()
+def identity(path: Path) -> Identity:
+    """Which file a name stands for; None for nothing."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
-    def release(self) -> None:
-        """Remove those that are still empty."""
-        for path in self._made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        self._made.clear()
+
+def mounts(policy: Policy, protected: Protected) -> Iterator[tuple[Path, bool]]:
+    """What is mounted over itself, and whether it can be written, every folder before what lies in it."""
+    yield from ((root, True) for root in policy.writable)
+    inner: dict[Path, bool] = dict.fromkeys(protected.pinned, True)
+    for folder in protected.closed:
+        inner[folder] = False
+        inner.update(dict.fromkeys(children(folder, protected.paths), True))
+    inner.update({path: False for path in protected.paths if path.exists() and not path.is_symlink()})
+    inner.update(dict.fromkeys(protected.closed, False))
+    yield from sorted(inner.items())

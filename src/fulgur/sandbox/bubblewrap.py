@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, NameHolders, Probe, memory_file
+from fulgur.sandbox import seccomp, start
+from fulgur.sandbox.backend import Identity, Launch, Probe, identity, memory_file, mounts
 from fulgur.sandbox.policy import Policy
+from fulgur.sandbox.protect import NameHolders
 
 
 class Bubblewrap:
@@ -23,11 +22,12 @@ class Bubblewrap:
 
     def __init__(self) -> None:
         self._holders = NameHolders()
+        self._relied_on: dict[Path, Identity] = {}
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
         """Everything read-only but the policy's folders; `/tmp` and `/run` are private and empty."""
-        program = shutil.which("bwrap") or "bwrap"
-        argv = [program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        argv = [start.program("bwrap", policy.workspace) or "bwrap"]
+        argv += ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         if not policy.network:
             argv.append("--unshare-net")
         argv += ["--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
@@ -35,20 +35,21 @@ class Bubblewrap:
         argv += _interpreter()
         if not policy.writable:
             argv += ["--ro-bind", str(policy.workspace), str(policy.workspace)]
-        for root in policy.writable:
-            argv += ["--bind", str(root), str(root)]
-        for path in policy.protected():
-            self._holders.hold(path)
-            if path.is_symlink():
-                continue
-            argv += ["--ro-bind", str(path), str(path)]
-        filter_fd = memory_file(seccomp.build(internet=True, freeze_metadata=False))
+        protected = policy.protected()
+        held = [path for path in protected.paths if self._holders.hold(path)]
+        self._relied_on = {path: identity(path) for path in held}
+        for path, writable in mounts(policy, protected):
+            argv += ["--bind" if writable else "--ro-bind", str(path), str(path)]
+        for path in policy.hidden:
+            inside = ["--tmpfs", str(path), "--remount-ro", str(path)]
+            argv += inside if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+        filter_fd = memory_file(seccomp.build(internet=True))
         argv += ["--seccomp", str(filter_fd), "--chdir", str(folder), "--", *command]
         return Launch(argv, (filter_fd,), {"TMPDIR": "/tmp"})
 
     def stale(self) -> bool:
-        """Binds follow the folder: never."""
-        return False
+        """Binds follow the folder, but not a protected name that was replaced outside."""
+        return any(identity(path) != known for path, known in self._relied_on.items())
 
     def close(self) -> None:
         """Remove the empty folders that held a name."""
@@ -79,7 +80,7 @@ def _kernel_settings() -> list[str]:
 @functools.cache
 def probe() -> Probe:
     """Start `true` inside, with every option that is used for real."""
-    if shutil.which("bwrap") is None:
+    if start.program("bwrap") is None:
         return Probe("bubblewrap", False, "`bwrap` is not installed")
     if not seccomp.supported():
         return Probe("bubblewrap", False, f"no system call table for {os.uname().machine}")
@@ -88,15 +89,14 @@ def probe() -> Probe:
         sandbox = Bubblewrap()
         launch = sandbox.launch(["true"], policy, policy.workspace)
         try:
-            done = subprocess.run(
-                launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = start.run(launch.argv, policy.workspace, seconds=10, pass_fds=launch.pass_fds)
+        except (OSError, start.TimeoutExpired) as error:
             return Probe("bubblewrap", False, str(error))
         finally:
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
             sandbox.close()
     if done.returncode != 0:
-        return Probe("bubblewrap", False, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it failed")
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        return Probe("bubblewrap", False, said[-1] if said else "it failed")
     return Probe("bubblewrap", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,11 +62,18 @@ def shortcomings(policy: Policy) -> str | None:
     return None
 
 
-def describe(policy: Policy) -> str:
-    """One line for /status: the mode, and what keeps it."""
+def describe(policy: Policy, withheld: Sequence[str] = ()) -> str:
+    """One line for /status: the mode, what keeps it, and what commands do not see (`withheld`: variables)."""
+    variables = f"; variables not passed on: {', '.join(withheld)}" if withheld else ""
     if policy.mode == "danger-full-access":
-        return "danger-full-access: no sandbox"
+        return f"danger-full-access: no sandbox{variables}"
+    hidden = f"; hidden: {', '.join(map(_short, policy.hidden))}" if policy.hidden else ""
     for probe in probes():
         if probe.usable:
-            return f"{policy.describe()}, by {probe.name}"
+            return f"{policy.describe()}, by {probe.name}{hidden}{variables}"
     return f"{policy.describe()}: no sandbox works here, commands are refused"
+
+
+def _short(path: Path) -> str:
+    home = Path(os.path.expanduser("~"))
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

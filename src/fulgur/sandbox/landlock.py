@@ -1,9 +1,9 @@
 """The second choice: Landlock, which needs no namespaces and no installed program, only Linux 6.2 or newer.
 
 Its rules only ever allow, for a whole folder and all below it, so that `.git` in an allowed workspace cannot be
-excepted. Where the kernel lets a process have mounts of its own, protected names are mounted read-only over themselves
-and the whole workspace is allowed. Where it does not, the workspace's other children are allowed one by one, and new
-entries beside `.git` are refused.
+excepted. Where the kernel lets a process have mounts of its own, everything but the writable folders is mounted
+read-only, protected names too, and secrets are covered. Where it does not, whatever is beside a protected name or a
+secret is allowed one by one: new entries beside `.git` are refused.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import functools
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from fulgur.sandbox import seccomp
-from fulgur.sandbox.backend import Launch, NameHolders, Probe, memory_file
+from fulgur.sandbox import seccomp, start
+from fulgur.sandbox.backend import Launch, Probe, identity, memory_file, mounts
 from fulgur.sandbox.policy import Policy
+from fulgur.sandbox.protect import NameHolders
 
 _ENTER = Path(__file__).with_name("landlock_enter.py")
 
+_READ_FILE = 1 << 2
 _WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
 _MAKE_CHAR, _MAKE_DIR, _MAKE_REG, _MAKE_SOCK = 1 << 6, 1 << 7, 1 << 8, 1 << 9
 _MAKE_FIFO, _MAKE_BLOCK, _MAKE_SYM = 1 << 10, 1 << 11, 1 << 12
@@ -47,44 +48,48 @@ class Landlock:
     def __init__(self, *, mounts: bool | None = None) -> None:
         self._mounts = mounts_work() if mounts is None else mounts
         self._holders = NameHolders()
-        self._top_level: dict[Path, frozenset[str]] = {}
+        self._relied_on: dict[Path, object] = {}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def launch(self, command: Sequence[str], policy: Policy, folder: Path) -> Launch:
-        """Everything may be read; only the policy's folders and a private temporary folder may be written."""
+        """Everything but secrets may be read; only the policy's folders and a private temporary one may be written."""
         if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fulgur-sandbox-")
+            self._temporary = tempfile.TemporaryDirectory(prefix="fulgur-sandbox-", ignore_cleanup_errors=True)
         version = abi()
         handled = _FOLDER_RIGHTS | _MAKE_CHAR | _MAKE_BLOCK | (_IOCTL_DEV if version >= 5 else 0)
         rules = [(device, handled & (_FILE_RIGHTS | _IOCTL_DEV)) for device in _DEVICES]
         rules.append((self._temporary.name, _FOLDER_RIGHTS))
         protected = policy.protected()
-        guarded: list[str] = []
-        self._top_level = {}
-        if self._mounts and not any(path.is_symlink() for path in protected):
-            guarded = [str(path) for path in protected if self._holders.hold(path)]
+        mounted: list[tuple[str, bool]] = []
+        if self._mounts:
+            held = [path for path in protected.paths if self._holders.hold(path)]
+            self._relied_on = {path: identity(path) for path in held}
+            mounted = [(str(path), writable) for path, writable in mounts(policy, protected)]
             rules += [(str(root), _FOLDER_RIGHTS) for root in policy.writable]
         else:
+            self._relied_on = {}
             for root in policy.writable:
-                rules += [(str(path), rights) for path, rights in _allow(root, protected)]
-            self._top_level = {root: _names(root) for root in policy.writable}
-        filter_program = seccomp.build(internet=policy.network, freeze_metadata=True)
+                rules += _split(root, protected.paths, _FOLDER_RIGHTS, _FILE_RIGHTS, self._relied_on)
+            if policy.hidden:
+                handled |= _READ_FILE
+                rules += _split(Path("/"), policy.hidden, _READ_FILE, _READ_FILE, {})
+        filter_program = seccomp.build(internet=policy.network, namespaces=False, freeze_metadata=not self._mounts)
         spec = {
             "handled": handled,
             "rules": rules,
-            "guarded": guarded,
+            "mounts": [*mounted, (self._temporary.name, True)] if self._mounts else [],
+            "hidden": [str(path) for path in policy.hidden] if self._mounts else [],
             "scoped": 3 if version >= 6 else 0,
             "seccomp": base64.b64encode(filter_program).decode(),
             "folder": str(folder),
         }
         # By descriptor: a workspace with thousands of entries at its top has more rules than an argument may be long.
         rules_fd = memory_file(json.dumps(spec).encode())
-        argv = [sys.executable, "-I", "-S", str(_ENTER), str(rules_fd), *command]
-        return Launch(argv, (rules_fd,), {"TMPDIR": self._temporary.name})
+        return Launch(start.script(_ENTER, str(rules_fd), *command), (rules_fd,), {"TMPDIR": self._temporary.name})
 
     def stale(self) -> bool:
-        """New top-level entries are not in the rules of what already runs."""
-        return any(_names(root) != names for root, names in self._top_level.items())
+        """Rules are made for what was there: not for new entries beside a protected name, or for a replaced one."""
+        return any(_current(path, known) != known for path, known in self._relied_on.items())
 
     def close(self) -> None:
         """Remove the private temporary folder, and the empty folders that held a name."""
@@ -94,27 +99,43 @@ class Landlock:
             self._temporary = None
 
 
-def _names(folder: Path) -> frozenset[str]:
-    try:
-        return frozenset(os.listdir(folder))
-    except OSError:
-        return frozenset()
+def _split(
+    folder: Path, apart: Sequence[Path], rights: int, file_rights: int, opened: dict[Path, object]
+) -> list[tuple[str, int]]:
+    """Rules for the largest folders and files beneath `folder` with nothing in them that stays `apart`.
 
-
-def _allow(folder: Path, protected: Sequence[Path]) -> Iterator[tuple[Path, int]]:
-    """The largest folders and files beneath `folder` without anything protected in them."""
-    inside = [path for path in protected if path.is_relative_to(folder)]
+    `opened` gets the folders that have no rule of their own, with their entries.
+    """
+    inside = [path for path in apart if path.is_relative_to(folder)]
     if not inside:
-        yield folder, _FOLDER_RIGHTS
-        return
-    for entry in os.scandir(folder):
+        return [(str(folder), rights)]
+    found: list[tuple[str, int]] = []
+    opened[folder] = _names(folder)
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return found
+    for entry in entries:
         path = Path(entry.path)
         if path in inside or entry.is_symlink():
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _allow(path, inside)
+            found += _split(path, inside, rights, file_rights, opened)
         else:
-            yield path, _FILE_RIGHTS
+            found.append((str(path), file_rights))
+    return found
+
+
+def _names(folder: Path) -> frozenset[tuple[str, int]]:
+    """The entries of a folder; a file that was replaced counts as another one."""
+    try:
+        return frozenset((entry.name, entry.inode()) for entry in os.scandir(folder))
+    except OSError:
+        return frozenset()
+
+
+def _current(path: Path, known: object) -> object:
+    return _names(path) if isinstance(known, frozenset) else identity(path)
 
 
 def abi() -> int:
@@ -142,16 +163,14 @@ def probe() -> Probe:
         return Probe("Landlock", False, reason)
     if not seccomp.supported():
         return Probe("Landlock", False, f"no system call table for {platform.machine()}")
-    gaps = [
-        "changes of mode, owner and attributes are refused everywhere, and so is shared memory in /dev/shm",
-        "file times outside the workspace are not protected",
-    ]
+    gaps = ["System V and POSIX message queues, semaphores and shared memory are refused"]
     if not mounts_work():
-        gaps.insert(
-            0,
-            "new files and folders at the top of the workspace are refused to commands, since this kernel gives a "
-            "process no mounts of its own (tools that edit files make them)",
-        )
+        gaps += [
+            "new files and folders beside a `.git` are refused to commands, since this kernel gives a process no "
+            "mounts of its own (tools that edit files make them)",
+            "changes of mode, owner and attributes are refused everywhere",
+            "file times outside the workspace and the names of hidden files are not protected",
+        ]
     if version < 6:
         gaps.append("signals to your other processes are not blocked")
     works, reason = _try(mounts=False)
@@ -167,14 +186,12 @@ def _try(*, mounts: bool) -> tuple[bool, str]:
         sandbox = Landlock(mounts=mounts)
         launch = sandbox.launch(["true"], policy, policy.workspace)
         try:
-            done = subprocess.run(
-                launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            done = start.run(launch.argv, policy.workspace, seconds=10, pass_fds=launch.pass_fds)
+        except (OSError, start.TimeoutExpired) as error:
             return False, str(error)
         finally:
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
             sandbox.close()
-    lines = done.stderr.strip().splitlines()
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
     return done.returncode == 0, lines[-1] if lines else "" if done.returncode == 0 else "it failed"

@@ -19,9 +19,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CAPSET = {"x86_64": 126, "aarch64": 91}
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
-# What statvfs says of a mount, and the flag that keeps it so: a process may not loosen them.
-_KEPT = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+_MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 4096, 16384, 1 << 18
+_MOUNT_SETATTR, _MOUNT_ATTR_RDONLY, _AT_FDCWD, _AT_RECURSIVE = 442, 1, -100, 0x8000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,8 +32,8 @@ def _call(number: int, *arguments: object) -> int:
     return result
 
 
-def guard(paths: "list[str]") -> None:
-    """Mount each path read-only over itself, in mounts of this process alone."""
+def guard(mounts: "list[tuple[str, bool]]", hidden: "list[str]") -> None:
+    """Mounts of this process alone: everything read-only but the folders that say otherwise, hidden ones covered."""
     user, group = os.getuid(), os.getgid()
     if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) == 0:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -43,16 +42,28 @@ def guard(paths: "list[str]") -> None:
     elif _libc.unshare(_CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), f"own mounts: {os.strerror(ctypes.get_errno())}")
     _mount(None, "/", _MS_REC | _MS_PRIVATE)
-    for path in paths:
+    for path, _ in mounts:
         _mount(path, path, _MS_BIND | _MS_REC)
-        have = os.statvfs(path).f_flag
-        kept = sum(flag for said, flag in _KEPT.items() if have & said)
-        _mount(None, path, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+    _set_read_only("/", True, _AT_RECURSIVE)
+    for path, writable in mounts:
+        if writable:
+            _set_read_only(path, False)
+    for path in hidden:
+        if os.path.isdir(path):
+            _mount("none", path, _MS_RDONLY, "tmpfs")
+        else:
+            _mount("/dev/null", path, _MS_BIND)
 
 
-def _mount(source: "str | None", target: str, flags: int) -> None:
-    start = None if source is None else os.fsencode(source)
-    if _libc.mount(start, os.fsencode(target), None, ctypes.c_ulong(flags), None) != 0:
+def _set_read_only(path: str, read_only: bool, flags: int = 0) -> None:
+    bit = _MOUNT_ATTR_RDONLY
+    attributes = struct.pack("=QQQQ", *((bit, 0) if read_only else (0, bit)), 0, 0)
+    _call(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, attributes, ctypes.c_size_t(len(attributes)))
+
+
+def _mount(source: "str | None", target: str, flags: int, kind: "str | None" = None) -> None:
+    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    if _libc.mount(*arguments, ctypes.c_ulong(flags), None) != 0:
         raise OSError(ctypes.get_errno(), f"mount {target}: {os.strerror(ctypes.get_errno())}")
 
 
@@ -142,8 +153,8 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTTOU):
             signal.signal(number, signal.SIG_DFL)
         try:
-            if spec["guarded"]:
-                guard(spec["guarded"])
+            if spec["mounts"]:
+                guard(spec["mounts"], spec["hidden"])
             os.chdir(spec["folder"])
             restrict(spec)
             os.execvp(command[0], command)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fulgur.sandbox import protect
+from fulgur.sandbox.secrets import secret_files
+
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
-
-# Whoever writes these decides what runs outside the sandbox: git hooks and filters, and the agent's own settings.
-PROTECTED_NAMES = (".git", ".fulgur")
-
-# How deep nested repositories are looked for; below this a `.git` is not found and not protected.
-_NESTED_DEPTH = 3
-_NESTED_FOLDERS = 2000
 
 
 @dataclass(frozen=True)
@@ -28,29 +25,47 @@ class Policy:
     """Fulgur's home: sessions, config and approvals; never writable from inside."""
     extra_roots: tuple[Path, ...] = ()
     network: bool = False
+    hidden: tuple[Path, ...] = ()
+    """Neither commands nor our own tools may read these."""
 
     @classmethod
     def make(
-        cls, mode: Mode, workspace: Path, home: Path, extra_roots: tuple[Path, ...] = (), network: bool = False
+        cls,
+        mode: Mode,
+        workspace: Path,
+        home: Path,
+        extra_roots: tuple[Path, ...] = (),
+        network: bool = False,
+        *,
+        hide_secrets: bool = True,
+        hide: Sequence[Path] = (),
     ) -> Policy:
-        """A policy with every path resolved; roots that do not exist are left out."""
+        """A policy with every path resolved; roots that do not exist are left out.
+
+        Hidden are Fulgur's home, the usual places of keys unless `hide_secrets` is False, and what `hide` names.
+        """
+        workspace, home = workspace.resolve(), home.resolve()
         roots = tuple(root.resolve() for root in extra_roots if root.is_dir())
-        return cls(mode, workspace.resolve(), home.resolve(), roots, network)
+        secrets = list(secret_files(_user_home())) if hide_secrets else []
+        wanted = [home, *secrets, *(path.resolve() for path in hide if path.exists())]
+        needed = [workspace, *roots, *(Path(place).resolve() for place in (sys.prefix, sys.base_prefix, _PACKAGE))]
+        hidden = [] if mode == "danger-full-access" else _outermost(_without(wanted, needed))
+        return cls(mode, workspace, home, roots, network, tuple(hidden))
 
     @property
     def writable(self) -> tuple[Path, ...]:
         """The folders that may be written (but for `protected`)."""
         return (self.workspace, *self.extra_roots) if self.mode == "workspace-write" else ()
 
-    def protected(self) -> tuple[Path, ...]:
-        """Paths inside the writable folders that stay read-only; some may not exist yet."""
-        found: list[Path] = []
-        for root in self.writable:
-            found.extend(root / name for name in PROTECTED_NAMES)
-            found.extend(_nested_repositories(root))
-            if self.home != root and self.home.is_relative_to(root):
-                found.append(self.home)
-        return tuple(dict.fromkeys(found))
+    def protected(self) -> protect.Protected:
+        """What stays read-only inside the writable folders."""
+        return protect.find(self.writable, [self.home])
+
+    def secret(self, path: Path) -> str | None:
+        """Why a tool of ours may not read `path` (already real), or None when it may."""
+        if any(path == place or path.is_relative_to(place) for place in self.hidden):
+            return "it is hidden from the model (/status lists what is)"
+        return None
 
     def refusal(self, path: Path) -> str | None:
         """Why a tool of ours may not write `path` (already real but for its last part), or None when it may."""
@@ -63,7 +78,7 @@ class Policy:
         if path == self.home or path.is_relative_to(self.home):
             return "it belongs to Fulgur itself"
         for root in self.writable:
-            if path.is_relative_to(root) and any(part in PROTECTED_NAMES for part in path.relative_to(root).parts):
+            if path.is_relative_to(root) and any(part in protect.NAMES for part in path.relative_to(root).parts):
                 return "`.git` and `.fulgur` are protected"
         return None
 
@@ -74,25 +89,31 @@ class Policy:
         return f"{self.mode}, {'network' if self.network else 'no network'}"
 
 
-def _nested_repositories(root: Path) -> Iterator[Path]:
-    """`.git` of repositories inside the root (submodules, vendored checkouts), to a bounded depth."""
-    level = [root]
-    seen = 0
-    for _ in range(_NESTED_DEPTH):
-        below: list[Path] = []
-        for folder in level:
-            try:
-                entries = list(os.scandir(folder))
-            except OSError:
-                continue
-            for entry in entries:
-                if entry.name in PROTECTED_NAMES or not entry.is_dir(follow_symlinks=False):
-                    continue
-                seen += 1
-                if seen > _NESTED_FOLDERS:
-                    return
-                child = Path(entry.path)
-                if (child / ".git").exists():
-                    yield child / ".git"
-                below.append(child)
-        level = below
+_PACKAGE = Path(__file__).parents[1]
+
+
+def _user_home() -> Path:
+    return Path(os.path.expanduser("~")).resolve()
+
+
+def _without(wanted: Sequence[Path], needed: Sequence[Path]) -> Iterator[Path]:
+    """The wanted places; of one that holds something needed, the entries that do not."""
+    for path in wanted:
+        if any(place == path for place in needed):
+            continue
+        if any(place.is_relative_to(path) for place in needed):
+            yield from _without(_entries(path), needed)
+        elif path.exists():
+            yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder) if not entry.is_symlink()]
+    except OSError:
+        return []
+
+
+def _outermost(paths: Iterator[Path]) -> list[Path]:
+    found = sorted(set(paths))
+    return [path for path in found if not any(above in found for above in path.parents)]

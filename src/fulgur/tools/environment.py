@@ -1,10 +1,13 @@
-"""The variables a command sees, as `shell_environment_policy` says."""
+"""The variables a command sees, as `shell_environment_policy` says: no keys unless a person lists them."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from fulgur.sandbox.secrets import without_secrets
+from fulgur.sandbox.start import safe_folders
 
 _CORE = ("HOME", "LANG", "LC_*", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 
@@ -20,13 +23,32 @@ _QUIET = {
 }
 
 
-def command_environment(inherit: str, exclude: Sequence[str], extra: dict[str, str]) -> dict[str, str]:
-    """`inherit` is all, core or none; `exclude` are patterns left out; `extra` is set last."""
+# A file named in these would be run by every bash that is started.
+_RUN_BY_BASH = ("BASH_ENV", "ENV")
+
+
+def command_environment(
+    inherit: str, exclude: Sequence[str], extra: Mapping[str, str], *, secrets: bool = False
+) -> dict[str, str]:
+    """`inherit` is all, core or none; `exclude` are patterns left out; `extra` is set last.
+
+    `secrets`: variables that look like keys or passwords are inherited too. PATH keeps its absolute entries only.
+    """
     wanted = {"all": ("*",), "core": _CORE, "none": ("PATH",)}[inherit]
     environment = {
         name: value
         for name, value in os.environ.items()
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
         and not any(fnmatch.fnmatchcase(name.upper(), pattern.upper()) for pattern in exclude)
+        and name not in _RUN_BY_BASH
     }
+    if not secrets:
+        environment = without_secrets(environment)
+    if "PATH" in environment:
+        environment["PATH"] = os.pathsep.join(safe_folders(environment["PATH"]))
     return {**environment, **_QUIET, **extra}
+
+
+def withheld(environment: Mapping[str, str]) -> list[str]:
+    """The variables that look like secrets and are not in this environment."""
+    return sorted(set(os.environ) - set(without_secrets(os.environ)) - set(environment))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
+import json
 import os
-import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +13,17 @@ import msgspec
 from msgspec import Meta
 
 from fulgur.errors import FulgurError
+from fulgur.sandbox import start as begin
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
+from fulgur.workspace.beneath import shown
 from fulgur.workspace.files import Files
-from fulgur.workspace.ignore import SKIPPED, IgnoreRules, walk
+from fulgur.workspace.ignore import SKIPPED, IgnoreRules
 from fulgur.workspace.textfile import TextFile
 
 _MOST_CHARACTERS = 40_000
 _LONGEST_LINE = 500
 _MOST_ENTRIES = 400
+_MOST_SECONDS = 20.0
 
 
 class ReadArguments(Arguments, frozen=True):
@@ -81,6 +82,8 @@ def reading_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
 
     async def list_folder(args: ListArguments, report: Report) -> ToolResult:
         folder = files.locate(args.path)
+        if reason := files.policy.secret(folder):
+            raise FulgurError(f"{args.path} may not be read: {reason}")
         if not folder.is_dir():
             raise FulgurError(f"{args.path} is not a folder")
         lines = await asyncio.to_thread(_tree, folder, workspace, args.depth)
@@ -90,7 +93,7 @@ def reading_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
         start = files.locate(args.path)
         if not start.exists():
             raise FulgurError(f"{args.path} does not exist")
-        found = await search_text(args.pattern, start, workspace, args.glob, args.limit + 1)
+        found = await search_text(args.pattern, start, workspace, args.glob, args.limit + 1, files.policy.hidden)
         lines = [f"{match.path}:{match.line}: {match.text}" for match in found[: args.limit]]
         if len(found) > args.limit:
             lines.append(f"[more than {args.limit} matches: narrow it down]")
@@ -116,13 +119,17 @@ def _tree(folder: Path, root: Path, depth: int) -> list[str]:
     lines: list[str] = []
 
     def visit(current: Path, level: int) -> None:
-        for entry in sorted(os.scandir(current), key=lambda e: (not e.is_dir(follow_symlinks=False), e.name)):
+        try:
+            entries = list(os.scandir(current))
+        except OSError:
+            return
+        for entry in sorted(entries, key=lambda e: (not e.is_dir(follow_symlinks=False), e.name)):
             is_folder = entry.is_dir(follow_symlinks=False)
             if entry.name in SKIPPED or rules.ignored(Path(entry.path), folder=is_folder):
                 continue
             if len(lines) >= _MOST_ENTRIES:
                 return
-            lines.append(f"{'  ' * level}{entry.name}{'/' if is_folder else ''}")
+            lines.append(f"{'  ' * level}{shown(entry.name)}{'/' if is_folder else ''}")
             if is_folder and level + 1 < depth:
                 visit(Path(entry.path), level + 1)
 
@@ -132,62 +139,70 @@ def _tree(folder: Path, root: Path, depth: int) -> list[str]:
     return lines
 
 
-async def search_text(pattern: str, start: Path, root: Path, glob: str | None, limit: int) -> list[Match]:
-    """Matching lines in order of path: by ripgrep where it is installed, else by ourselves."""
-    program = shutil.which("rg")
-    if program is None:
-        return await asyncio.to_thread(lambda: list(_search_plain(pattern, start, root, glob, limit)))
+async def search_text(
+    pattern: str, start: Path, root: Path, glob: str | None, limit: int, hidden: Sequence[Path] = ()
+) -> list[Match]:
+    """Matching lines in order of path, none of them from `hidden`: by ripgrep where it is installed, else by ours."""
+    program = begin.program("rg", root)
+    out = await (_plain if program is None else _ripgrep)(program or "", pattern, start, root, glob, limit, hidden)
+    found = []
+    for name, number, text in out:
+        path = Path(name)
+        if not any(path.is_relative_to(place) for place in hidden):
+            found.append(Match(shown(str(path.relative_to(root) if path.is_relative_to(root) else path)), number, text))
+            if len(found) >= limit:
+                break
+    return found
+
+
+async def _ripgrep(
+    program: str, pattern: str, start: Path, root: Path, glob: str | None, limit: int, hidden: Sequence[Path]
+) -> Iterator[tuple[str, int, str]]:
     # The same files as `ignore.walk`: hidden ones too, rules also outside of a repository, the skipped folders never.
     command = [program, "--no-config", "--hidden", "--no-require-git", "--no-ignore-global", "--sort=path", "--null"]
     command += ["--line-number", "--no-heading", "--with-filename", "--color=never", f"--max-columns={_LONGEST_LINE}"]
     command += ["--max-columns-preview", *(["--glob", glob] if glob else [])]
     for name in sorted(SKIPPED):
         command += ["--glob", f"!**/{name}/**"]
-    command += ["-e", pattern, "--", str(start)]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, errors = await process.communicate()
-    if process.returncode not in (0, 1):
-        raise FulgurError(f"search: {errors.decode(errors='replace').strip()}")
-    found = []
-    for raw in out.decode(errors="replace").split("\n"):
-        name, _, rest = raw.partition("\0")
-        number, _, text = rest.partition(":")
-        if number.isdigit():
-            found.append(Match(_shown(Path(name), root), int(number), text))
-            if len(found) >= limit:
-                break
-    return found
+    out = await _output([*command, "-e", pattern, "--", str(start)], b"", (0, 1))
+
+    def parsed() -> Iterator[tuple[str, int, str]]:
+        for raw in out.split(b"\n"):
+            name, _, rest = raw.partition(b"\0")
+            number, _, text = rest.partition(b":")
+            if number.isdigit():
+                yield os.fsdecode(name), int(number), text.decode(errors="replace")
+
+    return parsed()
 
 
-def _search_plain(pattern: str, start: Path, root: Path, glob: str | None, limit: int) -> Iterator[Match]:
+async def _plain(
+    program: str, pattern: str, start: Path, root: Path, glob: str | None, limit: int, hidden: Sequence[Path]
+) -> Iterator[tuple[str, int, str]]:
+    request = {"pattern": pattern, "start": str(start), "root": str(root), "glob": glob, "limit": limit}
+    more = {"longest": _LONGEST_LINE, "hidden": [str(place) for place in hidden]}
+    out = await _output(begin.python("fulgur.tools.plain_search"), json.dumps({**request, **more}).encode(), (0,))
+    found = [json.loads(line) for line in out.splitlines()]
+    for match in found:
+        if isinstance(match, dict):
+            raise FulgurError(match["error"])
+    return iter(found)
+
+
+async def _output(command: list[str], data: bytes, good: Sequence[int]) -> bytes:
+    """What a search printed; it is ended when it takes too long."""
+    process = await begin.spawn(command, begin.ROOT, stdin=begin.PIPE, stdout=begin.PIPE, stderr=begin.PIPE)
     try:
-        regex = re.compile(pattern)
-    except re.error as error:
-        raise FulgurError(f"{pattern!r} is not a regular expression: {error}") from None
-    paths = (
-        [start]
-        if start.is_file()
-        else (Path(e.path) for e in walk(root if start.is_relative_to(root) else start, start=start))
-    )
-    count = 0
-    for path in paths:
-        if glob and not fnmatch.fnmatch(path.name, glob):
-            continue
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        if b"\0" in data[:8192]:
-            continue
-        for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-            if regex.search(line):
-                yield Match(_shown(path, root), number, line[:_LONGEST_LINE])
-                count += 1
-                if count >= limit:
-                    return
-
-
-def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+        async with asyncio.timeout(_MOST_SECONDS):
+            out, errors = await process.communicate(data)
+    except TimeoutError:
+        raise FulgurError(
+            f"the search took over {_MOST_SECONDS:g} s and was ended", hint="Search a folder below, or simplify it."
+        ) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode not in good:
+        raise FulgurError(f"search: {errors.decode(errors='replace').strip()[-400:]}")
+    return out

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fulgur.config.settings import Settings
 from fulgur.sandbox.policy import Policy
+from fulgur.workspace.beneath import read_inside
 
 _BASE = """You are Fulgur, a coding agent in a person's terminal. You work in their project with the tools given.
 
@@ -48,14 +49,27 @@ def find_rules(settings: Settings) -> list[RuleFile]:
     found: list[RuleFile] = []
     for place in dict.fromkeys(folders):
         for name in ("AGENTS.override.md", "AGENTS.md", *settings.strings("project_doc_fallback_filenames")):
-            path = place / name
-            if path.is_file():
-                data = path.read_bytes()[:room]
+            data = _read(place, name, settings, room)
+            if data is not None:
                 room -= len(data)
                 if text := data.decode("utf-8", errors="replace").strip():
-                    found.append(RuleFile(path, text))
+                    found.append(RuleFile(place / name, text))
                 break
     return found
+
+
+def _read(place: Path, name: str, settings: Settings, limit: int) -> bytes | None:
+    """A person's own file may be a link to anywhere; the project's only to another file of the project.
+
+    What it says is sent to the model: a link in a hostile project must not name a secret.
+    """
+    if place != settings.home:
+        return read_inside(settings.project, place / name, limit)
+    try:
+        with (place / name).open("rb") as file:
+            return file.read(limit)
+    except OSError:
+        return None
 
 
 def instructions(settings: Settings, policy: Policy, rules: list[RuleFile]) -> str:
