@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fulgur.engine.engine import Engine
-from fulgur.engine.events import Event, Finished, Started, Steered, Token
+from fulgur.engine.events import Event, Finished, Started, SteerOutcome, Token
 from fulgur.engine.params import GenerateRequest
 
 
@@ -16,7 +16,7 @@ class Answer:
     logprobs: list = field(default_factory=list)
     finished: Finished | None = None
     started: Started | None = None
-    steered: list[Steered] = field(default_factory=list)
+    steered: list[SteerOutcome] = field(default_factory=list)
 
     @property
     def reason(self) -> str | None:
@@ -34,7 +34,7 @@ def collect(events: list[Event], answers: dict[tuple[str, int], Answer]) -> None
                 answer.tokens.append(event.token)
                 answer.text += event.text
                 answer.logprobs.append(event.logprob)
-            case Steered():
+            case SteerOutcome():
                 answer.steered.append(event)
                 answer.text += event.text
                 answer.finished = None

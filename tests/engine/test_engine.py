@@ -11,7 +11,7 @@ from toy import ToyRuntime
 
 from fulgur.engine.engine import KEPT, Engine
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
-from fulgur.engine.events import Event, Finished, Started, Steered, Token
+from fulgur.engine.events import Event, Finished, Started, SteerOutcome, Token
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.text.tokenizer import Tokenizer
 
@@ -161,7 +161,7 @@ def test_steer_computes_only_its_own_tokens(engine: Engine) -> None:
     assert engine.steer(request_id, [7, 8, 9])
     events = engine.step()
     assert engine.runtime.rows - rows == 4  # the last token, not run yet, and the three
-    assert events[0] == Steered(request_id, 0, 3, len(before))
+    assert events[0] == SteerOutcome(request_id, 0, 3, len(before))
     collect(events, answers)
     answer = drain(engine, answers)[request_id, 0]
     alone = generate(Engine(ToyRuntime(), engine.tokenizer), ask([*prompt, *before, 7, 8, 9], max_tokens=30))
@@ -181,7 +181,7 @@ def test_steer_before_the_first_token_and_with_several_continuations(engine: Eng
     for _ in range(4):
         engine.step()
     engine.steer(request_id, [9])
-    steered = [event for event in engine.step() if isinstance(event, Steered)]
+    steered = [event for event in engine.step() if isinstance(event, SteerOutcome)]
     assert [event.index for event in steered] == [0, 1, 2]
     drain(engine)
     assert idle(engine)

@@ -9,9 +9,9 @@ from toy import ToyRuntime
 
 from fulgur.engine import worker
 from fulgur.engine.engine import Engine
-from fulgur.engine.events import Event, Finished, Started, Steered, Token
+from fulgur.engine.events import Event, Finished, Started, SteerOutcome, Token
 from fulgur.engine.params import GenerateRequest, SamplingParams
-from fulgur.engine.wire import Message, unpack_events
+from fulgur.engine.wire import FrameReader, Message, frame
 from fulgur.text.tokenizer import Tokenizer
 
 
@@ -28,8 +28,9 @@ class Recorded:
         yield from self.incoming.pop(0) if self.incoming else ()
 
     def send(self, message: Message) -> None:
-        assert message[0] == "events"
-        self.sent.append(unpack_events(message[1]))
+        ((kind, events),) = FrameReader().feed(frame(message))
+        assert kind == "events"
+        self.sent.append(events)
 
 
 def request(prompt: int, tokens: int) -> GenerateRequest:
@@ -78,5 +79,5 @@ def test_an_answer_to_a_steer_does_not_wait(tokenizer: Tokenizer, monkeypatch: p
     connection = Recorded([("submit", "a", request(5, 20))], [], [], [], [("steer", "a", [7, 8])])
     messages = served(tokenizer, connection, monkeypatch, 0.0)
     assert messages == [
-        [Started, Token], [Token], [Token, Token, Steered, Token], [Token], [*[Token] * 14, Finished]
+        [Started, Token], [Token], [Token, Token, SteerOutcome, Token], [Token], [*[Token] * 14, Finished]
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from drive import generate
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.errors import ContextLengthExceeded, EngineDied, InvalidRequest
-from fulgur.engine.events import Finished, Started, Steered, Token
+from fulgur.engine.events import Finished, Started, SteerOutcome, Token
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.engine.process import EngineClient, Generation
@@ -102,12 +102,12 @@ def test_steer_of_a_running_and_of_a_kept_generation(model_folder: Path, local: 
         first = await tokens_of(generation)
         generation.steer([7, 8])
         events = [event async for event in generation]
-        assert isinstance(events[0], Steered) and events[0].message is None
+        assert isinstance(events[0], SteerOutcome) and events[0].message is None
         more = [event.token for event in events if isinstance(event, Token)]
         assert more == generate(local, GenerateRequest([1, 2, 3, *first, 7, 8], SHORT)).tokens
         generation.steer([1] * 600)
         refused = [event async for event in generation]
-        assert isinstance(refused[0], Steered) and "context" in str(refused[0].message) and len(refused) == 1
+        assert isinstance(refused[0], SteerOutcome) and "context" in str(refused[0].message) and len(refused) == 1
         generation.cancel()
         assert client._generations == {}
 
@@ -117,7 +117,7 @@ def test_steer_of_a_running_and_of_a_kept_generation(model_folder: Path, local: 
             seen.append(event)
             if len(seen) == 3:
                 running.steer([9, 10, 11])
-        at = next(i for i, event in enumerate(seen) if isinstance(event, Steered))
+        at = next(i for i, event in enumerate(seen) if isinstance(event, SteerOutcome))
         before = [event.token for event in seen[:at] if isinstance(event, Token)]
         after = [event.token for event in seen[at:] if isinstance(event, Token)]
         assert len(before) == seen[at].completion_tokens

@@ -25,7 +25,8 @@ class ToyRuntime:
     `script`: (position of its first token, tokens) which are likely, though not certain, at their positions."""
 
     block_tokens = 64
-    max_rows = 256
+    max_rows = prefill_rows = 256
+    isa, threads, streaming = "toy", 1, None
 
     def __init__(
         self,
@@ -107,6 +108,10 @@ class StreamingToy(ToyRuntime):
     def copy_block(self, source: int, target: int) -> None:
         assert all(stream.ended for stream in self.streams), "a copy while the device runs by itself"
         super().copy_block(source, target)
+
+    @property
+    def streaming(self):
+        return self
 
     def stream(self, token, position, table, stop, limit, draw=None):
         assert limit > 0 and (table[: (position + limit - 1) // 64 + 1] >= 0).all(), "no room for the run"

@@ -118,7 +118,7 @@ class LocalGeneration(Generation):
                         yield Begin(event.prompt_tokens, event.cached_tokens)
                         if call is not None:
                             yield call
-                    elif isinstance(event, events.Steered):
+                    elif isinstance(event, events.SteerOutcome):
                         if event.message is not None:
                             self._refused()
                             continue

@@ -9,8 +9,6 @@ import numpy as np
 from fulgur.engine.runtime import FloatArray, IntArray, Runtime
 from fulgur.engine.sequence import Sequence
 
-ALONE = 256  # rows of prefill in a step when nothing is decoding, unless the runtime wants more
-
 
 @dataclass(slots=True)
 class BatchEntry:
@@ -27,7 +25,7 @@ class Batch:
 
     def __init__(self, runtime: Runtime, context: int, tables: IntArray) -> None:
         self.capacity = runtime.max_rows
-        self.chunk = getattr(runtime, "prefill_rows", ALONE)
+        self.chunk = runtime.prefill_rows
         self.rows = 0
         self.wanted = 0
         self.needs_logits = False

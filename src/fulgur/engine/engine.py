@@ -8,7 +8,7 @@ from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.cache import Cache
 from fulgur.engine.decode import accept, plan_decode
 from fulgur.engine.errors import ContextLengthExceeded, InvalidRequest
-from fulgur.engine.events import Event, Started, Steered
+from fulgur.engine.events import Event, Started, SteerOutcome
 from fulgur.engine.loop import DeviceLoop
 from fulgur.engine.params import GenerateRequest, check_tokens
 from fulgur.engine.prefill import plan_prefill
@@ -44,7 +44,7 @@ class Engine:
         self._batch = Batch(runtime, self.context, self.scheduler.tables)
         self._loop = DeviceLoop(runtime, self.cache, self.cost)
         self._maker = RequestMaker(
-            tokenizer, runtime.vocab_size, self.context, self.cost, max_draft, draws=hasattr(runtime, "stream")
+            tokenizer, runtime.vocab_size, self.context, self.cost, max_draft, draws=runtime.streaming is not None
         )
         self._requests: dict[str, Request] = {}
         self._resting: dict[str, None] = {}  # kept requests that have finished, oldest first
@@ -129,7 +129,7 @@ class Engine:
         for sequence in targets:
             text = self._maker.steer(sequence, request.request, tokens)
             done = sequence.usage.completion_tokens
-            self._events.append(Steered(request_id, sequence.index, len(tokens), done, text=text))
+            self._events.append(SteerOutcome(request_id, sequence.index, len(tokens), done, text=text))
             if request_id in self._resting:
                 self.scheduler.waiting.append(sequence)
         self._resting.pop(request_id, None)

@@ -1,8 +1,8 @@
 """What the engine reports.
 
 Order, for one request: `Started`, then for each sequence (`index`) its `Token`s and one `Finished`. A preempted
-sequence reports nothing: it goes on later where it stopped. `Steered` stands between the last token before the
-steer and the first one after it. A kept sequence may go on after its `Finished`, but only after a `Steered`.
+sequence reports nothing: it goes on later where it stopped. `SteerOutcome` stands between the last token before the
+steer and the first one after it. A kept sequence may go on after its `Finished`, but only after a `SteerOutcome`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Token:
 
 
 @dataclass(slots=True)
-class Steered:
+class SteerOutcome:
     """`tokens` were appended after `completion_tokens` generated ones; or, with a `message`, why they were not.
 
     `text` is what was still held back then: it belongs before the steer.
@@ -83,4 +83,4 @@ class Finished:
     text: str = ""
 
 
-Event: TypeAlias = Started | Token | Steered | Finished
+Event: TypeAlias = Started | Token | SteerOutcome | Finished

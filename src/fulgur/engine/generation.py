@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from fulgur.engine.events import Event, Finished, Steered
+from fulgur.engine.events import Event, Finished, SteerOutcome
 from fulgur.engine.params import GenerateRequest
 from fulgur.engine.wire import Message
 from fulgur.errors import FulgurError
@@ -40,7 +40,7 @@ class Generation:
             self._send(("cancel", self.request_id))
 
     def steer(self, tokens: list[int]) -> None:
-        """Append tokens to what it holds and go on from there; a `Steered` event says that, or why not."""
+        """Append tokens to what it holds and go on from there; a `SteerOutcome` event says that, or why not."""
         if self._error is None and (self.request.keep or not self.done):
             self._resumed = self.done
             self._send(("steer", self.request_id, list(tokens)))
@@ -68,7 +68,7 @@ class Generation:
         for event in events:
             if isinstance(event, Finished):
                 self._running.discard(event.index)
-            elif isinstance(event, Steered):
+            elif isinstance(event, SteerOutcome):
                 self._resumed = False
                 if event.message is None:
                     self._running.add(event.index)

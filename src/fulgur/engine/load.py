@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.cpu.arguments import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from fulgur.engine.engine import Engine
@@ -20,7 +21,6 @@ RUNTIMES = ("native", "reference")  # of the CPU
 # The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some
 # eight files of a small model warm: going back to one costs no prefill.
 _DEFAULT_TOKENS = (16384, 65536)
-_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class EngineInfo:
     """What was opened. `memory` is bytes of the whole process, after loading; `reason` is why this device."""
 
     model: str
-    config: ModelConfig
     context: int
     kv_tokens: int
     vocab_size: int
@@ -81,15 +80,14 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     engine = Engine(runtime, tokenizer, **engine_options)
     info = EngineInfo(
         model=options.model.stem if options.model.is_file() else options.model.resolve().name,
-        config=config,
         context=engine.context,
-        kv_tokens=blocks * _BLOCK,
+        kv_tokens=blocks * BLOCK_TOKENS,
         vocab_size=runtime.vocab_size,
         runtime=options.runtime if choice.gpu is None else "cuda",
-        isa=str(getattr(runtime, "isa", options.runtime)),
-        threads=int(getattr(runtime, "threads", 1)),
+        isa=runtime.isa,
+        threads=runtime.threads,
         weight_bytes=weight_bytes,
-        kv_bytes=blocks * _BLOCK * kv_bytes_per_token(config),
+        kv_bytes=blocks * BLOCK_TOKENS * kv_bytes_per_token(config),
         memory=process_memory(),
         pid=os.getpid(),
         reason=choice.reason,
@@ -133,9 +131,9 @@ def kv_blocks(config: ModelConfig, tokens: int | None) -> int:
         tokens = min(max(2 * config.max_context, low), high)
         affordable = free_memory() // 4 // kv_bytes_per_token(config)
         tokens = max(min(tokens, affordable), 1024)
-    if tokens < _BLOCK:
-        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {_BLOCK}.")
-    return -(-tokens // _BLOCK)
+    if tokens < BLOCK_TOKENS:
+        raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {BLOCK_TOKENS}.")
+    return -(-tokens // BLOCK_TOKENS)
 
 
 def free_memory() -> int:

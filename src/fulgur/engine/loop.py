@@ -11,11 +11,10 @@ steer, is dropped: the cache's length is the sequence's own count, and its slots
 from __future__ import annotations
 
 from time import perf_counter
-from typing import cast
 
 from fulgur.engine.cache import Cache
 from fulgur.engine.events import Event
-from fulgur.engine.runtime import Runtime, StreamingRuntime, TokenStream
+from fulgur.engine.runtime import Runtime, TokenStream
 from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import StepCost
 
@@ -28,7 +27,7 @@ class DeviceLoop:
 
     def __init__(self, runtime: Runtime, cache: Cache, cost: StepCost) -> None:
         self.sequence: Sequence | None = None
-        self._runtime = cast(StreamingRuntime, runtime) if hasattr(runtime, "stream") else None
+        self._runtime = runtime.streaming
         self._cache, self._cost = cache, cost
         self._run: TokenStream | None = None
         self._last = 0.0

@@ -16,7 +16,7 @@ from fulgur.engine.events import Event
 from fulgur.engine.generation import Generation
 from fulgur.engine.load import EngineInfo, EngineOptions
 from fulgur.engine.params import GenerateRequest
-from fulgur.engine.wire import Message, frame, unpack_error, unpack_events
+from fulgur.engine.wire import Message, frame, unpack_error
 from fulgur.errors import FulgurError
 
 __all__ = ["EngineClient", "EngineInfo", "Generation"]
@@ -63,8 +63,8 @@ class EngineClient:
             raise EngineDied("the engine was closed")
         self._made += 1
         generation = Generation(f"g{self._made}", request, self._send)
-        self._generations[generation.request_id] = generation
         self._send(("submit", generation.request_id, request))
+        self._generations[generation.request_id] = generation
         return generation
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class EngineClient:
                 generation.fail(unpack_error(message[2]))
             return
         by_request: dict[str, list[Event]] = {}
-        for event in unpack_events(message[1]):
+        for event in message[1]:
             by_request.setdefault(event.request_id, []).append(event)
         for request_id, events in by_request.items():
             generation = self._generations.get(request_id)

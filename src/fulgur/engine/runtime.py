@@ -20,6 +20,14 @@ class Runtime(Protocol):
     block_tokens: int
     kv_blocks: int
     max_rows: int
+    prefill_rows: int  # rows of a prompt in a step when nothing decodes
+    isa: str  # what runs the kernels, for people
+    threads: int
+
+    @property
+    def streaming(self) -> StreamingRuntime | None:
+        """The same runtime where it can decode without the host, else None."""
+        ...
 
     def step(
         self,
@@ -51,7 +59,7 @@ class TokenStream(Protocol):
 
 
 class StreamingRuntime(Runtime, Protocol):
-    """A runtime whose decode loop needs no host: an ability beside `step`, with the same tokens."""
+    """A runtime whose decode loop needs no host; its tokens are those of `step`."""
 
     def stream(
         self,

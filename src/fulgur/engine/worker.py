@@ -19,9 +19,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fulgur.engine.engine import Engine
-from fulgur.engine.events import Event, Steered, Token
+from fulgur.engine.events import Event, SteerOutcome, Token
 from fulgur.engine.load import open_engine
-from fulgur.engine.wire import FrameReader, Message, frame, pack_error, pack_events
+from fulgur.engine.wire import FrameReader, Message, frame, pack_error
 from fulgur.errors import FulgurError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def serve(engine: Engine, connection: Connection) -> None:
         only_tokens = all(type(event) is Token for event in new)
         if events and (hurry or now - sent >= _TOGETHER or not only_tokens or not engine.busy):
             hurry = not only_tokens
-            connection.send(("events", pack_events(events)))
+            connection.send(("events", events))
             events.clear()
             sent = now
 
@@ -143,7 +143,7 @@ def handle(engine: Engine, connection: Connection, message: Message) -> None:
             except FulgurError as error:
                 refusal = error.message
             if refusal is not None:
-                connection.send(("events", [Steered(request_id, 0, 0, 0, refusal)]))
+                connection.send(("events", [SteerOutcome(request_id, 0, 0, 0, refusal)]))
         case _:
             raise ValueError(f"unknown message {message[0]!r}")
 

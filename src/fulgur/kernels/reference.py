@@ -95,7 +95,9 @@ class Runtime:
     """One quantised model and its KV cache, a step at a time."""
 
     block_tokens = BLOCK_TOKENS
-    max_rows = 256
+    max_rows = prefill_rows = 256
+    streaming = None
+    isa, threads = "reference", 1
 
     def __init__(self, weights: Weights, *, kv_blocks: int, threads: int | None = None, isa: str | None = None) -> None:
         if isa not in (None, "reference"):

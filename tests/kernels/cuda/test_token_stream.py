@@ -12,7 +12,7 @@ import pytest
 from plain_tokenizer import tokenizer
 
 from fulgur.engine.engine import Engine
-from fulgur.engine.events import Event, Finished, Steered, Token
+from fulgur.engine.events import Event, Finished, SteerOutcome, Token
 from fulgur.engine.gumbel import Gumbel, base, sharpness
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
@@ -103,10 +103,10 @@ def drive(engine: Engine, request: GenerateRequest, steer_at: int = 0) -> tuple[
     while engine.busy:
         events += engine.step()
         told = sum(isinstance(event, Token) for event in events)
-        if steer_at and told >= steer_at and not any(isinstance(event, Steered) for event in events):
+        if steer_at and told >= steer_at and not any(isinstance(event, SteerOutcome) for event in events):
             assert engine.steer(name, [9, 8, 7])
     tokens = [event.token for event in events if isinstance(event, Token)]
-    steers = [event.completion_tokens for event in events if isinstance(event, Steered)]
+    steers = [event.completion_tokens for event in events if isinstance(event, SteerOutcome)]
     (end,) = [event for event in events if isinstance(event, Finished)]
     return tokens, end.reason, "".join(getattr(event, "text", "") for event in events) + str(steers)
 

@@ -37,6 +37,8 @@ class Runtime:
 
     block_tokens: int = _native.BLOCK_TOKENS
     max_rows: int = MAX_ROWS
+    prefill_rows: int = 256
+    streaming: None = None
 
     def __init__(self, weights: Weights, *, kv_blocks: int, threads: int | None = None, isa: str | None = None) -> None:
         config = weights.config

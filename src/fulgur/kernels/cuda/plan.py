@@ -19,10 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.cpu.arguments import BLOCK_TOKENS
 from fulgur.kernels.cuda.formats import BLOCK, TILE, WARPS, Format, format_named
 from fulgur.model.config import ModelConfig
 
-KV_BLOCK = 64  # tokens of a KV block, and the shortest attention split
+KV_BLOCK = BLOCK_TOKENS  # also the shortest attention split
 MAX_ROWS = 8  # columns of the matrix instruction
 ALIGN = 256
 _ROUND_COST = 0.25  # of a block: what a further round of units costs in reduction

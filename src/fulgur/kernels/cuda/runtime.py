@@ -198,6 +198,10 @@ class Runtime:
             finally:
                 run.stop()
 
+    @property
+    def streaming(self) -> Runtime:
+        return self
+
     def stream(
         self,
         token: int,
