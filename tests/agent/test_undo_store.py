@@ -12,6 +12,7 @@ from fulgur.agent.session.log import summaries
 from fulgur.agent.session.undo_store import DAY, due, prune
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Warned
+from fulgur.workspace.journal import EditJournal
 
 
 async def edited(workspace: Path, text: str) -> None:
@@ -85,3 +86,25 @@ async def test_contents_nobody_needs_go_but_not_at_once(home: Path, workspace: P
     assert prune(home, most_days=30, most_bytes=1 << 30).bytes == 0 and stray.exists()
     os.utime(stray, (0, 0))
     assert prune(home, most_days=30, most_bytes=1 << 30).bytes == 100 and not stray.exists()
+
+
+def test_single_edits_share_the_store_and_its_bounds(home: Path, workspace: Path) -> None:
+    journal = EditJournal(home)
+    path = workspace / "a.py"
+    path.write_bytes(b"0" * 1000)
+    for letter in "123":
+        journal.write(path, path.read_bytes(), letter.encode() * 1000)
+    for blob in (home / "blobs").rglob("*"):
+        if blob.is_file():
+            os.utime(blob, (0, 0))
+    prune(home, most_days=30, most_bytes=1 << 20)
+    assert len(journal.entries()) == 3
+    journal.undo()
+    prune(home, most_days=30, most_bytes=2500)  # room for one edit: before and after
+    assert len(journal.entries()) == 1
+    assert journal.undo() and path.read_bytes() == b"1" * 1000
+    with pytest.raises(FulgurError, match="no edit to undo"):
+        journal.undo()
+    journal.write(path, path.read_bytes(), b"late")
+    prune(home, most_days=0, most_bytes=1 << 20)
+    assert journal.entries() == []

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from agent_world import agent_on
 
 from fulgur.client import Connection
-from fulgur.edit.ask import edit_item
-from fulgur.edit.embedded import Embedded
-from fulgur.edit.region import Target, locate
+from fulgur.client.local import write_ready
+from fulgur.edit.editor import Proposal, locate, propose
+from fulgur.edit.region import parse_target
+from fulgur.eval.asker import Asker
+from fulgur.protocol.agent import TurnDone
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
+from fulgur.text.code_prompt import completion_request, edit_request
+from fulgur.ui.cli import main
 from fulgur.workspace.folders import embedded_models
 
 pytestmark = pytest.mark.skipif(not embedded_models(), reason="this checkout has no embedded model")
@@ -47,17 +55,17 @@ CURSORS = [
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[Embedded]:
-    yield Embedded.open()
+def embedded() -> Iterator[Asker]:
+    yield Asker(embedded_models()[0])
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[str]:
-    config = ServerConfig(models={"m": Model(backend="local", path=str(embedded_models()[0]))})
+async def served(name: str = "m") -> AsyncIterator[Any]:
+    config = ServerConfig(models={name: Model(backend="local", path=str(embedded_models()[0]))})
     config.server.port, config.server.store = 0, ":memory:"
     running = await app.start(config)
     try:
-        yield running.base_url
+        yield running
     finally:
         await running.close()
 
@@ -69,54 +77,93 @@ async def completed(session: aiohttp.ClientSession, url: str, **body: Any) -> st
         return str(data["choices"][0]["text"])
 
 
-async def test_completions_over_http_are_those_in_process(embedded: Embedded) -> None:
-    async with served() as url, aiohttp.ClientSession() as session:
+async def test_completions_over_http_are_those_in_process(embedded: Asker) -> None:
+    async with served() as running, aiohttp.ClientSession() as session:
+        url = running.base_url
         for mark in CURSORS:
             at = SHOP.index(mark) + len(mark)
             prefix, suffix = SHOP[:at], SHOP[at:]
             for one_line in (True, False):
-                asked = embedded.completion("shop.py", prefix, suffix, 24, one_line=one_line)
+                asked = completion_request(
+                    embedded.count, embedded.context, "shop.py", prefix, suffix, 24, one_line=one_line
+                )
                 body = {"prompt": prefix, "suffix": suffix, "path": "shop.py", "max_tokens": 24}
                 if one_line:
                     body["stop"] = ["\n"]
-                assert await completed(session, url, **body) == embedded.ask([asked])[0].text, (mark, one_line)
+                assert await completed(session, url, **body) == embedded.ask([asked])[0].text, (
+                    mark,
+                    one_line,
+                )
         # Without a suffix it is the end of a file; the sum is what `fulgur complete` writes there.
         add = "def add(a, b):\n    return "
         assert (await completed(session, url, prompt=add, stop=["\n"])).startswith("a + b")
         # An editor sends the whole file: it is cut around the cursor.
         long = "value = 1\n" * 2000
         short = await completed(session, url, prompt=add, suffix="\n", stop=["\n"], max_tokens=8)
-        assert await completed(session, url, prompt=long + add, suffix="\n" + long, stop=["\n"], max_tokens=8)
+        assert await completed(
+            session, running.base_url, prompt=long + add, suffix="\n" + long, stop=["\n"], max_tokens=8
+        )
         assert short.startswith("a + b")
 
 
-async def test_a_streamed_completion_is_the_whole_one(embedded: Embedded) -> None:
+async def test_a_streamed_completion_is_the_whole_one(embedded: Asker) -> None:
     prefix = SHOP[: SHOP.index("json.") + 5]
     body = {"model": "m", "prompt": prefix, "suffix": "", "path": "shop.py", "stop": ["\n"], "stream": True}
-    async with served() as url, aiohttp.ClientSession() as session:
-        whole = await completed(session, url, **{key: value for key, value in body.items() if key != "stream"})
+    async with served() as running, aiohttp.ClientSession() as session:
+        url = running.base_url
+        whole = await completed(session, url, **{**body, "stream": False})
         async with session.post(f"{url}/completions", json=body) as answer:
             lines = [line async for line in answer.content if line.startswith(b"data: {")]
-    import json
-
     pieces = [choice["text"] for line in lines for choice in json.loads(line[6:])["choices"]]
     assert "".join(pieces) == whole and len(pieces) > 1
 
 
-@pytest.mark.parametrize(
-    "instruction", ["rename best to lowest", "add type hints", "sing a song", "use `<|end|>` here"]
-)
-async def test_edits_over_the_socket_are_those_in_process(embedded: Embedded, instruction: str) -> None:
-    from pathlib import Path
+INSTRUCTIONS = ["rename best to lowest", "add type hints", "sing a song", "use `<|end|>` here"]
 
-    region = locate(SHOP, Target(Path("shop.py"), "cheapest"))
-    [reply] = embedded.ask([embedded.edit("shop.py", region.above, region.text, region.below, instruction)])
-    async with served() as url:
-        connection = await Connection.open(url)
+
+@pytest.mark.parametrize("instruction", INSTRUCTIONS)
+async def test_edits_over_the_socket_are_those_in_process(
+    embedded: Asker, instruction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.py").write_text(SHOP)
+    task = locate(parse_target("shop.py:cheapest"), instruction)
+    region = task.region
+    asked = "shop.py", region.above, region.text, region.below, instruction
+    [reply] = embedded.ask([edit_request(embedded.count, embedded.context, *asked)])
+    async with served() as running:
+        connection = await Connection.open(running.base_url)
         try:
-            body = {"model": "m", "input": [edit_item("shop.py", region, instruction)], "store": False}
+            body = {"model": "m", "input": [task.item()], "store": False}
             response = await (await connection.create(body)).final()
         finally:
             await connection.close()
     said = "".join(part["text"] for item in response.output for part in item["content"])
     assert said == reply.text
+
+
+async def test_the_command_the_agent_and_http_make_the_same_edit(
+    workspace: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workspace)
+    shop, instruction = workspace / "shop.py", "rename best to lowest"
+    shop.write_text(SHOP)
+    async with served("fulgur-60m") as running:
+        write_ready(home / "server.json", running.base_url)
+        # The command.
+        assert await asyncio.to_thread(main, ["edit", "shop.py:cheapest", instruction, "--write"]) == 0
+        written = shop.read_text()
+        assert written == SHOP.replace("best", "lowest")
+        # Plain HTTP.
+        shop.write_text(SHOP)
+        task = locate(parse_target("shop.py:cheapest"), instruction)
+        async with aiohttp.ClientSession() as session:
+            body = {"model": "fulgur-60m", "input": [task.item()]}
+            async with session.post(f"{running.base_url}/responses", json=body) as answer:
+                output = (await answer.json())["output"]
+        proposal = propose(task, "".join(part["text"] for item in output for part in item["content"]))
+        assert isinstance(proposal, Proposal) and proposal.text == written
+        # The agent.
+        async with agent_on(running, workspace) as watch:
+            assert isinstance(await watch.turn(f"@shop.py:cheapest {instruction}"), TurnDone)
+        assert shop.read_text() == written

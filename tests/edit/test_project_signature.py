@@ -78,3 +78,10 @@ def test_calls_of_a_method_elsewhere_are_listed(project: Path) -> None:
     (project / "pkg/uses.py").write_text("def f(store):\n    return store.get(1)\n")
     files, unsure = changed(project, "add_parameter", "Store.get", "default=None")
     assert list(files) == ["core.py"] and unsure == [("uses.py", 2, "attribute")]
+
+
+def test_a_second_definition_stops_it(project: Path) -> None:
+    text = "try:\n    from pkg.core import load\nexcept ImportError:\n    def load(path): ...\n\nload('d')\n"
+    (project / "pkg/maybe.py").write_text(text)
+    with pytest.raises(RefactorError, match=r"maybe.py line 4 defines load once more"):
+        changed(project, "add_parameter", "load", "encoding", "None")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fulgur.edit.refactor import apply_call
-from fulgur.edit.refactor.verify import call_objection, invented_name, objection, rename_asked, undefined
+from fulgur.edit.refactor.verify import call_objection, invented_name, objection, rename_asked
 from fulgur.text.edit_format import Call
 
 TOTAL = """def total(prices, discount):
@@ -85,8 +85,6 @@ def test_calls_name_only_what_is_known() -> None:
 def test_names_from_nowhere() -> None:
     assert invented_name("x = align_veritably(cell)\n", "", "x = align_vertically(cell)\n") == "align_veritably"
     assert invented_name("x = [y.strip() for y in cell]\n", "use a comprehension", "x = cell\n") is None
-    assert undefined("def f(x: Sequence[int]): ...\n", "def f(x): ...\n") == ["Sequence"]
-    assert undefined("def f(x: Sequence[int]): ...\n", "from typing import Sequence\n") == []
 
 
 def test_a_parameter_is_renamed_with_the_calls_that_name_it() -> None:

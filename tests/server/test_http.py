@@ -282,3 +282,56 @@ def test_config_mistakes_are_named(tmp_path: Path) -> None:
         file.write_text(content)
         with pytest.raises(UsageError, match=wanted):
             settings.load(file)
+
+
+@pytest.mark.parametrize("input", ["", [], None])
+async def test_an_empty_input_is_the_clients_mistake(input: Any) -> None:
+    body = {"model": "m"} if input is None else {"model": "m", "input": input}
+    async with asking() as (_, ask):
+        status, answer = await ask("POST", "/responses", body)
+        assert status == 400 and answer["error"]["param"] == "input"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": None},
+        {"role": "user"},
+        {"role": "assistant", "content": None},
+        {"role": "tool", "tool_call_id": "x"},
+    ],
+)
+async def test_a_chat_message_without_content_is_the_clients_mistake(message: dict[str, Any]) -> None:
+    async with asking() as (_, ask):
+        status, answer = await ask("POST", "/chat/completions", {"model": "m", "messages": [message]})
+        assert status == 400 and answer["error"]["param"].startswith("messages")
+
+
+async def test_a_slash_at_the_end_changes_nothing() -> None:
+    async with asking() as (_, ask):
+        for path in ("//healthz/", "/models/", "/models/m/"):
+            assert (await ask("GET", path))[0] == 200
+        status, answer = await ask("POST", "/responses/", {"model": "m", "input": "x"})
+        assert status == 200
+        assert (await ask("GET", f"/responses/{answer['id']}/"))[0] == 200
+
+
+async def test_a_page_of_a_named_origin_may_call_and_read() -> None:
+    config = ServerConfig(keys=[auth.new_key("k")[1]])
+    config.server.origins = ["https://app.example/"]
+    async with serving(config=config) as running, aiohttp.ClientSession() as session:
+        url = f"{running.base_url}/responses"
+        asked = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type",
+        }
+        async with session.options(url, headers={"Origin": "https://app.example", **asked}) as answer:
+            assert answer.status == 204
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+            assert "authorization" in answer.headers["Access-Control-Allow-Headers"]
+            assert "POST" in answer.headers["Access-Control-Allow-Methods"]
+        async with session.post(url, json={}, headers={"Origin": "https://app.example"}) as answer:
+            assert answer.status == 401, "the key is still asked for"
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        async with session.options(url, headers={"Origin": "https://other.example", **asked}) as answer:
+            assert answer.status == 403 and "Access-Control-Allow-Origin" not in answer.headers

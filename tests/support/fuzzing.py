@@ -21,3 +21,8 @@ def rounds(number: int) -> Iterator[tuple[int, random.Random]]:
     while seed < number or time.monotonic() < end:
         yield seed, random.Random(seed)
         seed += 1
+
+
+def enough(count: int, least: int) -> None:
+    """The rounds were worth something: so many of them got as far as they should."""
+    assert count >= least or "FULGUR_FUZZ_SEED" in os.environ, f"only {count}"

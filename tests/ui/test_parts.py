@@ -19,7 +19,7 @@ from fulgur.ui.tui.transcript import Transcript
 
 DIFF = """--- a/app.py
 +++ b/app.py
-@@ -3,4 +3,4 @@ def main():
+@@ -3,4 +3,5 @@ def main():
  import os
 
 -x = 1

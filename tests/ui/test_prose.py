@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fulgur.ui.foreign import shown
 from fulgur.ui.tui.prose import Prose
-from fulgur.ui.tui.theme import printable
 from fulgur.ui.tui.wrap import break_row, cells, shorten
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -68,13 +68,13 @@ def test_a_code_line_without_end_is_cut_and_not_kept_back() -> None:
 
 
 def test_escape_codes_of_the_model_do_not_reach_the_terminal() -> None:
-    assert printable("\x1b[2J\x1b]0;title\x07he\x1b[31mllo\x1b[0m") == "hello"
-    assert "\x1b" not in printable("half a code \x1b") and "\x07" not in printable("\x07")
+    rows = stream("he\x1b]52;c;eA==\x07llo\x1b[2J\n\x9b31m\u202e", 60, 3)
+    assert plain(rows) == ["he<U+001B>]52;c;eA==<U+0007>llo<U+001B>[2J", "<U+009B>31m<U+202E>"]
 
 
 @given(st.text(max_size=80), st.integers(2, 40))
 def test_shortened_text_fits(text: str, width: int) -> None:
-    assert cells(shorten(printable(text), width)) <= width
+    assert cells(shorten(shown(text), width)) <= width
 
 
 @given(st.text(alphabet="ab ", min_size=1, max_size=80), st.integers(3, 20))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulgur.errors import FulgurError
-from fulgur.workspace.journal import EditJournal, plain_text, with_text
+from fulgur.workspace.journal import KEPT, EditJournal
 from fulgur.workspace.textfile import TextFile
 
 LINES = st.lists(st.text(alphabet="ab =é", max_size=4), max_size=8)
@@ -22,26 +22,26 @@ def test_the_same_text_gives_the_same_bytes(lines: list[str], endings: list[str]
     text = "".join(line + ending for line, ending in zip(lines, endings, strict=False))
     data = (text.rstrip("\r\n") if open_end else text).encode()
     file = TextFile.decode(data, "f")
-    assert with_text(file, plain_text(file), "f") == data
+    assert file.with_plain(file.plain, "f") == data
 
 
 def test_lines_that_stay_keep_their_endings() -> None:
     file = TextFile.decode(b"one\r\ntwo\r\nthree\nfour", "f")
-    assert plain_text(file) == "one\ntwo\nthree\nfour"
-    assert with_text(file, "one\nTWO\nnew\nthree\nfour", "f") == b"one\r\nTWO\r\nnew\r\nthree\nfour"
-    assert with_text(file, "one\ntwo\nthree\nfour\n", "f") == b"one\r\ntwo\r\nthree\nfour\r\n"
+    assert file.plain == "one\ntwo\nthree\nfour"
+    assert file.with_plain("one\nTWO\nnew\nthree\nfour", "f") == b"one\r\nTWO\r\nnew\r\nthree\nfour"
+    assert file.with_plain("one\ntwo\nthree\nfour\n", "f") == b"one\r\ntwo\r\nthree\nfour\r\n"
 
 
 def test_marks_and_encodings_stay() -> None:
     for data in (b"\xef\xbb\xbfa = 1\r\n", "a = 'é'\n".encode("latin-1"), "a = 1\n".encode("utf-16")):
         file = TextFile.decode(data, "f")
-        changed = with_text(file, plain_text(file).replace("a =", "b ="), "f")
+        changed = file.with_plain(file.plain.replace("a =", "b ="), "f")
         assert TextFile.decode(changed, "f").encoding == file.encoding
-        assert with_text(TextFile.decode(changed, "f"), plain_text(file), "f") == data
+        assert TextFile.decode(changed, "f").with_plain(file.plain, "f") == data
 
 
 def test_undo_restores_bytes_and_mode(tmp_path: Path) -> None:
-    journal = EditJournal(tmp_path / "journal")
+    journal = EditJournal(tmp_path / "home")
     path = tmp_path / "run.sh"
     path.write_bytes(b"one\r\n")
     path.chmod(0o751)
@@ -50,7 +50,7 @@ def test_undo_restores_bytes_and_mode(tmp_path: Path) -> None:
     assert path.read_bytes() == b"three" and stat.S_IMODE(path.stat().st_mode) == 0o751
     assert journal.undo(path).path == str(path)
     assert path.read_bytes() == b"two\n"
-    EditJournal(tmp_path / "journal").undo()
+    EditJournal(tmp_path / "home").undo()
     assert path.read_bytes() == b"one\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o751
     with pytest.raises(FulgurError, match="no edit to undo"):
         journal.undo()
@@ -58,7 +58,7 @@ def test_undo_restores_bytes_and_mode(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
-    journal = EditJournal(tmp_path / "journal")
+    journal = EditJournal(tmp_path / "home")
     path = tmp_path / "a.py"
     path.write_bytes(b"one")
     with pytest.raises(FulgurError, match="changed meanwhile"):
@@ -74,15 +74,28 @@ def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
     real, link = tmp_path / "real.py", tmp_path / "link.py"
     real.write_bytes(b"one")
     link.symlink_to(real)
-    EditJournal(tmp_path / "journal").write(link, b"one", b"two")
+    EditJournal(tmp_path / "home").write(link, b"one", b"two")
     assert link.is_symlink() and real.read_bytes() == b"two"
 
 
 def test_a_journal_cut_off_by_a_crash_still_reads(tmp_path: Path) -> None:
-    journal = EditJournal(tmp_path / "journal")
+    journal = EditJournal(tmp_path / "home")
     path = tmp_path / "a.py"
     path.write_bytes(b"one")
     journal.write(path, b"one", b"two")
     with journal.file.open("a") as file:
         file.write('{"path": "half')
     assert len(journal.entries()) == 1
+
+
+def test_the_journal_keeps_its_last_edits_and_undo_says_what_is_gone(tmp_path: Path) -> None:
+    journal = EditJournal(tmp_path / "home")
+    path = tmp_path / "a.py"
+    path.write_bytes(b"0")
+    for number in range(KEPT + 5):
+        journal.write(path, str(number).encode(), str(number + 1).encode())
+    assert len(journal.entries()) == KEPT
+    journal.blobs.path(journal.entries()[-1].before).unlink()
+    with pytest.raises(FulgurError, match="too old"):
+        journal.undo()
+    assert path.read_bytes() == str(KEPT + 5).encode()

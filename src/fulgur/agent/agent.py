@@ -22,7 +22,7 @@ from fulgur.agent.session.changes import Changes
 from fulgur.agent.session.log import SessionLog, stored_log
 from fulgur.agent.session.opening import opening_events
 from fulgur.agent.session.state import SessionState
-from fulgur.agent.session.undo_store import due, prune
+from fulgur.agent.session.undo_store import prune_when_due
 from fulgur.agent.status import status_of
 from fulgur.agent.workbench import Workbench
 from fulgur.config.effects import without_effect
@@ -230,18 +230,12 @@ class Agent:
 
     def _prune(self) -> None:
         """Once a day, beside everything else: undo's contents stay within their bounds."""
-        home, settings = self.settings.home, self.settings
-        if not due(home):
-            return
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            bounds = (settings.integer("undo_days") or 0, (settings.integer("undo_megabytes") or 0) << 20)
-            with contextlib.suppress(OSError, FulgurError):
-                pruned = prune(home, most_days=bounds[0], most_bytes=bounds[1], spare=[self.state.log.id])
-                if pruned.sessions:
-                    with contextlib.suppress(RuntimeError):  # the loop may be over
-                        loop.call_soon_threadsafe(self._emit, Warned(message=str(pruned)))
+            if pruned := prune_when_due(self.settings, [self.state.log.id]):
+                with contextlib.suppress(RuntimeError):  # the loop may be over
+                    loop.call_soon_threadsafe(self._emit, Warned(message=str(pruned)))
 
         threading.Thread(target=work, daemon=True).start()
 

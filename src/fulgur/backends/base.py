@@ -47,6 +47,15 @@ class Conversation:
         parts.reverse()
         return parts
 
+    def size(self) -> int:
+        """About how many bytes it takes; each part is looked at once."""
+        return sum(part.own_size() for part in self.chain())
+
+    def own_size(self) -> int:
+        if "size" not in self.memo:
+            self.memo["size"] = _size(self.items)
+        return int(self.memo["size"])
+
     def all(self) -> list[Item]:
         return [item for part in self.chain() for item in part.items]
 
@@ -57,6 +66,21 @@ class Conversation:
                 return part.items[-1]
             part = part.parent
         return None
+
+
+def _size(value: Any) -> int:
+    total = 0
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        total += 64
+        if isinstance(value, str):
+            total += len(value) if value.isascii() else 4 * len(value)
+        elif isinstance(value, dict):
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(value)
+    return total
 
 
 EMPTY = Conversation([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from fulgur.text import code_prompt
 from fulgur.text.code_prompt import CodePrompt
 from fulgur.text.edit_format import RecentEdit, encode_pieces
 from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens
+from fulgur.text.template import MessagesRefused
 
 if TYPE_CHECKING:
     from fulgur.engine.process import EngineClient
@@ -116,10 +118,13 @@ class LocalBackend(Backend):
         extra = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
         if turn.reasoning_effort not in (None, "none"):
             extra["reasoning_effort"] = turn.reasoning_effort  # type: ignore[assignment]
-        fresh = sum(len(str(item)) for item in turn.conversation.items) + len(turn.instructions or "")
-        if fresh > _LONG:
-            return await asyncio.to_thread(self.prompts.of, turn, unfinished=unfinished, **extra)
-        return self.prompts.of(turn, unfinished=unfinished, **extra)
+        make = functools.partial(self.prompts.of, turn, unfinished=unfinished, limit=self.capabilities.context, **extra)
+        try:
+            if turn.conversation.own_size() + len(turn.instructions or "") > _LONG:
+                return await asyncio.to_thread(make)
+            return make()
+        except MessagesRefused as error:
+            raise ApiError(400, "invalid_prompt", str(error), param="input") from None
 
     def _edit_prompt(self, item: Item) -> Prompt:
         recent = [RecentEdit(edit["before"], edit["after"]) for edit in item.get("recent", ())]

@@ -7,6 +7,7 @@ from typing import Any
 
 from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.messages import chat_tools, open_message, to_messages
+from fulgur.engine.errors import ContextLengthExceeded
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
 from fulgur.text.prompt import encode_fenced, fence
@@ -14,6 +15,8 @@ from fulgur.text.split import detect_format
 from fulgur.text.template import ChatTemplate
 from fulgur.text.tokenizer import Tokenizer
 
+_LIKELY = 5  # characters a token: few texts have more
+_PIECE = 32 << 10
 _LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and a steer between
 _MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
 
@@ -37,9 +40,12 @@ class Prompts:
         self._developer = "developer" in (tokenizer.chat_template or "")
         self._key = f"local.{model}"
 
-    def of(self, turn: Turn, *, unfinished: bool = False, **extra: Any) -> Prompt:
-        """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow."""
-        return self._go_on(turn.conversation, self._render(turn, unfinished, extra))
+    def of(self, turn: Turn, *, unfinished: bool = False, limit: int | None = None, **extra: Any) -> Prompt:
+        """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow.
+
+        Raises ContextLengthExceeded for a text of clearly more than `limit` tokens, before all of it is encoded.
+        """
+        return self._go_on(turn.conversation, self._render(turn, unfinished, extra), limit)
 
     def keep(self, conversation: Conversation, prompt: Prompt, answer: str, tokens: list[int]) -> None:
         """Remember what the model wrote after a prompt: the next turn goes on from these very tokens."""
@@ -69,9 +75,11 @@ class Prompts:
         text = self.template.render(fenced, tools=tools or None, add_generation_prompt=not at_mark, **extra)
         return text.partition(_MARK)[0] if at_mark else text
 
-    def _go_on(self, conversation: Conversation, text: str) -> Prompt:
+    def _go_on(self, conversation: Conversation, text: str, limit: int | None) -> Prompt:
         """Encode, from the longest known beginning on."""
         known = self._longest(conversation, text)
+        if limit is not None:
+            self._refuse_too_long(text, len(known.text) if known is not None else 0, limit)
         if known is None:
             prompt = Prompt(text, encode_fenced(self.tokenizer, text))
         else:
@@ -80,6 +88,16 @@ class Prompts:
         conversation.memo.setdefault(self._key, []).append(prompt)
         del conversation.memo[self._key][:-4]
         return prompt
+
+    def _refuse_too_long(self, text: str, start: int, limit: int) -> None:
+        """Encoding takes seconds and hundreds of bytes a token: a text that cannot fit is found out in pieces."""
+        if len(text) - start <= _LIKELY * limit + _PIECE:
+            return
+        tokens = 0
+        for at in range(start, len(text), _PIECE):
+            tokens += len(self.tokenizer.encode(text[at : at + _PIECE], special=False)) - 2  # a cut may add tokens
+            if tokens > limit:
+                raise ContextLengthExceeded(f"the input has more than {tokens} tokens; the context holds {limit}")
 
     def _longest(self, conversation: Conversation, text: str) -> Prompt | None:
         part: Conversation | None = conversation

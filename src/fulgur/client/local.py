@@ -28,6 +28,7 @@ class LocalServer:
     home: Path
     config: Path | None = None  # passed to `fulgur serve --file`
     port: int | None = None  # None: what the config says; a free one when it is taken
+    model: Path | None = None  # passed to `fulgur serve --model`: it serves this one alone
     start_seconds: float = 30.0
 
 
@@ -117,6 +118,8 @@ async def _launch(settings: LocalServer, port: list[str], log: Path) -> str | No
     command = start.python("fulgur", "serve", "--idle-exit", f"{IDLE_MINUTES}", *port)
     if settings.config is not None:
         command += ["--file", str(settings.config.absolute())]
+    if settings.model is not None:
+        command += ["--model", str(settings.model.absolute())]
     environment = start.environment({"FULGUR_HOME": str(settings.home.absolute())})
     with log.open("ab") as output:
         process = await start.spawn(

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from fulgur.edit.refactor import LOCAL, RefactorError, apply_call
 from fulgur.edit.refactor.standard import with_imports
-from fulgur.edit.refactor.unbound import newly_unbound
-from fulgur.edit.refactor.verify import USUAL, call_objection, objection, rename_asked, renamed_only, words
+from fulgur.edit.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
 from fulgur.edit.region import Region
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, NoEdit, parse_answer
@@ -35,16 +34,13 @@ class Outcome:
 def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
     """Raises Refused, or RefactorError where a call about the whole file cannot be applied.
 
-    Whether the new text parses is for the caller to check.
+    Whether the new text parses and its names exist is for `checks.check`.
     """
     outcome = _applied(text, region, said, instruction, path)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text)
         note = f"Added: {', '.join(added)}." if added else ""
         outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))))
-        lost = [name for name in newly_unbound(text, full) if name not in USUAL]
-        if lost:
-            raise Refused(f"it uses `{lost[0]}` where it has no value")
     return outcome
 
 

@@ -15,6 +15,7 @@ from fulgur.edit.region import Target, parse_target
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace.ignore import walk
 from fulgur.workspace.symbols import SymbolIndex
+from fulgur.workspace.words import code_words
 
 _MENTION = re.compile(r"(?<!\S)@([^\s,;]+)")
 _PATH = re.compile(r"(?<![\w@/])((?:[\w.-]+/)*[\w-]+\.\w+(?::[\w.-]+)?)")
@@ -41,7 +42,8 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
             return Place(_target(match[1], workspace), text, f"named: {match[1]}")
     index = SymbolIndex(workspace, home)
     index.refresh()
-    names = _code_names(text)
+    plain = [word for word in _NAME.findall(text) if len(word) > 3]
+    names = list(dict.fromkeys([*code_words(text), *plain]))  # those that look most like code first
     for name in names:
         defined = [(path, symbol) for path, symbol in index.named(name) if symbol.kind != "constant"] or index.named(
             name
@@ -71,16 +73,6 @@ def _target(text: str, workspace: Path) -> Target:
     if not target.path.is_file():
         raise UsageError(f"there is no file {text.split(':')[0]} in {workspace}")
     return target
-
-
-def _code_names(text: str) -> list[str]:
-    """Names in the prompt, those that look most like code first."""
-    quoted = re.findall(r"[`'\"]([^`'\"\s]+)[`'\"]", text)
-    called = re.findall(r"([\w.]+)\(\)", text)
-    words = _NAME.findall(text)
-    shaped = [word for word in words if "_" in word or "." in word or re.search(r"[a-z0-9][A-Z]", word)]
-    plain = [word for word in words if len(word) > 3]
-    return list(dict.fromkeys([*quoted, *called, *shaped, *plain]))
 
 
 def _files_with(workspace: Path, names: Sequence[str]) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fulgur.edit.refactor.source import FUNCTIONS, Source, Unusable
 from fulgur.errors import FulgurError, UsageError
+from fulgur.workspace.words import code_words
 
 MAX_LINES = 60
 MAX_CHARS = 2400
@@ -58,7 +59,7 @@ def parse_target(text: str, base: Path = Path()) -> Target:
     return Target(base / name, rest)
 
 
-def locate(text: str, target: Target, instruction: str = "") -> Region:
+def locate_region(text: str, target: Target, instruction: str = "") -> Region:
     """The region a target means in this text; an error says what to name instead when it is too large or unclear."""
     python = target.path.suffix in (".py", ".pyi")
     src: Source | None = None
@@ -183,8 +184,7 @@ def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
     if imports and words & {"import", "imports", "imported", "isort"} and not inner:
         first, last = lines_of(src, imports[0])[0], lines_of(src, imports[-1])[1]
         return (first, last) if last - first < MAX_LINES else None
-    # A plain word may be English: only words that look like code point at a variable.
-    code = {word for word in words if "_" in word or re.search(r"[a-z][A-Z]", word) or f"`{word}`" in instruction}
+    code = set(code_words(instruction))  # a plain word may be English
     users = [
         node
         for node in symbols(src)

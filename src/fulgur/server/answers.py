@@ -8,13 +8,15 @@ import msgspec
 from aiohttp import web
 
 from fulgur.protocol.errors import ApiError
-from fulgur.server.parse import decode_object
+from fulgur.server.limits import Lease
+from fulgur.server.parse import decode, read_body
 
 if TYPE_CHECKING:
     from fulgur.server.state import Server
 
 SERVER: web.AppKey[Server] = web.AppKey("server")
 OWNER = web.RequestKey("owner", str)
+LEASE = web.RequestKey("lease", Lease)  # the bytes that are held for this request
 
 
 def server_of(request: web.Request) -> Server:
@@ -27,13 +29,10 @@ def owner_of(request: web.Request) -> str:
 
 
 async def read_object(request: web.Request) -> dict[str, Any]:
-    """The JSON body."""
-    try:
-        data = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        limit = server_of(request).config.server.max_body_mb
-        raise ApiError(413, "body_too_large", f"The body is larger than {limit:g} MB.") from error
-    return decode_object(data, server_of(request).config.server.max_nesting)
+    """The JSON body; what it takes is counted until the request ends."""
+    limits = server_of(request).config.server
+    data = await read_body(request, request[LEASE], limits.max_body_mb)
+    return await decode(data, limits.max_nesting)
 
 
 def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from aiohttp import web
 
@@ -11,9 +12,10 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, not_found
 from fulgur.protocol.ids import new_id
 from fulgur.server import chat, completions, models, responses
-from fulgur.server.answers import OWNER, SERVER, error_answer, json_answer, server_of
+from fulgur.server.answers import LEASE, OWNER, SERVER, error_answer, json_answer, server_of
 from fulgur.server.auth import check_bind, is_loopback
 from fulgur.server.config import ServerConfig
+from fulgur.server.limits import Runner, connections
 from fulgur.server.state import Server
 
 OPEN_PATHS = ("/healthz", "/metrics")  # told to anyone who can reach the port; nothing of a user is in them
@@ -37,8 +39,11 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
     try:
         _check_host(server, request)
         server.auth.check_origin(request.headers.get("Origin"), request.headers.get("Host"))
-        if request.path not in OPEN_PATHS:
+        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+            return _preflight(request)
+        if request.path.rstrip("/") not in OPEN_PATHS:
             request[OWNER] = server.auth.owner(request.headers.get("Authorization"))
+            request[LEASE] = server.budget.lease(request[OWNER])
         answer: web.StreamResponse = await handler(request)
     except ApiError as error:
         answer = error_answer(error)
@@ -47,8 +52,11 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
     except Exception as error:
         server.log_exception(error)
         answer = error_answer(ApiError(500, "server_error", "The server failed on this request; its log says why."))
+    finally:
+        if LEASE in request:
+            request[LEASE].release()
     resource = request.match_info.route.resource
-    path = resource.canonical if resource is not None else "other"
+    path = (resource.canonical.rstrip("/") or "/") if resource is not None else "other"
     server.metrics.add("fulgur_http_requests_total", path=path, status=str(answer.status))
     if not answer.prepared:
         answer.headers["openai-processing-ms"] = str(int((time.perf_counter() - began) * 1000))
@@ -58,6 +66,21 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
 async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
     answer.headers["x-request-id"] = new_id("req")
     answer.headers["x-fulgur-version"] = VERSION
+    origin = request.headers.get("Origin")
+    if origin is not None and server_of(request).auth.allows(origin):
+        answer.headers["Access-Control-Allow-Origin"] = origin
+        answer.headers["Access-Control-Expose-Headers"] = "*"
+        answer.headers["Vary"] = "Origin"
+
+
+def _preflight(request: web.Request) -> web.Response:
+    """A browser asks first whether a page may send what it is about to; the headers say for whom."""
+    headers = {
+        "Access-Control-Allow-Methods": "GET, POST, DELETE",
+        "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "*"),
+        "Access-Control-Max-Age": "600",
+    }
+    return web.Response(status=204, headers=headers)
 
 
 def _check_host(server: Server, request: web.Request) -> None:
@@ -85,21 +108,25 @@ def build(server: Server) -> web.Application:
     app = web.Application(middlewares=[guard], client_max_size=int(server.config.server.max_body_mb * (1 << 20)))
     app[SERVER] = server
     app.on_response_prepare.append(add_headers)
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/metrics", metrics)
+    routes = [
+        ("GET", "/responses", responses.upgrade),
+        ("POST", "/responses", responses.create),
+        ("POST", "/responses/input_tokens", responses.count),
+        ("POST", "/responses/compact", responses.compact_input),
+        ("GET", "/responses/{id}", responses.read),
+        ("DELETE", "/responses/{id}", responses.delete),
+        ("POST", "/responses/{id}/cancel", responses.cancel),
+        ("GET", "/responses/{id}/input_items", responses.list_input),
+        ("GET", "/models", models.listing),
+        ("GET", "/models/{id:.+}", models.one),
+        ("POST", "/chat/completions", chat.create),
+        ("POST", "/completions", completions.create),
+    ]
     for root in ("/v1", ""):  # some clients leave the version out
-        app.router.add_get(f"{root}/responses", responses.upgrade)
-        app.router.add_post(f"{root}/responses", responses.create)
-        app.router.add_post(f"{root}/responses/input_tokens", responses.count)
-        app.router.add_post(f"{root}/responses/compact", responses.compact_input)
-        app.router.add_get(f"{root}/responses/{{id}}", responses.read)
-        app.router.add_delete(f"{root}/responses/{{id}}", responses.delete)
-        app.router.add_post(f"{root}/responses/{{id}}/cancel", responses.cancel)
-        app.router.add_get(f"{root}/responses/{{id}}/input_items", responses.list_input)
-        app.router.add_get(f"{root}/models", models.listing)
-        app.router.add_get(f"{root}/models/{{id:.+}}", models.one)
-        app.router.add_post(f"{root}/chat/completions", chat.create)
-        app.router.add_post(f"{root}/completions", completions.create)
+        for method, path, handler in routes:
+            _add(app, method, root + path, handler)
+    _add(app, "GET", "/healthz", healthz)
+    _add(app, "GET", "/metrics", metrics)
 
     async def opened(_: web.Application) -> None:
         await server.open()
@@ -114,6 +141,14 @@ def build(server: Server) -> web.Application:
     app.on_shutdown.append(going)
     app.on_cleanup.append(closed)
     return app
+
+
+def _add(app: web.Application, method: str, path: str, handler: Any) -> None:
+    """A route, with and without a slash at its end."""
+    for form in (path, f"{path}/"):
+        app.router.add_route(method, form, handler)
+        if method == "GET":
+            app.router.add_route("HEAD", form, handler)
 
 
 class Running:
@@ -137,7 +172,8 @@ async def start(config: ServerConfig, server: Server | None = None) -> Running:
     """Listen. Port 0 takes a free one."""
     check_bind(config)
     server = server or Server(config)
-    runner = web.AppRunner(build(server), handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
+    limit = connections(config.server.max_connections)
+    runner = Runner(build(server), limit, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
     site = web.TCPSite(runner, config.server.host, config.server.port, backlog=1024)
     try:

@@ -49,7 +49,7 @@ class Auth:
 
     def __init__(self, config: ServerConfig) -> None:
         self._keys = [(key.name, key.sha256.lower().encode()) for key in config.keys]
-        self._origins = set(config.server.origins)
+        self._origins = {origin.rstrip("/") for origin in config.server.origins}
 
     def owner(self, authorization: str | None) -> str:
         """The name of the key, whose responses the caller may see. Raises 401."""
@@ -70,9 +70,13 @@ class Auth:
             )
         return found
 
+    def allows(self, origin: str) -> bool:
+        """Whether the config names this origin: then a browser is told that its pages may read the answers."""
+        return origin in self._origins
+
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """A page of another site must not use this server through somebody's browser."""
-        if origin is None or origin in self._origins:
+        if origin is None or self.allows(origin):
             return
         parts = urlsplit(origin)
         if parts.netloc and parts.netloc == host and is_loopback(parts.hostname or ""):

@@ -205,7 +205,7 @@ def usage_object(usage: Usage, body: ChatRequest | None, entry: ServedModel) -> 
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
-    if body is not None and body.prediction is not None:
+    if body is None or body.prediction is not None:
         result["completion_tokens_details"]["accepted_prediction_tokens"] = usage.accepted_tokens
         result["completion_tokens_details"]["rejected_prediction_tokens"] = usage.draft_tokens - usage.accepted_tokens
     price = cost(entry.model.price, usage)

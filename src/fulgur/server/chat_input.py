@@ -16,6 +16,8 @@ def to_turn(body: ChatRequest) -> Turn:
     items: list[Item] = []
     for index, message in enumerate(body.messages):
         items += message_items(message, f"messages[{index}]")
+    if not items:
+        raise invalid("The messages are empty: there is nothing to answer.", "messages", "invalid_value")
     offered = tool_list.flatten([_tool(tool, index) for index, tool in enumerate(body.tools or [])])
     choice = body.tool_choice
     if isinstance(choice, dict):
@@ -51,8 +53,12 @@ def message_items(message: ChatMessage, path: str) -> list[Item]:
     if message.role == "tool":
         if message.tool_call_id is None:
             raise invalid("A tool message needs 'tool_call_id'.", f"{path}.tool_call_id", "missing_required_parameter")
+        if message.content is None:
+            raise invalid("A tool message needs 'content'.", f"{path}.content", "missing_required_parameter")
         output = _parts(message.content, "input_text", path)
         return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": output}]
+    if message.content is None and message.role != "assistant":
+        raise invalid(f"A {message.role} message needs 'content'.", f"{path}.content", "missing_required_parameter")
     kind = "output_text" if message.role == "assistant" else "input_text"
     items: list[Item] = []
     if message.content is not None and message.content != "":

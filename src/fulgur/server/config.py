@@ -51,11 +51,15 @@ class Listen(msgspec.Struct, forbid_unknown_fields=True):
     port: int = 8787
     store: str = ""  # SQLite file; empty: responses.sqlite in Fulgur's home
     store_days: float = 30.0  # older responses are forgotten at the start; 0 keeps them for ever
+    store_mb: float = 2048.0  # beyond, the oldest are forgotten; 0: no limit
     origins: list[str] = []  # browser origins that may call, besides this machine's own
-    max_body_mb: float = 32.0
+    max_body_mb: float = 16.0  # of a body or a frame
+    max_in_flight_mb: float = 48.0  # of all bodies and frames that are read or answered; a key may take three quarters
+    max_held_mb: float = 32.0  # of the conversations that one key's sockets hold for `store: false`
     max_connections: int = 4096
     max_nesting: int = 100
     connection_minutes: float = 60.0
+    share_cache: bool = False  # prefixes that one key has computed are used for, and counted for, the others too
 
 
 class Price(msgspec.Struct, forbid_unknown_fields=True):

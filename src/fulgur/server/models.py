@@ -25,7 +25,7 @@ async def listing(request: web.Request) -> web.Response:
 
 async def one(request: web.Request) -> web.Response:
     models = server_of(request).models
-    entry = models.get(request.match_info["id"])
+    entry = models.get(request.match_info["id"].rstrip("/"))
     await models.describe()
     return json_answer(openai_model(entry))
 

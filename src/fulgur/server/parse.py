@@ -1,20 +1,75 @@
-"""Bytes to requests: one decode, limits on nesting, and errors that name the field."""
+"""Bytes to requests: bodies in bounded pieces, one decode, limits on nesting, and errors that name the field."""
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from typing import Any, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.items import split_validation_error
+from fulgur.server.limits import SMALL, Lease
 
 T = TypeVar("T")
+LARGE = 128 << 10  # bytes: what is larger is decoded and checked on a thread, so that other streams go on
+MAX_VALUES = 200_000  # of a body: each takes about a hundred bytes, and time that no other stream gets
+BODY_S = 120.0  # a body must have come by then
+_PIECE = 1 << 18
+_WINDOWS = {"gzip": 31, "deflate": 47}  # zlib's window bits; 47 takes either header
 _decode = msgspec.json.Decoder().decode
 
 
+async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> bytes:
+    """The body, unpacked; its bytes are counted as they come. 400, 408, 413, 415 or 429 when it cannot be had."""
+    limit = int(limit_mb * (1 << 20))
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", *_WINDOWS):
+        raise ApiError(415, "unsupported_encoding", f"The encoding '{encoding}' is not offered; send gzip or plain.")
+    unpack = zlib.decompressobj(_WINDOWS[encoding]) if encoding in _WINDOWS else None
+    body = bytearray()
+    length = request.content_length or 0
+    if length > limit:
+        raise _too_large(limit_mb)
+    if length > SMALL:
+        await lease.wait(length)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.content.iter_any():
+                while piece:
+                    data = piece if unpack is None else await asyncio.to_thread(unpack.decompress, piece, _PIECE)
+                    if len(body) + len(data) > limit:
+                        raise _too_large(limit_mb)
+                    if len(body) + len(data) > max(lease.size, SMALL):
+                        await lease.wait(max(len(data), min(len(body), limit - lease.size)))
+                    body += data
+                    piece = b"" if unpack is None else unpack.unconsumed_tail
+    except TimeoutError:
+        raise ApiError(408, "body_too_slow", f"The body did not come within {BODY_S:g} s.") from None
+    except zlib.error as error:
+        raise invalid(f"The body is not {encoding}: {error}.", code="invalid_encoding") from None
+    if unpack is not None and not unpack.eof:
+        raise invalid(f"The {encoding} body ends too early.", code="invalid_encoding")
+    return bytes(body)
+
+
+def _too_large(limit_mb: float) -> ApiError:
+    return ApiError(413, "body_too_large", f"The body is larger than {limit_mb:g} MB.")
+
+
+async def decode(data: bytes | str, max_nesting: int) -> dict[str, Any]:
+    """`decode_object`, on a thread for a large one."""
+    if len(data) < LARGE:
+        return decode_object(data, max_nesting)
+    return await asyncio.to_thread(decode_object, data, max_nesting)
+
+
 def decode_object(data: bytes | str, max_nesting: int) -> dict[str, Any]:
-    """A JSON object of bounded depth, or a 400."""
+    """A JSON object of bounded depth and so many values, or a 400."""
+    if len(data) > MAX_VALUES and _values(data.encode() if isinstance(data, str) else data) > MAX_VALUES:
+        raise invalid(f"The body has more than {MAX_VALUES:,} values.", code="too_many_values")
     try:
         value = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -46,6 +101,24 @@ def in_range(value: float | None, low: float, high: float, name: str) -> None:
 def at_least(value: int | None, low: int, name: str) -> None:
     if value is not None and value < low:
         raise invalid(f"Invalid '{name}': {value} is below the least value, {low}.", name, "invalid_value")
+
+
+def _values(data: bytes) -> int:
+    """Commas and brackets outside strings: a decoder that makes millions of objects stops every other thread."""
+    marks = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    if marks <= MAX_VALUES:
+        return marks
+    import numpy as np
+
+    data = data.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    total, inside = 0, 0
+    for at in range(0, len(data), _PIECE):
+        piece = np.frombuffer(data, np.uint8, min(_PIECE, len(data) - at), at)
+        within = np.cumsum(piece == ord('"'), dtype=np.uint32) + inside
+        marks_here = (piece == ord(",")) | (piece == ord("[")) | (piece == ord("{"))
+        total += int(np.count_nonzero(marks_here & (within % 2 == 0)))
+        inside = int(within[-1]) % 2
+    return total
 
 
 def _check_depth(value: Any, limit: int) -> None:

@@ -17,6 +17,8 @@ from fulgur.server import tools as tool_list
 from fulgur.server.parse import at_least, in_range
 from fulgur.server.registry import ServedModel, require
 
+_MAX_SUMMARIES = 4 << 20  # characters of all compaction items: a small blob may unpack to a large text
+
 
 @dataclass
 class Prepared:
@@ -57,10 +59,14 @@ def input_items(given: str | list[Item], path: str = "input") -> list[Item]:
     """The input as checked items."""
     if isinstance(given, str):
         return [user_message(given)] if given else []
+    unpacked = 0
     for index, item in enumerate(given):
         check_item(item, f"{path}[{index}]")
         if item_type(item) == "compaction":
-            unseal(item["encrypted_content"], f"{path}[{index}].encrypted_content")
+            field = f"{path}[{index}].encrypted_content"
+            unpacked += len(str(unseal(item["encrypted_content"], field).get("summary")))
+            if unpacked > _MAX_SUMMARIES:
+                raise invalid("The compacted conversations are too large.", field, "invalid_value")
     return given
 
 
@@ -77,6 +83,8 @@ def prepare(
     choice, offered = tool_list.allowed(tool_list.check_choice(request.tool_choice, offered), offered)
     prewarm = request.prompt_cache_options is not None and request.prompt_cache_options.prewarm
     generate = request.generate is not False and not prewarm
+    if generate and not compact and not conversation.length:
+        raise invalid("'input' is missing or empty.", "input", "missing_required_parameter")
     check_abilities(request, entry, items, offered if choice != "none" else [], generate)
     reasoning = request.reasoning
     turn = Turn(

@@ -14,7 +14,7 @@ from fulgur.protocol.ids import RESPONSE, new_id
 from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import CompactRequest, CreateRequest
 from fulgur.server import compact, replay, websocket
-from fulgur.server.answers import json_answer, owner_of, read_object, server_of
+from fulgur.server.answers import LEASE, json_answer, owner_of, read_object, server_of
 from fulgur.server.emitter import NullSink
 from fulgur.server.parse import convert
 from fulgur.server.prepare import Prepared, input_items, prepare
@@ -49,11 +49,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         return await sink.close()
     run = Run(server, prepared, NullSink(), owner, None)
     await _follow_run(run)
-    if run.response.status == "failed" and (error := run.response.error):
-        if error["code"] == "context_length_exceeded":
-            raise ApiError(400, error["code"], error["message"], param="input")
-        if error["code"] == "rate_limit_exceeded":
-            raise ApiError(429, error["code"], error["message"])
+    if run.refused is not None and run.refused.status < 500 and not run.response.output:
+        raise run.refused  # the client's mistake: an error to every SDK, where a failed response is none
     return json_answer(run.response)
 
 
@@ -86,8 +83,10 @@ async def _in_background(
     run.response.status = "queued"
     answer = json_answer(run.response)
     task = asyncio.create_task(_follow_run(run))
+    lease = request.pop(LEASE)
     server.background.add(task)
     task.add_done_callback(server.background.discard)
+    task.add_done_callback(lambda _: lease.release())
     if stream and run.log is not None:
         return await replay.live(request, run.log, -1)
     return answer

@@ -52,6 +52,7 @@ class Run:
         self.waiting: list[Steer] = []  # steers that wait for tool outputs: the next create carries them
         self.stopped = ""
         self.ids: set[str] = set()  # of the current response and of those it succeeded
+        self.refused: ApiError | None = None  # why the response failed, when a client can act on it
         self._steers: list[Steer] = []  # to be applied at the end of the current item
         self._token_steers: list[Steer] = []  # given to the backend
         self._unconfirmed: list[Steer] | None = None  # come while the response is being stored: a list only then
@@ -139,6 +140,7 @@ class Run:
         try:
             steered = await self._answer()
         except ApiError as error:
+            self.refused = error
             self._fail(error.code, error.message)
         except FulgurError as error:
             self._fail("server_error", str(error))

@@ -15,12 +15,14 @@ from fulgur.protocol.errors import ApiError, previous_not_found
 from fulgur.server import registry
 from fulgur.server.auth import Auth
 from fulgur.server.config import ServerConfig
+from fulgur.server.limits import LOG_LIMIT, Budget
 from fulgur.server.metrics import Metrics
 from fulgur.server.run import Run, kept
 from fulgur.server.store import Store
 from fulgur.workspace import folders
 
 _WARM = 64  # conversations of stored responses kept in memory, with what the backends know about them
+_WARM_BYTES = 32 << 20  # of all of them
 
 log = logging.getLogger("fulgur.server")
 
@@ -34,6 +36,7 @@ class Server:
         self.store = Store(self._store_path(), config.server.store_days)
         self.metrics = Metrics()
         self.auth = Auth(config)
+        self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))
         self.runs: dict[str, Run] = {}
         self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
@@ -41,6 +44,8 @@ class Server:
         self._warm: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
 
     async def open(self) -> None:
+        for name in ("fulgur.server", "aiohttp.server", "asyncio"):
+            logging.getLogger(name).addFilter(LOG_LIMIT)
         await self.store.open()
 
     async def close(self) -> None:
@@ -53,8 +58,11 @@ class Server:
         """Keep a stored response's conversation at hand."""
         self._warm[owner, response_id] = conversation
         self._warm.move_to_end((owner, response_id))
-        while len(self._warm) > _WARM:
+        while len(self._warm) > _WARM or (self._warm and self._warm_bytes() > _WARM_BYTES):
             self._warm.popitem(last=False)
+
+    def _warm_bytes(self) -> int:
+        return sum(conversation.size() for conversation in self._warm.values())
 
     def forget(self, owner: str, response_id: str) -> None:
         self._warm.pop((owner, response_id), None)

@@ -69,7 +69,7 @@ class ChatTemplate:
         try:
             return self._template.render(values)
         except _Refused as refusal:
-            self._fail(refusal, f"refuses these messages: {refusal}")
+            self._fail(refusal, f"refuses these messages: {refusal}", MessagesRefused)
         except TemplateError as error:
             self._fail(error, f"failed: {error}")
         except Exception as error:  # whatever the template's code ran into
@@ -87,12 +87,16 @@ class ChatTemplate:
                 hint="Mend chat_template.jinja (or `chat_template` in tokenizer_config.json).",
             ) from None
 
-    def _fail(self, error: Exception, what: str) -> NoReturn:
+    def _fail(self, error: Exception, what: str, kind: type[FulgurError] = FulgurError) -> NoReturn:
         """Raise with the line of the template that was running; jinja2 rewrites the traceback to say it."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
         line = frames[-1].lineno if frames else None
         where = f" (line {line})\n  {_line(self.source, line)}" if line else ""
-        raise FulgurError(f"The {self.name} {what}{where}") from None
+        raise kind(f"The {self.name} {what}{where}") from None
+
+
+class MessagesRefused(FulgurError):
+    """The model's template does not take these messages: their sender can change them."""
 
 
 class _Refused(Exception):

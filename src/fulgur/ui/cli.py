@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from fulgur import __version__
 from fulgur.errors import FulgurError
+from fulgur.ui.foreign import note
 
 # name -> one line of help. The module is fulgur.ui.commands.NAME.
 COMMANDS: dict[str, str] = {
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(importlib.import_module(f"fulgur.ui.commands.{command or 'tui'}").run(args))
     except FulgurError as error:
-        print(f"fulgur: {error}", file=sys.stderr)
+        note(f"fulgur: {error}")
         return error.exit_code
     except BrokenPipeError:
         # The reader went away (`fulgur … | head`): silence the interpreter's own flush at exit.

@@ -12,8 +12,8 @@ from fulgur.errors import FulgurError
 from fulgur.workspace import beneath
 from fulgur.workspace.ignore import walk
 from fulgur.workspace.symbols import Symbol, SymbolIndex
+from fulgur.workspace.words import code_words
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 # Words of a question that say nothing about what is looked for.
 _COMMON = frozenset(
@@ -52,7 +52,7 @@ class Found:
 
 def answer(question: str, index: SymbolIndex, limit: int = 10) -> list[Found]:
     """The places a question is about: definitions by name, then by words, then files whose text has the words."""
-    names = _names(question)
+    names = set(code_words(question))
     words = _words(question)
     found = _definitions(index, names, words)
     if not any(place.score >= 50 for place in found):
@@ -68,14 +68,6 @@ def answer(question: str, index: SymbolIndex, limit: int = 10) -> list[Found]:
             best[key] = replace(said, score=max(known.score, place.score))
     chosen = sorted(best.values(), key=lambda place: (-place.score, place.path, place.line))[:limit]
     return [replace(place, path=beneath.shown(place.path)) for place in chosen]
-
-
-def _names(question: str) -> set[str]:
-    """Words that look like names: in quotes, with `_`, `.`, digits or inner capitals, or before `()`."""
-    quoted = re.findall(r"[`'\"]([^`'\"\s]+)[`'\"]", question)
-    called = re.findall(r"([\w.]+)\(\)", question)
-    shaped = [w for w in _WORD.findall(question) if "_" in w or "." in w or re.search(r"[a-z0-9][A-Z]|[A-Z]{2}|\d", w)]
-    return {name.strip("()") for name in (*quoted, *called, *shaped)}
 
 
 def _words(question: str) -> set[str]:

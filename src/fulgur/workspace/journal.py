@@ -1,19 +1,22 @@
-"""Changes of single files that can be taken back byte for byte: written atomically, journalled before they happen."""
+"""The edits that people asked for, newest last: what `fulgur edit --undo` takes back and `fulgur next` goes on from.
+
+Contents lie beside those of the agent's snapshots and are let go by the same rules (`agent/session/undo_store.py`).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
-import stat
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fulgur.errors import FulgurError
+from fulgur.sandbox.policy import Policy
 from fulgur.workspace.blobs import BlobStore
-from fulgur.workspace.textfile import TextFile, split_lines
+from fulgur.workspace.files import Change, FileDiff, Files
 
 KEPT = 200
 
@@ -29,11 +32,12 @@ class JournalEntry:
 
 
 class EditJournal:
-    """The last changes made by `fulgur edit`, newest last."""
+    """The last changes of single files; `home` is Fulgur's."""
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "journal.jsonl"
-        self.blobs = BlobStore(folder / "contents")
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.file = home / "edits" / "journal.jsonl"
+        self.blobs = BlobStore(home / "blobs")
 
     def entries(self) -> list[JournalEntry]:
         try:
@@ -51,86 +55,54 @@ class EditJournal:
         wanted = None if path is None else str(path.resolve())
         return next((e for e in reversed(self.entries()) if wanted is None or e.path == wanted), None)
 
-    def contents(self, entry: JournalEntry) -> tuple[bytes, bytes]:
-        return self.blobs.get(entry.before), self.blobs.get(entry.after)
+    def before(self, path: Path, now: bytes) -> bytes | None:
+        """The file's content before its last change, if that is the one that made it what it is now."""
+        entry = self.last(path)
+        with contextlib.suppress(FileNotFoundError):
+            return self.blobs.get(entry.before) if entry is not None and self.blobs.get(entry.after) == now else None
+        return None
 
-    def write(self, path: Path, before: bytes, after: bytes) -> None:
+    def write(self, path: Path, before: bytes, after: bytes) -> FileDiff:
         """Change a file from `before` to `after`; refuses when the file is no longer `before`."""
         real = path.resolve()
-        if read(real) != before:
-            raise FulgurError(f"{path} changed meanwhile; nothing was written")
         entry = JournalEntry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
-        self._save([*self.entries(), entry][-KEPT:])
-        replace(real, after)
+        earlier = self.entries()
+        self.save([*earlier, entry])  # first: what was changed can be taken back, whatever happens now
+        try:
+            [diff] = self._files(real).commit([Change(real, before, after)])
+        except BaseException:
+            self.save(earlier)
+            raise
+        return diff
 
     def undo(self, path: Path | None = None) -> JournalEntry:
         """Take the newest change back (of this file, or of any)."""
         entry = self.last(path)
         if entry is None:
             raise FulgurError("there is no edit to undo" + (f" in {path}" if path else ""))
-        before, after = self.contents(entry)
         real = Path(entry.path)
-        if read(real) != after:
+        files = self._files(real)
+        try:
+            before, after = self.blobs.get(entry.before), self.blobs.get(entry.after)
+        except FileNotFoundError:
+            raise FulgurError(f"the edit of {real} is too old: what undo needs was let go") from None
+        if files.read(real) != after:
             raise FulgurError(
                 f"{real} was changed after that edit; nothing was undone",
                 hint="Take the later change back first, or restore the file by hand.",
             )
-        replace(real, before)
-        self._save([other for other in self.entries() if other != entry])
+        files.commit([Change(real, after, before)])
+        self.save(other for other in self.entries() if other != entry)
         return entry
 
-    def _save(self, entries: list[JournalEntry]) -> None:
+    def save(self, entries: Iterable[JournalEntry]) -> None:
+        """Keep these, at most the last 200."""
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.file.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in entries), encoding="utf-8")
+        temporary.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in [*entries][-KEPT:]))
         os.replace(temporary, self.file)
 
-
-def read(path: Path) -> bytes:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise FulgurError(f"{path} is not a file")
-        return path.read_bytes()
-    except OSError as error:
-        raise FulgurError(f"{path}: {error.strerror}") from None
-
-
-def replace(path: Path, content: bytes) -> None:
-    """New content in one step, with the file's mode and owner kept."""
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
-    old = path.stat()
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            if (old.st_uid, old.st_gid) != (os.getuid(), os.getgid()):
-                with contextlib.suppress(PermissionError):
-                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise FulgurError(f"{path}: {error.strerror}; nothing was written") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def plain_text(file: TextFile) -> str:
-    """The text with line feeds only, as regions and refactorings see it."""
-    return "".join(line + ("\n" if ending else "") for line, ending in zip(file.lines, file.endings, strict=True))
-
-
-def with_text(file: TextFile, text: str, name: str) -> bytes:
-    """The bytes of the file with another text: lines that stay keep their endings, new ones get the file's own."""
-    lines, ends = split_lines(text)
-    changed = TextFile(list(file.lines), list(file.endings), file.encoding, file.mark)
-    matcher = difflib.SequenceMatcher(None, file.lines, lines, autojunk=False)
-    for tag, a, b, c, d in reversed(matcher.get_opcodes()):
-        if tag != "equal":
-            endings = file.endings[a:b] if b - a == d - c else [file.newline] * (d - c)
-            changed.lines[a:b] = lines[c:d]
-            changed.endings[a:b] = endings
-    for index in range(len(changed.endings) - 1):
-        changed.endings[index] = changed.endings[index] or file.newline
-    if changed.endings:
-        last = changed.endings[-1] or file.newline
-        changed.endings[-1] = last if ends and ends[-1] else ""
-    return changed.encode(name)
+    def _files(self, path: Path) -> Files:
+        """The person's own command may write what the person may."""
+        policy = Policy.make("danger-full-access", path.parent, self._home)
+        return Files(policy, self.blobs, self.file.with_name("writing.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -55,6 +56,26 @@ class TextFile:
     def text(self) -> str:
         """The whole text with its endings."""
         return "".join(line + ending for line, ending in zip(self.lines, self.endings, strict=True))
+
+    @property
+    def plain(self) -> str:
+        """The whole text with line feeds only, as regions and refactorings see it."""
+        return "".join(line + ("\n" if ending else "") for line, ending in zip(self.lines, self.endings, strict=True))
+
+    def with_plain(self, text: str, name: str) -> bytes:
+        """The bytes of the file with another text: lines that stay keep their endings, new ones get the file's own."""
+        lines, ends = split_lines(text)
+        changed = TextFile(list(self.lines), list(self.endings), self.encoding, self.mark)
+        matcher = difflib.SequenceMatcher(None, self.lines, lines, autojunk=False)
+        for tag, a, b, c, d in reversed(matcher.get_opcodes()):
+            if tag != "equal":
+                changed.lines[a:b] = lines[c:d]
+                changed.endings[a:b] = self.endings[a:b] if b - a == d - c else [self.newline] * (d - c)
+        for index in range(len(changed.endings) - 1):
+            changed.endings[index] = changed.endings[index] or self.newline
+        if changed.endings:
+            changed.endings[-1] = (changed.endings[-1] or self.newline) if ends and ends[-1] else ""
+        return changed.encode(name)
 
     def encode(self, name: str) -> bytes:
         """The bytes to write; a FulgurError when a new character does not exist in the file's encoding."""

@@ -7,24 +7,23 @@ end.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
+from dataclasses import replace
 from typing import Any
 
 from fulgur.agent.loop.calls import Calls
 from fulgur.agent.loop.context import TurnContext
-from fulgur.agent.loop.guards import NAMES, PARSES, Guards
+from fulgur.agent.loop.guards import Guards
 from fulgur.agent.loop.usage import usage_event
 from fulgur.agent.route.question import is_question, places_of
 from fulgur.agent.session.history import message
 from fulgur.client.stream import ResponseStream
-from fulgur.edit.answer import Refused, apply_answer
-from fulgur.edit.ask import edit_item
-from fulgur.edit.checks.syntax import syntax_problems
-from fulgur.edit.embedded import ABILITIES
+from fulgur.edit.checks import NAMES, PARSES
+from fulgur.edit.document import Document
+from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose
 from fulgur.edit.locate import Place, find_place
-from fulgur.edit.refactor.verify import words
-from fulgur.edit.region import Region, locate
+from fulgur.edit.model import ABILITIES
+from fulgur.edit.region import locate_region
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.agent import (
@@ -37,12 +36,8 @@ from fulgur.protocol.agent import (
 )
 from fulgur.protocol.errors import ApiError
 from fulgur.workspace.files import Change, Files
-from fulgur.workspace.journal import plain_text, with_text
-from fulgur.workspace.textfile import TextFile
 
 _OTHER_TEMPERATURE = 0.6
-# Words that are code and not English: `quoted`, dotted, called, with an underscore or a capital inside.
-_CODE = re.compile(r"`[^`]+`|\w+(?:\.\w+)+|\w+(?=\()|\w*_\w*|\w*[a-z][A-Z]\w*")
 
 
 class EditPath:
@@ -114,54 +109,44 @@ class EditPath:
     async def _attempt(self, place: Place, problem: str) -> str:
         """Rewrite and apply; what is wrong with the answer, or nothing."""
         path = self._files.writable(str(place.target.path))
-        before = self._files.read(path)
-        name = self._files.show(path)
-        file = TextFile.decode(before, name)
-        text = plain_text(file)
-        region = locate(text, place.target, place.instruction)
-        title = f"rewrite {name}:{region.first_line}-{region.last_line} ({place.how})"
-        answer = await self._rewrite(title, name, region, place.instruction, problem)
+        document = Document.of(path, self._files.show(path), self._files.read(path))
+        region = locate_region(document.text, place.target, place.instruction)
+        task = Task(document, region, place.instruction)
+        title = f"rewrite {document.name}:{region.first_line}-{region.last_line} ({place.how})"
+        said = await self._rewrite(title, task, problem)
         if self._stopped or self._steers:
             return ""
-        try:
-            outcome = apply_answer(text, region, answer, place.instruction, path)
-        except Refused as refused:
-            self._guards.report("as asked", [refused.message], fed_back=not problem)
-            return refused.message
-        changed = outcome.text
-        if changed is None:
-            model = self._context.link.info.name
-            no = f"No edit: {name}:{region.first_line} is like that already, or this is beyond {model}."
-            self._say(f"{no}\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
+        result = await asyncio.to_thread(propose, task, said, self._guards.members, checked=self._guards.on)
+        self._report_checks(result, again=bool(problem))
+        if isinstance(result, Refusal):
+            if result.check != NOTHING:
+                return result.reason
+            already = f"{document.name}:{region.first_line} is like that already"
+            why = result.reason or f"{already}, or this is beyond {self._context.link.info.name}"
+            self._say(f"No edit: {why}.\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
             return ""
-        if objection := await self._objection(name, text, changed, place.instruction, again=bool(problem)):
-            return objection
-        if outcome.note:
-            self._context.emit(Warned(message=outcome.note))
-        change = Change(path, before, with_text(file, changed, name))
-        if await self._calls.apply(self._context.turn, title, change):
-            self._say(f"Edited {name}:{region.first_line}.")
+        for note in result.notes:
+            self._context.emit(Warned(message=note))
+        if await self._calls.apply(self._context.turn, title, Change(path, document.data, result.encoded())):
+            self._say(f"Edited {document.name}:{region.first_line}.")
         else:
             self._say("The change was not allowed.")
         return ""
 
-    async def _objection(self, name: str, before: str, after: str, instruction: str, *, again: bool) -> str:
-        """Why the rewrite is not applied, shown in full; nothing when it may be."""
-        if not self._guards.on or syntax_problems(name, before):
-            return ""
-        found = await self._guards.static(name, before, after)
-        if found.parses:
-            self._guards.report(PARSES, found.parses, fed_back=not again)
-            return f"it does not parse ({found.parses[0]})"
-        self._guards.report(PARSES, [], fed_back=False)
-        # What the person spelt out is wanted, although it may not be there yet: shown, but no reason to refuse.
-        asked = {word for code in _CODE.findall(instruction) for word in words(code)}
-        missing = [problem for problem in found.names if not asked.issuperset(words(problem.name))]
-        self._guards.report(NAMES, [str(problem) for problem in found.names], fed_back=bool(missing) and not again)
-        self._guards.say_unchecked(name, found)
-        return str(missing[0]) if missing else ""
+    def _report_checks(self, result: Proposal | Refusal, *, again: bool) -> None:
+        """Show what each check found; a refusal is fed back once."""
+        refused = result.check if isinstance(result, Refusal) else ""
+        fed_back = not again
+        if refused == AS_ASKED and isinstance(result, Refusal):
+            self._guards.report(AS_ASKED, [result.reason], fed_back=fed_back)
+        elif self._guards.on and refused != NOTHING:
+            found = result.found
+            self._guards.report(PARSES, found.parses, fed_back=refused == PARSES and fed_back)
+            if not found.parses:
+                problems = [str(problem) for problem in found.names]
+                self._guards.report(NAMES, problems, fed_back=refused == NAMES and fed_back)
 
-    async def _rewrite(self, title: str, name: str, region: Region, instruction: str, problem: str) -> str:
+    async def _rewrite(self, title: str, task: Task, problem: str) -> str:
         """The model's answer, shown as it is written. `problem` is what was wrong with the one before.
 
         A model that chats is told. One that only knows edits would take the words for a part of the instruction: it is
@@ -170,10 +155,10 @@ class EditPath:
         context = self._context
         chats = "chat" in context.link.info.abilities
         if problem and chats:
-            instruction = f"{instruction} ({problem})"
+            task = replace(task, instruction=f"{task.instruction} ({problem})")
         body: dict[str, Any] = {
             "model": context.link.info.name,
-            "input": [edit_item(name, region, instruction)],
+            "input": [task.item()],
             "temperature": _OTHER_TEMPERATURE if problem and not chats else 0,
             "store": False,
         }

@@ -9,33 +9,18 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
-from fulgur.edit.checks.imports import unknown_imports
-from fulgur.edit.checks.members.introduced import added_lines
-from fulgur.edit.checks.members.problem import Problem
-from fulgur.edit.checks.names import undefined_names
-from fulgur.edit.checks.syntax import syntax_problems
+from fulgur.edit.checks import NAMES, PARSES, TESTS, check
+from fulgur.edit.checks.members.process import MemberCheck
 from fulgur.edit.checks.tests import MOST_SECONDS, pytest_command, touching_tests
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import GuardReported, Warned
 from fulgur.tools.shell import ShellArguments
 from fulgur.workspace.files import FileDiff
 from fulgur.workspace.textfile import TextFile
-
-PARSES, NAMES, TESTS = "parses", "names exist", "tests"
-
-
-@dataclass
-class Static:
-    """What reading one changed file found; `unchecked` says what there was no time for."""
-
-    parses: list[str] = field(default_factory=list)
-    names: list[Problem] = field(default_factory=list)
-    unchecked: str = ""
 
 
 class Guards:
@@ -63,10 +48,10 @@ class Guards:
         if not found.get(PARSES) and self._context.settings.flag("features.quick_tests"):
             found[TESTS] = await self._tests(list(present))
         told: list[str] = []
-        for check, problems in found.items():
+        for name, problems in found.items():
             if problems is None:
                 continue
-            self.report(check, problems, fed_back=bool(problems) and read)
+            self.report(name, problems, fed_back=bool(problems) and read)
             told += problems
         if not told:
             return ""
@@ -78,44 +63,28 @@ class Guards:
             GuardReported(turn=self._context.turn, check=check, problems=tuple(problems), fed_back=fed_back)
         )
 
-    async def static(self, path: str, before: str, after: str) -> Static:
-        """Read one file as it was and as it would be."""
-        return await asyncio.to_thread(self._static, path, before, after)
-
-    def say_unchecked(self, path: str, static: Static) -> None:
-        """A check that was cut short says so."""
-        if static.unchecked:
-            message = f"attributes and parameters in {path} were not all checked: {static.unchecked}"
-            self._context.emit(Warned(message=message))
+    @property
+    def members(self) -> MemberCheck:
+        """What judges attributes and parameters."""
+        return self._bench.members
 
     async def _all_static(self, changed: Mapping[str, FileDiff]) -> dict[str, list[str] | None]:
         parses: list[str] = []
         names: list[str] = []
         for path, diff in changed.items():
             try:
-                after = TextFile.decode(self._bench.files.read(self._bench.files.locate(path)), path).text
-                before = TextFile.decode(diff.before or b"", path).text
+                after = TextFile.decode(self._bench.files.read(self._bench.files.locate(path)), path).plain
+                before = TextFile.decode(diff.before or b"", path).plain
             except FulgurError:
                 continue
-            found = await self.static(path, before, after)
+            real = self._bench.files.locate(path)
+            found = await asyncio.to_thread(check, real, before, after, self.members)
             parses += [f"{path}, {problem}" for problem in found.parses]
             names += [f"{path}, {problem}" for problem in found.names]
-            self.say_unchecked(path, found)
+            if found.unchecked:
+                message = f"attributes and parameters in {path} were not all checked: {found.unchecked}"
+                self._context.emit(Warned(message=message))
         return {PARSES: parses, NAMES: names}
-
-    def _static(self, path: str, before: str, after: str) -> Static:
-        found = Static(parses=syntax_problems(path, after))
-        if found.parses:
-            return found
-        lines = added_lines(before, after)
-        real = self._bench.files.locate(path)
-        if path.endswith(".py"):
-            checked = self._bench.members.check(real, before, after)
-            found.names = sorted([*undefined_names(after, real, lines), *checked.problems], key=lambda p: p.line)
-            found.unchecked = checked.unchecked
-        else:
-            found.names = unknown_imports(after, real, lines)
-        return found
 
     async def _tests(self, changed: list[str]) -> list[str] | None:
         """Failures of the tests that touch these files; None when there are none to run, or they take too long."""

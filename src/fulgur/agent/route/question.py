@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fulgur.edit.embedded import ABILITIES
+from fulgur.edit.model import ABILITIES
 from fulgur.workspace.ask import answer
 from fulgur.workspace.symbols import SymbolIndex
 

@@ -16,8 +16,10 @@ from pathlib import Path
 import msgspec
 
 from fulgur.agent.session.log import SessionLog, read_records, summaries
+from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.journal import EditJournal, JournalEntry
 from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
 
 DAY = 86_400.0
@@ -54,6 +56,7 @@ def prune(home: Path, *, most_days: float, most_bytes: int, spare: Collection[st
     blobs = BlobStore(home / "blobs")
     now = time.time()
     kept: set[str] = {*_current(home, now - most_days * DAY), *_unfinished(home)}
+    kept |= _edits(home, now - most_days * DAY, most_bytes, blobs)
     size = sum(_size(blobs, name) for name in kept)
     gone: list[str] = []
     for summary in summaries(home):  # the latest first
@@ -79,6 +82,35 @@ def prune(home: Path, *, most_days: float, most_bytes: int, spare: Collection[st
                 path.unlink()
                 freed += info.st_size
     return Pruned(tuple(gone), freed)
+
+
+def prune_when_due(settings: Settings, spare: Collection[str] = ()) -> Pruned | None:
+    """Once a day, by the bounds of the configuration; what was let go, if sessions lost their undo."""
+    if not due(settings.home):
+        return None
+    days, megabytes = settings.integer("undo_days") or 0, settings.integer("undo_megabytes") or 0
+    with contextlib.suppress(OSError, FulgurError):
+        pruned = prune(settings.home, most_days=days, most_bytes=megabytes << 20, spare=spare)
+        return pruned if pruned.sessions else None
+    return None
+
+
+def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[str]:
+    """What `fulgur edit --undo` wants; edits beyond the bounds are forgotten, the oldest first."""
+    journal = EditJournal(home)
+    entries = journal.entries()
+    kept: list[JournalEntry] = []
+    needed: set[str] = set()
+    size = 0
+    for entry in reversed(entries):
+        size += sum(_size(blobs, name) for name in {entry.before, entry.after} - needed)
+        if entry.time < since or size > most_bytes:
+            break
+        needed |= {entry.before, entry.after}
+        kept.insert(0, entry)
+    if len(kept) < len(entries):
+        journal.save(kept)
+    return needed
 
 
 def _needed(session: Path, blobs: BlobStore) -> set[str]:

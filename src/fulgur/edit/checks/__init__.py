@@ -1,0 +1,47 @@
+"""What must hold before an edit is written: it parses, and the names, members and imports it brings exist.
+
+`check` is the entry; only what the edit made worse counts. `tests.py` finds the tests that touch a changed file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.edit.checks.members.problem import Problem
+
+if TYPE_CHECKING:
+    from fulgur.edit.checks.members.process import MemberCheck
+
+PARSES, NAMES, TESTS = "parses", "names exist", "tests"
+
+
+@dataclass
+class Found:
+    """What was found wrong; `unchecked` says what there was no time or means for."""
+
+    parses: list[str] = field(default_factory=list)
+    names: list[Problem] = field(default_factory=list)
+    unchecked: str = ""
+
+
+def check(path: Path, before: str, after: str, members: MemberCheck | None = None) -> Found:
+    """Compare a file's new text with its old one (line feeds only); `members` judges attributes and parameters too."""
+    from fulgur.edit.checks.imports import unknown_imports
+    from fulgur.edit.checks.members.introduced import added_lines
+    from fulgur.edit.checks.names import new_problems
+    from fulgur.edit.checks.syntax import syntax_problems
+
+    found = Found(parses=syntax_problems(path.name, after))
+    if found.parses:
+        return found if not syntax_problems(path.name, before) else Found()
+    if path.suffix in (".py", ".pyi"):
+        found.names = new_problems(before, after)
+        if members is not None and path.suffix == ".py":
+            checked = members.check(path, before, after)
+            found.names = sorted([*found.names, *checked.problems], key=lambda problem: problem.line)
+            found.unchecked = checked.unchecked
+    else:
+        found.names = unknown_imports(after, path, added_lines(before, after))
+    return found

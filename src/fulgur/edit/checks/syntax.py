@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import tomllib
+import warnings
 
 
 def syntax_problems(name: str, source: str) -> list[str]:
@@ -13,7 +13,10 @@ def syntax_problems(name: str, source: str) -> list[str]:
     try:
         match suffix:
             case "py" | "pyi":
-                ast.parse(source)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    # `ast.parse` takes `f(a=1, a=2)` and a return outside a function; the compiler does not.
+                    compile(source, name, "exec", dont_inherit=True)
             case "json":
                 json.loads(source)
             case "toml":
@@ -22,7 +25,7 @@ def syntax_problems(name: str, source: str) -> list[str]:
                 return _tree_problems(suffix, source)
     except SyntaxError as error:
         return [f"line {error.lineno}: {error.msg}"]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return [str(error)]
     return []
 

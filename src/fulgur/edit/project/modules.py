@@ -11,7 +11,6 @@ from fulgur.edit.refactor.scopes import Names, Scope
 from fulgur.edit.refactor.source import Source, Unusable, dotted
 from fulgur.errors import FulgurError
 from fulgur.workspace.ignore import walk
-from fulgur.workspace.journal import plain_text
 from fulgur.workspace.textfile import TextFile
 
 MOST_BYTES = 2 << 20  # a longer file is data
@@ -122,7 +121,7 @@ class Project:
         try:
             if path.stat().st_size > MOST_BYTES:
                 return None
-            return Module(path, plain_text(TextFile.decode(path.read_bytes(), str(path))))
+            return Module(path, TextFile.decode(path.read_bytes(), str(path)).plain)
         except (OSError, FulgurError):
             return None
 

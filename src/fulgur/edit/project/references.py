@@ -76,6 +76,18 @@ class References:
         values = [node for node in [*source.of(ast.Name), *source.of(ast.Attribute)] if meant(node)]
         return calls, sorted({node.lineno for node in values if id(node) not in called})
 
+    def rivals(self, module: Module) -> list[int]:
+        """Lines of an importer that define the name once more, as in `if …: from a import f` / `else: def f(): …`."""
+        source = module.source
+        known = {source.start(alias) for _, alias in self.imports(module)}
+        stores = {source.start(node) for node in source.of(ast.Name) if isinstance(node.ctx, ast.Store)}
+        return sorted(
+            use.line
+            for binder in self.binders(module)
+            for use in module.names.of(self.name, binder)
+            if use.start not in known and (use.kind in ("definition", "from") or use.start in stores)
+        )
+
     def _spread(self) -> bool:
         """Find the modules that have the name from one already known; whether there were new ones."""
         before = len(self.homes)

@@ -49,6 +49,10 @@ def change_signature(workspace: Path, path: Path, call: Call, at: tuple[int, int
         return result
     references = References(project, path, function.name)
     for other in references.modules:
+        if other.path != path and (lines := references.rivals(other)):
+            raise RefactorError(
+                f"{other.path.name} line {lines[0]} defines {function.name} once more", hint="Change that one first."
+            )
         calls, values = references.calls(other)
         if other.path != path and (edits := _edits(call, module.source, function, other.source, calls)):
             after = _applied(other, edits)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fulgur.edit.checks.names import new_problems
 from fulgur.edit.refactor import RefactorError, apply_call
-from fulgur.edit.refactor.verify import undefined
 from fulgur.text.edit_format import Call
 
 # Only names that mean one thing to everybody.
@@ -24,7 +24,7 @@ IMPORTS |= {module: f"import {module}" for module in _MODULES.split()}
 
 def with_imports(before: str, after: str) -> tuple[str, list[str]]:
     """The new text of a file with the imports it lacks, and these lines."""
-    lines = [IMPORTS[name] for name in undefined(after, before) if name in IMPORTS]
+    lines = [IMPORTS[p.name] for p in sorted(new_problems(before, after), key=lambda p: p.name) if p.name in IMPORTS]
     text = after
     for line in lines:
         try:

@@ -176,17 +176,6 @@ def unused(old: ast.AST, new: ast.AST, instruction: str) -> str | None:
     return None
 
 
-def undefined(after: str, file: str) -> list[str]:
-    """Names a rewrite uses that nothing in the file defines or imports, as far as words can tell."""
-    try:
-        tree = parse_region(after)
-    except (Unusable, RecursionError):
-        return []
-    known = set(words(file)) | set(dir(builtins)) | names(tree)[1]
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return sorted(used - known)
-
-
 class Without(ast.NodeTransformer):
     """A tree without what one kind of instruction may change."""
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from fulgur.errors import FulgurError
+from fulgur.ui.foreign import out, out_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     for place in places:
         if args.json:
             fields = {"path": place.path, "line": place.line, "kind": place.kind, "what": place.what}
-            print(json.dumps(fields))
+            out_json(json.dumps(fields))
         else:
-            print(f"{f'{place.path}:{place.line}':<{wide}}  {place.kind:<8}  {place.what}")
+            out(f"{f'{place.path}:{place.line}':<{wide}}  {place.kind:<8}  {place.what}")
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 
 from fulgur.config import codex, keys, toml_text
@@ -13,6 +12,7 @@ from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import find_project, load_settings
 from fulgur.errors import FulgurError
 from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.foreign import note, out, out_json
 from fulgur.workspace import folders
 
 
@@ -48,7 +48,7 @@ def _show(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     if args.json:
         rows = [{"key": key, "value": value, "source": source} for key, value, source in settings.effective()]
-        print(
+        out_json(
             json.dumps({"workspace": str(settings.workspace), "project": str(settings.project), "keys": rows}, indent=1)
         )
         return 0
@@ -56,13 +56,13 @@ def _show(args: argparse.Namespace) -> int:
     wide = max(len(key) for key, _, _ in rows_text)
     middle = min(40, max(len(value) for _, value, _ in rows_text))
     for key, value, source in rows_text:
-        print(f"{key:<{wide}}  {value:<{middle}}  {source}")
+        out(f"{key:<{wide}}  {value:<{middle}}  {source}")
     if args.all:
-        print("\nNot set:")
+        out("\nNot set:")
         for entry in keys.KEYS:
             if entry.default is None:
                 choices = f" ({', '.join(entry.choices)})" if entry.choices else ""
-                print(f"  {entry.name}: {entry.help}{choices}")
+                out(f"  {entry.name}: {entry.help}{choices}")
     _warn(settings.warnings)
     return 0
 
@@ -73,7 +73,7 @@ def _check(args: argparse.Namespace) -> int:
     for name in settings.profiles:
         load_settings(settings.workspace, profile=name)
     count = sum(1 for source in settings.sources.values() if source != "default")
-    print(f"config is right: {count} keys set, {len(settings.profiles)} profiles")
+    out(f"config is right: {count} keys set, {len(settings.profiles)} profiles")
     _warn(settings.warnings)
     return 0
 
@@ -82,7 +82,7 @@ def _trust(args: argparse.Namespace) -> int:
     home = folders.home()
     project = find_project((args.cd or Path.cwd()).resolve(), home)
     ProjectRecords(home).set_trusted(project, not args.no)
-    print(f"{project} is {'not ' if args.no else ''}trusted")
+    out(f"{project} is {'not ' if args.no else ''}trusted")
     return 0
 
 
@@ -91,10 +91,10 @@ def _approvals(args: argparse.Namespace) -> int:
 
     settings = load_settings(args.cd)
     for allowed in remembered(settings):
-        print(allowed)
+        out(allowed)
     if args.forget:
         settings.records.forget(settings.project)
-        print("forgotten: they will be asked for again", file=sys.stderr)
+        note("forgotten: they will be asked for again")
     return 0
 
 
@@ -113,13 +113,13 @@ def _import(args: argparse.Namespace) -> int:
     records = ProjectRecords(home)
     for project in result.trusted:
         records.set_trusted(project, True)
-    print(f"wrote {target}; {len(result.trusted)} trusted projects taken over")
+    out(f"wrote {target}; {len(result.trusted)} trusted projects taken over")
     for key, why in result.left_out:
-        print(f"left out: {key} ({why})")
+        out(f"left out: {key} ({why})")
     load_settings()
     return 0
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        note(f"warning: {warning}")

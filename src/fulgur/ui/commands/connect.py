@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.foreign import out
 
 PROFILE = "fulgur"
 
@@ -26,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
     model = _choose(models, args.model)
     profile, catalog = write_profile(home, base_url, models, model, args.key_env)
-    print(f"Wrote {profile} and {catalog}.")
-    print(f"Start Codex with {model} on {base_url} (keep a server there: fulgur serve):\n  codex -p {PROFILE}")
+    out(f"Wrote {profile} and {catalog}.")
+    out(f"Start Codex with {model} on {base_url} (keep a server there: fulgur serve):\n  codex -p {PROFILE}")
     return 0
 
 

@@ -6,6 +6,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from fulgur.ui.foreign import out
+
 SAMPLE = '''"""Prices of a small shop."""
 
 import json
@@ -51,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
         for text, command in ((SAMPLE, ["complete", f"shop.py:{line}:{column}"]), (FINISHED, ["edit", *EDIT])):
             file.write_text(text, encoding="utf-8")
             quoted = " ".join(f'"{word}"' if " " in word else word for word in command)
-            print(f"$ fulgur {quoted}", flush=True)
+            out(f"$ fulgur {quoted}")
             if code := main([*command, *model, "-C", folder]):
                 return code
-            print(flush=True)
-    print('Now yours: `fulgur edit FILE:NAME "what to change" --write`, or `fulgur` in a terminal.')
+            out()
+    out('Now yours: `fulgur edit FILE:NAME "what to change" --write`, or `fulgur` in a terminal.')
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
+from fulgur.ui.foreign import out, out_json
 from fulgur.workspace.folders import embedded_models
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     facts = dict(examine())
     if args.json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        out_json(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
         width = max(map(len, facts))
         for name, value in facts.items():
-            print(f"{name:<{width}}  {value}")
+            out(f"{name:<{width}}  {value}")
     return 0
 
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from dataclasses import dataclass
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.foreign import note, out, out_diff
 
 if TYPE_CHECKING:
-    from fulgur.edit.embedded import Reply
-    from fulgur.edit.region import Region, Target
+    from collections.abc import Iterator
+
+    from fulgur.edit.checks.members.process import MemberCheck
+    from fulgur.edit.editor import Proposal
+    from fulgur.edit.model import Answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="FILE[:SYMBOL|:A-B]", help="the file, and which part of it")
     parser.add_argument("instruction", nargs="?", help="what to change, in a few words")
-    parser.add_argument("--write", action="store_true", help="change the file (the diff is shown either way)")
     parser.add_argument("--undo", action="store_true", help="take the last written edit back, byte for byte")
+    add_common(parser, "change the file (the diff is shown either way)")
+
+
+def add_common(parser: argparse.ArgumentParser, write: str | None) -> None:
+    """The flags of edit, next and complete."""
+    if write is not None:
+        parser.add_argument("--write", action="store_true", help=write)
     parser.add_argument(
         "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
     )
@@ -31,150 +40,67 @@ def run(args: argparse.Namespace) -> int:
 
     base = args.cd or Path()
     if args.undo:
-        return undo(parse_target(args.target, base).path if args.target else None)
+        from fulgur.workspace.folders import home
+        from fulgur.workspace.journal import EditJournal
+
+        entry = EditJournal(home()).undo(parse_target(args.target, base).path if args.target else None)
+        out(f"{entry.path} is as it was before the edit.")
+        return 0
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
-    from fulgur.edit.embedded import Embedded
+    from fulgur.edit.editor import AS_ASKED, NOTHING, Refusal, locate, plan
+    from fulgur.edit.model import ABILITIES, BIGGER, Model
 
-    document = Document.open(base, args.target)
-    region = document.locate(args.instruction)
-    model = Embedded.open(args.model)
-    ask = model.edit(document.name, region.above, region.text, region.below, args.instruction)
-    [reply] = model.ask([ask])
-    changed = document.after(region, reply, args.instruction)
-    show(document, changed, reply, args.write)
+    task = locate(parse_target(args.target, base), args.instruction)
+    with members_of(task.document.path, args.write) as members:
+        result, answer = plan(task, Model(args.model), members)
+    if isinstance(result, Refusal):
+        if result.check == NOTHING:
+            why = result.reason or "this is done already, or it is beyond the embedded model"
+            raise FulgurError(f"no edit: {why}; nothing was changed", hint=f"It can: {ABILITIES}.\n  {BIGGER}")
+        wrong = "is not what was asked" if result.check == AS_ASKED else "is wrong"
+        raise FulgurError(f"the model's answer {wrong}: {result.reason}; nothing was changed", hint=BIGGER)
+    show(result, answer, args.write)
     return 0
 
 
-@dataclass(frozen=True)
-class Document:
-    """A file on disk, and its text with line feeds only."""
-
-    path: Path
-    name: str
-    data: bytes
-    text: str
-    target: Target
-
-    @classmethod
-    def open(cls, base: Path, target: str) -> Document:
-        from fulgur.edit.region import parse_target
-        from fulgur.workspace.journal import plain_text, read
-        from fulgur.workspace.textfile import TextFile
-
-        parsed = parse_target(target, base)
-        data = read(parsed.path)
-        file = TextFile.decode(data, str(parsed.path))
-        return cls(parsed.path, shown(parsed.path), data, plain_text(file), parsed)
-
-    def locate(self, instruction: str) -> Region:
-        from fulgur.edit.region import locate
-
-        return locate(self.text, self.target, instruction)
-
-    def after(self, region: Region, reply: Reply, instruction: str = "") -> str:
-        """The text after the model's answer; an error, and nothing changed, for an answer that cannot be used."""
-        from fulgur.edit.answer import Refused, apply_answer
-        from fulgur.edit.embedded import ABILITIES, BIGGER
-        from fulgur.edit.refactor.verify import undefined
-
-        if not reply.finished:
-            raise FulgurError(
-                "the model's answer was cut off; nothing was changed", hint=f"Name a smaller part. {BIGGER}"
-            )
-        try:
-            outcome = apply_answer(self.text, region, reply.text, instruction, self.path)
-        except Refused as refused:
-            raise FulgurError(
-                f"the model's answer is not what was asked: {refused.message}; nothing was changed", hint=BIGGER
-            ) from None
-        if outcome.text is None:
-            why = outcome.note or "this is done already, or it is beyond the embedded model"
-            raise FulgurError(
-                f"no edit: {why}; nothing was changed",
-                hint=f"It can: {ABILITIES}.\n  {BIGGER}",
-            )
-        problem = broken(self.path, self.text, outcome.text)
-        if problem:
-            raise FulgurError(f"the model's answer does not parse ({problem}); nothing was changed", hint=BIGGER)
-        missing = undefined(outcome.text, self.text) if self.path.suffix in (".py", ".pyi") else []
-        if missing:
-            print(f"Note: nothing in the file defines or imports {', '.join(missing)}.", file=sys.stderr)
-        if outcome.note:
-            print(outcome.note, file=sys.stderr)
-        return outcome.text
-
-
-def shown(path: Path) -> str:
-    """The path as the model sees it: relative, with forward slashes."""
-    try:
-        return path.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return path.name
-
-
-def broken(path: Path, before: str, after: str) -> str | None:
-    """What is wrong with the new text, if the old one was right; None for languages without a check here."""
-    check = {".py": parse_python, ".pyi": parse_python, ".json": parse_json, ".toml": parse_toml}.get(path.suffix)
-    if check is None or check(before) is not None:
-        return None
-    return check(after)
-
-
-def parse_python(text: str) -> str | None:
-    import ast
-
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        return f"line {getattr(error, 'lineno', '?')}: {getattr(error, 'msg', error)}"
-    return None
-
-
-def parse_json(text: str) -> str | None:
-    import json
-
-    try:
-        json.loads(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def parse_toml(text: str) -> str | None:
-    import tomllib
-
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return str(error)
-    return None
-
-
-def show(document: Document, changed: str, reply: Reply, write: bool) -> None:
-    """The diff and the speeds; with `write`, the file too."""
-    from fulgur.workspace.diff import unified, wants_colour
-
-    sys.stdout.write(unified(document.text, changed, document.name, colour=wants_colour()))
-    sys.stdout.flush()
-    print(reply.speed(), file=sys.stderr)
+@contextlib.contextmanager
+def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
+    """What is written is judged by its members too; the process for it starts while the model answers."""
     if not write:
-        print("Nothing was written; --write changes the file.", file=sys.stderr)
+        yield None
         return
-    from fulgur.workspace import folders
-    from fulgur.workspace.journal import EditJournal, with_text
-    from fulgur.workspace.textfile import TextFile
+    from fulgur.edit.editor import member_check
+    from fulgur.workspace.folders import home
 
-    file = TextFile.decode(document.data, str(document.path))
-    journal = EditJournal(folders.home() / "edits")
-    journal.write(document.path, document.data, with_text(file, changed, str(document.path)))
-    print(f"Written to {document.path}; `fulgur edit --undo` takes it back.", file=sys.stderr)
+    members = member_check(path, home())
+    try:
+        with contextlib.suppress(FulgurError, OSError):  # said when there is something to check
+            members.warm()
+        yield members
+    finally:
+        members.close()
 
 
-def undo(path: Path | None) -> int:
-    from fulgur.workspace import folders
+def show(proposal: Proposal, answer: Answer, write: bool) -> None:
+    """The diff, the notes and the speeds; with `write`, the file too."""
+    from fulgur.workspace.diff import unified
+
+    document = proposal.document
+    out_diff(unified(document.text, proposal.text, document.name))
+    for remark in proposal.notes:
+        note(remark)
+    note(answer.speed())
+    if not write:
+        note("Nothing was written; --write changes the file.")
+        return
+    from fulgur.agent.session.undo_store import prune_when_due
+    from fulgur.config.settings import load_settings
+    from fulgur.edit.editor import write as write_file
+    from fulgur.workspace.folders import home
     from fulgur.workspace.journal import EditJournal
 
-    entry = EditJournal(folders.home() / "edits").undo(path)
-    print(f"{entry.path} is as it was before the edit.")
-    return 0
+    write_file(proposal, EditJournal(home()))
+    note(f"Written to {document.path}; `fulgur edit --undo` takes it back.")
+    if pruned := prune_when_due(load_settings()):
+        note(str(pruned))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fulgur.errors import UsageError
 from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.foreign import note, one_row, out, out_json
 
 if TYPE_CHECKING:
     from fulgur.config.settings import Settings
@@ -160,18 +161,16 @@ class _Printer:
         if isinstance(event, events.ThinkingDelta) and self._hide_reasoning:
             return
         if self._as_json:
-            sys.stdout.write(events.encode(event).decode() + "\n")
-            sys.stdout.flush()
+            out_json(events.encode(event).decode())
             return
         match event:
             case events.MessageDelta():
                 self._open = not event.text.endswith("\n")
-                sys.stdout.write(event.text)
-                sys.stdout.flush()
+                out(event.text, end="")
             case events.TurnStarted():
                 self._note(event.reason)
             case events.ToolStarted():
-                self._note(f"• {event.title}")
+                self._note(f"• {one_row(event.title)}")
             case events.ToolFinished() if not event.ok:
                 self._note(f"  failed: {event.output.strip().splitlines()[-1][:200] if event.output.strip() else ''}")
             case events.FileChanged():
@@ -193,12 +192,11 @@ class _Printer:
 
     def _note(self, text: str) -> None:
         self._close_line()
-        print(text, file=sys.stderr, flush=True)
+        note(text)
 
     def _close_line(self) -> None:
         if self._open:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            out()
             self._open = False
 
 
@@ -211,5 +209,5 @@ def _list(settings: Settings) -> int:
         when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))
         first = " ".join(summary.first_prompt.split())[:60]
         undo = "" if summary.undo else "  (no undo any more)"
-        print(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}{undo}")
+        out(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}{undo}")
     return 0

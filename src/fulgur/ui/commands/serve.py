@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
+from fulgur.ui.foreign import log_to_stderr, out
 
 if TYPE_CHECKING:
     from fulgur.server.config import ServerConfig
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
     if args.device is not None:
         _set_device(config, args.device)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    log_to_stderr()
     # A server with a config of its own is not the one that the agent and other terminals look for.
     asyncio.run(_serve(config, args.idle_exit, known=args.file is None or args.idle_exit is not None))
     return 0
@@ -67,9 +67,9 @@ async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: boo
 
     running = await app.start(config)
     models = running.server.models.entries
-    print(f"Fulgur listens on {running.base_url}")
-    print(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
-    print("  Codex:  fulgur connect codex", flush=True)
+    out(f"Fulgur listens on {running.base_url}")
+    out(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
+    out("  Codex:  fulgur connect codex")
     note = folders.home() / "server.json"
     if known and auth.is_loopback(config.server.host):
         local.write_ready(note, running.base_url)
@@ -99,20 +99,20 @@ async def _load(entry: ServedModel) -> None:
     try:
         backend = await entry.ready()
     except FulgurError as error:
-        print(f"fulgur: {error}", flush=True)
+        out(f"fulgur: {error}")
         return
     from fulgur.backends.local import LocalBackend
 
     assert isinstance(backend, LocalBackend)
     info = backend.engine.info
     where = "the GPU" if info.runtime == "cuda" else "the CPU"
-    print(f"  {entry.name}: on {where} ({info.isa}), {info.reason}; KV cache of {info.kv_tokens:,} tokens", flush=True)
+    out(f"  {entry.name}: on {where} ({info.isa}), {info.reason}; KV cache of {info.kv_tokens:,} tokens")
 
 
 def _new_key(name: str) -> int:
     from fulgur.server import auth
 
     key, record = auth.new_key(name)
-    print(f"The key, shown only now:\n  {key}")
-    print(f'In server.toml:\n  [[keys]]\n  name = "{record.name}"\n  sha256 = "{record.sha256}"')
+    out(f"The key, shown only now:\n  {key}")
+    out(f'In server.toml:\n  [[keys]]\n  name = "{record.name}"\n  sha256 = "{record.sha256}"')
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fulgur.ui.tui.theme import Span, paint, printable
+from fulgur.ui.foreign import exact, one_row, shown
+from fulgur.ui.tui.theme import Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
 # Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
@@ -13,11 +14,11 @@ _NOTHING = ("", "[no output]")
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
 
 
-def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 0, meaning: str = "") -> list[str]:
+def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 0, meaning: str = "") -> list[Row]:
     """Paragraphs folded at spaces, with something before the first row and an indent before the others."""
-    rows: list[str] = []
+    rows: list[Row] = []
     lead: Sequence[Span] = first
-    for line in printable(text).split("\n"):
+    for line in shown(text).split("\n"):
         while split := break_row(line, max(width - indent, 10)):
             rows.append(paint([*lead, (meaning, split[0])]))
             line, lead = split[1], [("", " " * indent)]
@@ -26,34 +27,55 @@ def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 
     return rows
 
 
-def prompt_rows(text: str, width: int) -> list[str]:
+def prompt_rows(text: str, width: int) -> list[Row]:
     """What the person said."""
     return wrapped(text, width, first=[("user", "› ")], indent=2, meaning="bold")
 
 
-def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> list[str]:
+def fits_one_row(title: str, width: int) -> bool:
+    """Whether the live area can show all of what is asked about."""
+    return "\n" not in title and cells(one_row(title)) <= width - 4
+
+
+def approval_rows(title: str, width: int) -> list[Row]:
+    """All of what is asked about, to the character: `⏎` begins a line, `…` goes on with one. No row ends in a space,
+    so that none can hide at the edge."""
+    rows: list[Row] = []
+    mark = "? "
+    for line in exact(title).split("\n"):
+        while True:
+            end = cut(line, max(width - 3, 10))
+            while end < len(line) and line[end - 1] == " ":
+                end -= 1
+            rows.append(paint([("warn", mark), ("", line[:end])]))
+            line, mark = line[end:], "… "
+            if not line:
+                break
+        mark = "⏎ "
+    return rows
+
+
+def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> list[Row]:
     """A remark by the program itself."""
     return wrapped(text, width, first=[(meaning, f"{mark} ")], indent=2, meaning=meaning)
 
 
-def problem(message: str, hint: str, width: int, *, warning: bool = False) -> list[str]:
+def problem(message: str, hint: str, width: int, *, warning: bool = False) -> list[Row]:
     """An error or a warning, and what to do about it."""
     colour = "warn" if warning else "bad"
     rows = wrapped(message, width, first=[(colour, "! " if warning else "✗ ")], indent=2, meaning=colour)
     return rows + (wrapped(hint, width, first=[("", "  ")], indent=2, meaning="dim") if hint else [])
 
 
-def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, width: int) -> list[str]:
+def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, width: int) -> list[Row]:
     """A finished call: its title, how it ended, and a few lines of what it said."""
     mark: Span = ("good", "✓") if ok else ("bad", "✗")
     took = f"  {duration(seconds)}" if seconds >= 0.05 else ""
-    head = shorten(printable(title), width - 4 - len(took))
+    head = shorten(one_row(title), width - 4 - len(took))
     rows = [paint([mark, ("", " "), ("", head), ("dim", took)])]
     if ok and name in QUIET_TOOLS:
         return rows
-    lines = (
-        [line.rstrip() for line in printable(output).strip("\n").split("\n")] if output.strip() not in _NOTHING else []
-    )
+    lines = [line.rstrip() for line in shown(output).strip("\n").split("\n")] if output.strip() not in _NOTHING else []
     for line in _preview(lines):
         rows.append(paint([("dim", "  │ " + line[: cut(line, max(width - 4, 10))])]))
     return rows
@@ -66,7 +88,7 @@ def _preview(lines: list[str]) -> Iterable[str]:
     return [*lines[:_PREVIEW_HEAD], f"… {left} more lines", *lines[-_PREVIEW_TAIL:]]
 
 
-def table(pairs: Sequence[tuple[str, str]], width: int) -> list[str]:
+def table(pairs: Sequence[tuple[str, str]], width: int) -> list[Row]:
     """Names and values in two columns."""
     column = max((cells(name) for name, _ in pairs), default=0) + 2
     rows = []

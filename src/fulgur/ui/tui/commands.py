@@ -12,7 +12,7 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.tui.blocks import table
 from fulgur.ui.tui.complete import Choice
 from fulgur.ui.tui.diff import diff_rows
-from fulgur.ui.tui.theme import paint
+from fulgur.ui.tui.theme import BLANK, paint
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -41,7 +41,8 @@ async def _model(tui: Tui, agent: Agent, argument: str) -> None:
         return
     tui.model_names = await agent.models()
     asked = agent.status().model
-    tui.show([paint([("accent" if name == asked else "", f"  {name}")]) for name in tui.model_names] or ["  none"])
+    names = tui.model_names or ["none"]
+    tui.show([paint([("accent" if name == asked else "", f"  {name}")]) for name in names])
 
 
 async def _status(tui: Tui, agent: Agent, argument: str) -> None:
@@ -67,7 +68,7 @@ async def _status(tui: Tui, agent: Agent, argument: str) -> None:
         pairs.insert(1, ("asked for", status.model))
     rows = table(pairs, tui.screen.width)
     if status.config:
-        rows += ["", paint([("dim", "  config: key, value, source")])]
+        rows += [BLANK, paint([("dim", "  config: key, value, source")])]
         rows += table([(key, f"{value}   ({source})") for key, value, source in status.config], tui.screen.width)
     for warning in status.warnings:
         rows.append(paint([("warn", f"  ! {warning}")]))
@@ -98,21 +99,7 @@ async def _diff(tui: Tui, agent: Agent, argument: str) -> None:
     if not diff.strip():
         tui.say("no file was changed in this session")
         return
-    rows: list[str] = []
-    for part in _files_of(diff):
-        path = next((line[6:] for line in part.splitlines() if line.startswith(("+++ b/", "--- a/"))), "")
-        rows += [paint([("bold", path)]), *diff_rows(part), ""]
-    tui.show(rows[:-1])
-
-
-def _files_of(diff: str) -> list[str]:
-    """The diff cut into one part a file."""
-    parts: list[list[str]] = []
-    for line in diff.splitlines(keepends=True):
-        if line.startswith("--- ") or not parts:
-            parts.append([])
-        parts[-1].append(line)
-    return ["".join(part) for part in parts]
+    tui.show(diff_rows(diff, names=True))
 
 
 async def _undo(tui: Tui, agent: Agent, argument: str) -> None:
@@ -158,7 +145,7 @@ async def _compact(tui: Tui, agent: Agent, argument: str) -> None:
 async def _help(tui: Tui, agent: Agent, argument: str) -> None:
     width = tui.screen.width
     rows = table([(f"{c.name} {c.argument}".rstrip(), c.help) for c in COMMANDS.values()], width)
-    tui.show([*rows, "", *table(_KEYS, width)])
+    tui.show([*rows, BLANK, *table(_KEYS, width)])
 
 
 async def _quit(tui: Tui, agent: Agent, argument: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prompt_toolkit.filters import Condition
@@ -11,8 +12,9 @@ from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layou
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.styles import Style
 
-from fulgur.ui.tui.blocks import duration
-from fulgur.ui.tui.theme import LIVE, colours_wanted, printable
+from fulgur.ui.foreign import one_row, shown
+from fulgur.ui.tui.blocks import duration, fits_one_row
+from fulgur.ui.tui.theme import LIVE, colours_wanted
 from fulgur.ui.tui.wrap import cells, shorten
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _MENU_ROWS = 6
 _TOOL_ROWS = 3
 _WAITING_ROWS = 4
+Draw = Callable[[], StyleAndTextTuples]
 _STOP: StyleAndTextTuples = [("class:chosen", "Esc"), ("", " stop")]
 
 
@@ -57,14 +60,17 @@ class LiveArea:
             self._part(self._working),
             self.input,
             self._part(self._menu),
-            Window(FormattedTextControl(self._status), height=1, dont_extend_height=True),
+            Window(self._control(self._status), height=1, dont_extend_height=True),
         ]
         return Layout(HSplit(rows, align=VerticalAlign.TOP), focused_element=self.input)
 
-    def _part(self, draw: object, *, wrap: bool = False) -> ConditionalContainer:
-        control = FormattedTextControl(draw)  # type: ignore[arg-type]
-        window = Window(control, wrap_lines=wrap, dont_extend_height=True)
-        return ConditionalContainer(window, Condition(lambda: bool(draw())))  # type: ignore[operator]
+    def _part(self, draw: Draw, *, wrap: bool = False) -> ConditionalContainer:
+        window = Window(self._control(draw), wrap_lines=wrap, dont_extend_height=True)
+        return ConditionalContainer(window, Condition(lambda: bool(draw())))
+
+    def _control(self, draw: Draw) -> FormattedTextControl:
+        """The only way into the live area: whatever is drawn, no character of it is hidden or moves the cursor."""
+        return FormattedTextControl(lambda: [(part[0], shown(part[1])) for part in draw()])
 
     def _input_height(self) -> Dimension:
         """As many rows as the draft has, up to a third of the terminal."""
@@ -93,10 +99,10 @@ class LiveArea:
         width = self._tui.screen.width - 1
         for tool in running[-_TOOL_ROWS:]:
             took = f"  {duration(time.monotonic() - tool.started)}"
-            title = shorten(printable(tool.title), width - 3 - len(took))
+            title = shorten(one_row(tool.title), width - 3 - len(took))
             rows += [("", "\n" if rows else ""), ("class:accent", f"{self._spin()} "), ("", title), ("class:dim", took)]
             if line := tool.last_line:
-                rows.append(("class:dim", "\n  │ " + shorten(printable(line), width - 4)))
+                rows.append(("class:dim", "\n  │ " + shorten(shown(line), width - 4)))
         if len(running) > _TOOL_ROWS:
             rows.append(("class:dim", f"\n  and {len(running) - _TOOL_ROWS} more calls"))
         return rows
@@ -108,8 +114,8 @@ class LiveArea:
         prompts += [("class:queued", f"queued {n}: ", text) for n, text in enumerate(self._tui.outbox.queued, 1)]
         rows: StyleAndTextTuples = []
         for colour, mark, text in prompts[:_WAITING_ROWS]:
-            shown = shorten(printable(text), width - len(mark))
-            rows += [("", "\n" if rows else ""), (colour, mark), ("class:dim", shown)]
+            short = shorten(shown(text), width - len(mark))
+            rows += [("", "\n" if rows else ""), (colour, mark), ("class:dim", short)]
         if len(prompts) > _WAITING_ROWS:
             rows.append(("class:dim", f"\n  and {len(prompts) - _WAITING_ROWS} more"))
         return rows
@@ -118,19 +124,26 @@ class LiveArea:
         asked = self._tui.approvals.current
         if asked is None:
             return []
+        title, width = one_row(asked.title), self._tui.screen.width
+        whole = fits_one_row(asked.title, width)
+        more = "" if whole else "  ↑ all of it is above"
         rows: StyleAndTextTuples = [
             ("class:warn", "? "),
-            ("class:strong", shorten(printable(asked.title), self._tui.screen.width - 3)),
+            ("class:strong", title if whole else shorten(title, width - 4 - cells(more))),
+            ("class:warn", more),
         ]
+        if asked.outside:
+            rows.append(("class:bad", "\n  outside the sandbox"))
         if asked.reason:
-            rows.append(("class:dim", f"\n  {printable(asked.reason)}"))
+            rows.append(("class:dim", f"\n  {shorten(one_row(asked.reason), 3 * width - 12)}"))
         if self._tui.approvals.armed and self._tui.draft.text:
             if not self._tui.approvals.refusing:
                 rows += [("", "\n  "), ("class:chosen", "Enter"), ("", " no, for this reason   "), *_STOP]
         elif not self._tui.approvals.refusing:
             rows += [("", "\n  "), ("class:chosen", "y"), ("", " allow once   ")]
             if asked.prefix:
-                rows += [("class:chosen", "a"), ("", f" always `{printable(' '.join(asked.prefix))}`   ")]
+                what = " always exactly this   " if asked.exact else f" always `{one_row(' '.join(asked.prefix))} …`   "
+                rows += [("class:chosen", "a"), ("", what)]
             rows += [("class:chosen", "n"), ("", " no, with a reason   "), *_STOP]
         if self._tui.approvals.stashed:
             rows.append(("class:dim", "\n  your draft comes back after the answer"))

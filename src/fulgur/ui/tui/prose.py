@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
+from fulgur.ui.foreign import shown
 from fulgur.ui.tui.highlight import Highlighter
-from fulgur.ui.tui.theme import Span, paint, printable
+from fulgur.ui.tui.theme import Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut
 
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([\w+#.-]*)")
@@ -30,10 +31,10 @@ class Prose:
         self._first = True  # the row under way is the first of its line
         self._marks: set[str] = set()  # inline styles open at the start of the row
 
-    def feed(self, text: str) -> list[str]:
+    def feed(self, text: str) -> list[Row]:
         """Rows that are closed now, painted."""
-        rows: list[str] = []
-        *lines, rest = printable(text).split("\n")
+        rows: list[Row] = []
+        *lines, rest = shown(text).split("\n")
         for line in lines:
             self._line += line
             rows += self._close_full_rows()
@@ -42,7 +43,7 @@ class Prose:
         rows += self._close_full_rows()
         return rows
 
-    def finish(self) -> list[str]:
+    def finish(self) -> list[Row]:
         """Close the row under way, if there is one."""
         return [self._close_line()] if self._line.strip() else []
 
@@ -55,8 +56,8 @@ class Prose:
             return paint(self._code.line(self._line, closed=False))
         return paint(self._prose_row(self._line, set(self._marks)))
 
-    def _close_full_rows(self) -> list[str]:
-        rows = []
+    def _close_full_rows(self) -> list[Row]:
+        rows: list[Row] = []
         if self._code is not None:
             limit = self.width * _CODE_ROWS
             while cells(self._line) > limit:
@@ -72,7 +73,7 @@ class Prose:
             self._first = False
         return rows
 
-    def _close_line(self) -> str:
+    def _close_line(self) -> Row:
         line, self._line = self._line, ""
         fence = _FENCE.match(line) if self._first else None
         if self._code is not None:

@@ -18,6 +18,7 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from fulgur.ui.tui.theme import Row
 from fulgur.ui.tui.wrap import cells
 
 FRAME_SECONDS = 1 / 30
@@ -87,8 +88,8 @@ class Screen(Application[int]):
             full_screen=False, output=self.frames, max_render_postpone_time=None, erase_when_done=True, **options
         )
         self.ttimeoutlen = self.timeoutlen = 0.05  # how long Esc waits to be the start of something longer
-        self.before_frame: Callable[[], Sequence[str]] = list
-        self._kept: deque[str] = deque(maxlen=KEPT_ROWS)
+        self.before_frame: Callable[[], Sequence[Row]] = list
+        self._kept: deque[Row] = deque(maxlen=KEPT_ROWS)
         self._frame_due = False
         self._last_frame = 0.0
         self._drawn_width = 0
@@ -136,7 +137,7 @@ class Screen(Application[int]):
                 self.frames.write_raw(row + "\r\n")
             self._redraw()
 
-    def _print(self, rows: Sequence[str]) -> None:
+    def _print(self, rows: Sequence[Row]) -> None:
         if rows:
             self._kept.extend(rows)
             self.frames.write_raw("".join(f"{row}\r\n" for row in rows))

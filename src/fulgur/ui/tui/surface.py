@@ -11,6 +11,7 @@ from typing import Any
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.crash import log_crash
 from fulgur.ui.tui.screen import Screen
+from fulgur.ui.tui.theme import Row
 from fulgur.ui.tui.transcript import Transcript
 
 TERMINAL_GONE = 128 + signal.SIGHUP  # exit code
@@ -26,7 +27,7 @@ class Surface:
         self._crash_log = crash_log
         screen.before_frame = self._closed_rows
 
-    def _closed_rows(self) -> list[str]:
+    def _closed_rows(self) -> list[Row]:
         self.transcript.width = self.screen.width
         return self.transcript.take()
 
@@ -34,7 +35,7 @@ class Surface:
         """A remark that stays on screen."""
         self.show(blocks.note(text, self.screen.width))
 
-    def show(self, rows: list[str]) -> None:
+    def show(self, rows: list[Row]) -> None:
         """Rows by the program itself."""
         self.transcript.add("note", rows)
         self.screen.request_frame()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
+from typing import NewType
+
+from fulgur.ui.foreign import shown
 
 RESET = "\x1b[0m"
 
@@ -50,6 +52,9 @@ LIVE: dict[str, str] = {
 
 Span = tuple[str, str]  # (meaning, text)
 
+Row = NewType("Row", str)
+"""One row as the terminal gets it. Only `paint` makes one, so no text of others gets there around it."""
+
 
 def colours_wanted() -> bool:
     """False when the user asked for none (https://no-color.org) or the terminal has none."""
@@ -59,30 +64,19 @@ def colours_wanted() -> bool:
 _COLOUR = colours_wanted()
 
 
-def paint(spans: Sequence[Span]) -> str:
-    """Spans as one string with escape codes."""
+def paint(spans: Sequence[Span]) -> Row:
+    """Spans as one row with escape codes; those and no others reach the terminal, whatever the text holds."""
     if not _COLOUR:
-        return "".join(text for _, text in spans)
+        return Row("".join(_one_line(text) for _, text in spans))
     parts = []
     for meaning, text in spans:
-        code = SGR[meaning]
+        code, text = SGR[meaning], _one_line(text)
         parts.append(f"\x1b[{code}m{text}{RESET}" if code and text else text)
-    return "".join(parts)
+    return Row("".join(parts))
 
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+def _one_line(text: str) -> str:
+    return shown(text).replace("\n", "<U+000A>")
 
 
-def printable(text: str) -> str:
-    """Model and tool output may hold escape codes; they must not reach the terminal."""
-    if text.isprintable():
-        return text
-    text = _ESCAPES.sub("", text)
-    return "".join(c if c.isprintable() or c == "\n" else ("    " if c == "\t" else _visible(c)) for c in text)
-
-
-def _visible(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return "" if char == "\r" else chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"\\u{code:04x}" if code <= 0xFFFF else char
+BLANK = Row("")

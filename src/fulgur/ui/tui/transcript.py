@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 from fulgur.protocol import agent as events
+from fulgur.ui.foreign import exact, shown, uncoloured
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
-from fulgur.ui.tui.theme import paint, printable
-from fulgur.ui.tui.wrap import cells
+from fulgur.ui.tui.theme import BLANK, Row, paint
 
 REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
 _DIFF_ROWS = 60
@@ -29,8 +29,8 @@ class RunningTool:
     @property
     def last_line(self) -> str:
         """The newest line it printed."""
-        lines = self.output.rstrip().rsplit("\n", 1)
-        return lines[-1]
+        line = uncoloured(self.output).rstrip().rsplit("\n", 1)[-1]
+        return line.rsplit("\r", 1)[-1]  # a progress bar begins again
 
 
 class Transcript:
@@ -39,7 +39,7 @@ class Transcript:
     def __init__(self, width: int) -> None:
         self.width = width
         self.tools: dict[str, RunningTool] = {}
-        self._rows: list[str] = []
+        self._rows: list[Row] = []
         self._prose: Prose | None = None
         self._kind = ""  # what the last rows were, to set different things apart by one empty row
         self._unfed: list[str] = []
@@ -47,7 +47,7 @@ class Transcript:
         self._passed: list[str] = []  # checks that passed, for one row together
         self._unapplied = ""  # a rewrite that no diff has shown yet
 
-    def take(self) -> list[str]:
+    def take(self) -> list[Row]:
         """The rows closed since the last call."""
         self._feed()
         rows, self._rows = self._rows, []
@@ -68,7 +68,7 @@ class Transcript:
             text = text.lstrip("\n")
         self._unfed.append(text)
 
-    def add(self, kind: str, rows: list[str]) -> None:
+    def add(self, kind: str, rows: list[Row]) -> None:
         """A block of rows; one empty row sets it apart from a block of another kind."""
         self._open(kind)
         self._rows += rows
@@ -84,7 +84,7 @@ class Transcript:
         self.close()
         self._show_passed()
         if self._kind and (kind != self._kind or kind in ("prompt", "diff", "text")):
-            self._rows.append("")
+            self._rows.append(BLANK)
         self._kind = kind
 
     def _feed(self) -> None:
@@ -130,8 +130,8 @@ class Transcript:
                 self._guard(event)
             case events.ApprovalAsked():
                 # The live area has room for one row of it; nobody should allow what they cannot read.
-                if "\n" in event.title or cells(event.title) > self.width - 4:
-                    self.add("approval", blocks.wrapped(event.title, self.width, first=[("warn", "? ")], indent=2))
+                if not blocks.fits_one_row(event.title, self.width):
+                    self.add("approval", blocks.approval_rows(event.title, self.width))
             case events.ApprovalSettled():
                 self._settled(event)
             case events.Warned():
@@ -161,7 +161,7 @@ class Transcript:
     def _show_unapplied(self) -> None:
         """What the model had written when its rewrite was cut off or refused stays readable."""
         if self._unapplied.strip():
-            text = printable(self._unapplied).strip("\n")
+            text = shown(self._unapplied).strip("\n")
             self.add("tool", [paint([("dim", f"  │ {line}")]) for line in text.split("\n")])
         self._unapplied = ""
 
@@ -202,6 +202,6 @@ class Transcript:
                 case "diff":
                     self.add("diff", diff_rows(entry.text, limit=_DIFF_ROWS))
                 case "tool":
-                    self.add("tool", [paint([("dim", f"  {line}")]) for line in entry.text.split("\n")[:3]])
+                    self.add("tool", [paint([("dim", f"  {line}")]) for line in exact(entry.text).split("\n")[:3]])
                 case _:
                     self.add("note", blocks.note(entry.text, self.width))

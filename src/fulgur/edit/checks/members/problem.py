@@ -12,6 +12,8 @@ class Problem:
     line: int
     name: str
     text: str
+    certain: bool = False
+    """It cannot be something that is still to be written elsewhere."""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}"

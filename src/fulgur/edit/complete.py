@@ -1,0 +1,29 @@
+"""What the model would type at a cursor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fulgur.errors import FulgurError
+
+if TYPE_CHECKING:
+    from fulgur.edit.document import Document
+    from fulgur.edit.model import Answer, Model
+
+
+def complete(document: Document, line: int, column: int, model: Model, max_tokens: int, *, one_line: bool) -> Answer:
+    """The rest of the line, or several lines; both counted from 1. The server cuts the file around the cursor."""
+    at = cursor(document.text, line, column, document.name)
+    return model.complete(document.name, document.text[:at], document.text[at:], max_tokens, one_line=one_line)
+
+
+def cursor(text: str, line: int, column: int, name: str) -> int:
+    """The offset of a cursor; past the end of a line is an error that says where it ends."""
+    lines = text.split("\n")
+    if not 1 <= line <= len(lines):
+        raise FulgurError(f"{name} has {len(lines)} lines, there is no line {line}")
+    if not 1 <= column <= len(lines[line - 1]) + 1:
+        raise FulgurError(
+            f"line {line} of {name} ends at column {len(lines[line - 1]) + 1}, there is no column {column}"
+        )
+    return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1

@@ -1,0 +1,40 @@
+"""A file on disk, and its text with line feeds only."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.errors import FulgurError
+from fulgur.workspace.textfile import TextFile
+
+
+@dataclass(frozen=True)
+class Document:
+    """`name` is the path as the model sees it: relative, with forward slashes."""
+
+    path: Path
+    name: str
+    data: bytes
+    text: str
+
+    @classmethod
+    def of(cls, path: Path, name: str, data: bytes) -> Document:
+        return cls(path, name, data, TextFile.decode(data, str(path)).plain)
+
+    @classmethod
+    def open(cls, path: Path) -> Document:
+        """Read a file that a person named; its name is relative to the current folder."""
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise FulgurError(f"{path} is not a file")
+            data = path.read_bytes()
+        except OSError as error:
+            raise FulgurError(f"{path}: {error.strerror}") from None
+        real, here = path.resolve(), Path.cwd()
+        return cls.of(path, real.relative_to(here).as_posix() if real.is_relative_to(here) else path.name, data)
+
+    def encode(self, text: str) -> bytes:
+        """The file's bytes with another text."""
+        return TextFile.decode(self.data, str(self.path)).with_plain(text, str(self.path))

@@ -1,0 +1,167 @@
+"""The model that commands ask: an embedded one (or a folder) behind the local server, started when none runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fulgur.client import once
+from fulgur.errors import FulgurError
+from fulgur.workspace.folders import embedded_models, home
+
+ABILITIES = (
+    "rename names and parameters, add or remove parameters, type hints, docstrings, decorators, guards, try/except, "
+    "logging, imports, f-strings, comprehensions, early returns, ternaries, with, enumerate, any/all, dict.get, "
+    "defaults, values, list and dict items, enum members, dataclass fields, await/async, variables in and out of line, "
+    "quotes, comments, comparisons"
+)
+BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model wrote (special tokens spelled out), and what it cost."""
+
+    text: str
+    finished: bool  # False: it was cut off
+    prompt_tokens: int
+    tokens: int
+    accepted: int  # of them, guessed by a draft
+    seconds: float  # from the question to the whole answer
+
+    def speed(self) -> str:
+        """`410 + 96 tokens in 41 ms · 2,300 tok/s (raw 880)`; raw is without those that a draft had guessed."""
+        rate, raw = (count / max(self.seconds, 1e-9) for count in (self.tokens, self.tokens - self.accepted))
+        total = f"{self.prompt_tokens} + {self.tokens} tokens in {self.seconds * 1e3:.0f} ms"
+        return f"{total} · {rate:,.0f} tok/s (raw {raw:,.0f})"
+
+
+def model_folder(name: str | None) -> Path:
+    """A folder or .gguf file that was named, one of the embedded models by name (60M, 30M), or the default one."""
+    if name is not None and Path(name).exists():
+        return Path(name)
+    folders = embedded_models()
+    if name is not None:
+        found = [folder for folder in folders if name.lower() in folder.name.lower()]
+        if found:
+            return found[0]
+        known = ", ".join(folder.name for folder in folders) or "none"
+        raise FulgurError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
+    if not folders:
+        raise FulgurError(
+            "no embedded model is installed",
+            hint="Install a release wheel, train one (`lab/recipes/embedded.sh`), or name a model folder with -m.",
+        )
+    return folders[0]
+
+
+class Model:
+    """Asks the server that everybody on this machine shares; for a model it does not have, one of the model's own."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.folder = model_folder(name).resolve()
+        self._own = self.folder not in [folder.resolve() for folder in embedded_models()]
+
+    def complete(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool) -> Answer:
+        """What belongs between prefix and suffix, to the end of the line or further."""
+        body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens}
+        began = time.perf_counter()
+        data = self._post("/completions", {**body, "stop": ["\n"]} if one_line else body)
+        [choice], usage = data["choices"], data["usage"]
+        accepted = usage["completion_tokens_details"].get("accepted_prediction_tokens") or 0
+        counts = usage["prompt_tokens"], usage["completion_tokens"], accepted
+        return Answer(choice["text"], choice["finish_reason"] == "stop", *counts, time.perf_counter() - began)
+
+    def rewrite(self, item: dict[str, Any]) -> Answer:
+        """The answer to an `edit` item."""
+        began = time.perf_counter()
+        return _answer(self._post("/responses", _create(item)), began)
+
+    def rewrite_all(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        """Several at once over one socket; the server answers them in one batch."""
+        if len(items) == 1:
+            return [self.rewrite(items[0])]
+        import asyncio
+
+        return asyncio.run(self._together(items))
+
+    async def _together(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
+        import asyncio
+
+        import msgspec
+
+        from fulgur.client import Connection
+        from fulgur.protocol.errors import ApiError
+
+        async def ask(connection: Connection, lane: int, item: dict[str, Any]) -> Answer:
+            stream = await connection.create({"model": self._name, **_create(item)}, lane=f"edit-{lane}")
+            return _answer(msgspec.to_builtins(await stream.final()), began)
+
+        for own in (False, True) if not self._own else (True,):
+            connection = await Connection.open(await self._started(own))
+            self._own = own
+            began = time.perf_counter()
+            try:
+                return await asyncio.gather(*(ask(connection, lane, item) for lane, item in enumerate(items)))
+            except ApiError as error:
+                if own or error.code != "model_not_found":
+                    raise
+            finally:
+                await connection.close()
+        raise AssertionError("the last attempt returns or raises")
+
+    @property
+    def _name(self) -> str:
+        if self._own:
+            return self.folder.stem or self.folder.name
+        return (self.folder.name if self.folder.name.startswith("fulgur") else f"fulgur-{self.folder.name}").lower()
+
+    def _home(self, own: bool) -> Path:
+        from hashlib import sha256
+
+        return home() / "models" / sha256(str(self.folder).encode()).hexdigest()[:12] if own else home()
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        for own in (False, True) if not self._own else (True,):
+            self._own = own
+            request = {"model": self._name, **body}
+            try:
+                if url := once.running(self._home(own)):
+                    try:
+                        return once.post(url, path, request)
+                    except OSError:
+                        pass  # it has ended since
+                import asyncio  # only to start a server: it takes longer than an answer
+
+                return once.post(asyncio.run(self._started(own)), path, request)
+            except once.RequestFailed as error:
+                # Someone's server.toml has other models: this one gets a server of its own.
+                if own or error.code != "model_not_found":
+                    raise
+            except OSError as error:
+                raise FulgurError(f"the local server went away: {error}") from None
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _started(self, own: bool) -> str:
+        from fulgur.client.local import LocalServer, ensure_server
+
+        if not own:
+            return await ensure_server(LocalServer(home()))
+        return await ensure_server(LocalServer(self._home(True), port=0, model=self.folder))
+
+
+def _create(item: dict[str, Any]) -> dict[str, Any]:
+    return {"input": [item], "temperature": 0, "store": False}
+
+
+def _answer(response: dict[str, Any], began: float) -> Answer:
+    if response["status"] == "failed":
+        raise FulgurError(str((response.get("error") or {}).get("message") or "the model failed"))
+    text = "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
+    usage = response["usage"]
+    accepted = usage["output_tokens_details"].get("accepted_prediction_tokens") or 0
+    counts = usage["input_tokens"], usage["output_tokens"], accepted
+    return Answer(text, response["status"] == "completed", *counts, time.perf_counter() - began)

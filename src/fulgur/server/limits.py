@@ -1,0 +1,189 @@
+"""What one client can take from the others: bytes that are held for it, connections, lines in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections import defaultdict
+from typing import Any
+
+from aiohttp import web
+
+from fulgur.protocol.errors import ApiError
+
+SMALL = 16 << 10  # bytes; what is smaller is not counted
+WAIT_S = 10.0  # a body waits so long for room
+IDLE_S = 30.0  # for the head of a request, and between two requests of a connection
+RESERVED_FILES = 64  # descriptors that no connection gets: models, the store, a log
+PEER_IDLE = 256  # connections of one address that have sent no whole request (or none since the last)
+LOG_BURST = 50  # lines; after them one a second
+
+
+class Lease:
+    """So many bytes, until they are given back."""
+
+    def __init__(self, budget: Budget, owner: str) -> None:
+        self.size = 0
+        self._budget = budget
+        self._owner = owner
+
+    def grow(self, size: int) -> bool:
+        """Take more; False, and nothing changed, when there is no room for it."""
+        if not self._budget.fits(self._owner, size):
+            return False
+        self._budget.add(self._owner, size)
+        self.size += size
+        return True
+
+    async def wait(self, size: int) -> None:
+        """Take more as soon as there is room; a 429 after a while."""
+        deadline = time.monotonic() + WAIT_S
+        while not self.grow(size):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise no_room()
+            await self._budget.changed(left)
+
+    def release(self) -> None:
+        size, self.size = self.size, 0
+        if size:
+            self._budget.add(self._owner, -size)
+
+
+class Budget:
+    """Bytes of requests that are being read or answered: by key (three quarters of all) and in all."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self._by_owner: dict[str, int] = defaultdict(int)
+        self._freed = asyncio.Event()
+
+    def lease(self, owner: str) -> Lease:
+        return Lease(self, owner)
+
+    def fits(self, owner: str, size: int) -> bool:
+        return self.used + size <= self.total and self._by_owner[owner] + size <= self.total * 3 // 4
+
+    def add(self, owner: str, size: int) -> None:
+        self.used += size
+        self._by_owner[owner] += size
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+        if size < 0:
+            self._freed.set()
+            self._freed = asyncio.Event()
+
+    async def changed(self, seconds: float) -> None:
+        """Until something was given back, or the time is up."""
+        waiter = asyncio.ensure_future(self._freed.wait())
+        await asyncio.wait([waiter], timeout=seconds)
+        waiter.cancel()
+
+
+def no_room() -> ApiError:
+    return ApiError(
+        429,
+        "too_many_bytes_in_flight",
+        "Too much of what was sent is still being worked on. Wait for answers before sending more.",
+        type="rate_limit_error",
+        headers={"retry-after": "2"},
+    )
+
+
+class Door(web.Server):
+    """aiohttp's server with a limit on connections.
+
+    When there are too many, the oldest one that has sent no whole request makes room: who opens connections and says
+    nothing only shuts out himself.
+    """
+
+    def __init__(self, like: web.Server, limit: int) -> None:
+        super().__init__(
+            like.request_handler,
+            request_factory=like.request_factory,
+            handler_cancellation=like.handler_cancellation,
+            **like._kwargs,
+        )
+        self._limit = limit
+        self._peers: dict[str, list[web.RequestHandler]] = defaultdict(list)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        peer = self._peers[_address(transport)]
+        if len(self._connections) > self._limit:
+            oldest = next((other for other in self._connections if _idle(other)), handler)
+            oldest.force_close()
+        elif len(peer) >= PEER_IDLE and len(idle := [other for other in peer if _idle(other)]) >= PEER_IDLE:
+            idle[0].force_close()
+        peer.append(handler)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        transport = self._connections.get(handler)
+        super().connection_lost(handler, exc)
+        if transport is not None:
+            address = _address(transport)
+            self._peers[address].remove(handler)
+            if not self._peers[address]:
+                del self._peers[address]
+
+
+def _idle(handler: web.RequestHandler) -> bool:
+    """Whether it waits for the head of a request."""
+    return handler._waiter is not None and not handler._force_close
+
+
+def _address(transport: asyncio.Transport) -> str:
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
+class Runner(web.AppRunner):
+    """An AppRunner behind a `Door`. Bodies come as they were sent: who sent them is asked before they are unpacked."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, app: web.Application, connections: int, **options: Any) -> None:
+        super().__init__(app, keepalive_timeout=IDLE_S, auto_decompress=False, **options)
+        self._limit = connections
+
+    async def _make_server(self) -> web.Server:
+        return Door(await super()._make_server(), self._limit)
+
+
+def connections(wanted: int) -> int:
+    """How many connections there can be: as many as wanted, as far as the system gives descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = wanted + RESERVED_FILES
+    if soft < need:
+        allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+        soft = max(soft, allowed)
+    return max(1, min(wanted, soft - RESERVED_FILES))
+
+
+class LogLimit(logging.Filter):
+    """A burst of lines, then one a second; the next line says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free = float(LOG_BURST)
+        self._last = time.monotonic()
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        self._free, self._last = min(LOG_BURST, self._free + now - self._last), now
+        if self._free < 1:
+            self._left_out += 1
+            return False
+        self._free -= 1
+        if self._left_out:
+            record.msg = f"({self._left_out} lines left out) {record.msg}"
+            self._left_out = 0
+        return True
+
+
+LOG_LIMIT = LogLimit()

@@ -1,0 +1,193 @@
+"""The editor: what an answer comes to, what is refused, and what follows from a change. No model is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fulgur.edit.complete import cursor
+from fulgur.edit.document import Document
+from fulgur.edit.editor import Proposal, Refusal, locate, plan, propose, write
+from fulgur.edit.model import Answer, model_folder
+from fulgur.edit.next import candidates, last_change, like, renamed_like, sound
+from fulgur.edit.region import parse_target
+from fulgur.errors import FulgurError
+from fulgur.text.code_prompt import around
+from fulgur.text.edit_format import RecentEdit
+from fulgur.workspace.journal import EditJournal
+
+SOURCE = b"def load(path):\r\n    data = read(path)\r\n    return data\r\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_bytes(SOURCE)
+    return path
+
+
+def result(target: str, said: str, instruction: str = "") -> Proposal | Refusal:
+    return propose(locate(parse_target(target), instruction), said)
+
+
+def after(target: str, said: str, instruction: str = "") -> str:
+    """The new text; a FulgurError with the reason when it is refused."""
+    found = result(target, said, instruction)
+    if isinstance(found, Refusal):
+        raise FulgurError(found.reason)
+    return found.text
+
+
+def test_a_rewrite_is_written_and_undone_byte_for_byte(file: Path, home: Path) -> None:
+    journal = EditJournal(home)
+    proposal = result("app.py:load", "def load(path):\n    rows = read(path)\n    return rows\n<|end|>")
+    assert isinstance(proposal, Proposal) and file.read_bytes() == SOURCE
+    write(proposal, journal)
+    assert file.read_bytes() == SOURCE.replace(b"data", b"rows")
+    journal.undo()
+    assert file.read_bytes() == SOURCE
+    with pytest.raises(FulgurError, match="no edit to undo"):
+        journal.undo()
+
+
+def test_answers_that_cannot_be_used(file: Path) -> None:
+    text = SOURCE.decode().replace("\r\n", "\n")
+    for said, check, reason in [
+        ("<|noedit|><|end|>", "nothing to do", ""),
+        (text + "<|end|>", "nothing to do", ""),
+        ("def load(:\n<|end|>", "parses", "does not parse"),
+        ("def load(path):\n    return read(path, path=1, path=2)\n<|end|>", "parses", "keyword argument repeated"),
+        ("<|call|>rename nothing other<|end|>", "as asked", "there is no nothing"),
+        ("<|call|>explode<|end|>", "as asked", "there is no refactoring explode"),
+    ]:
+        refusal = result("app.py", said)
+        assert isinstance(refusal, Refusal) and refusal.check == check and reason in refusal.reason
+
+    class Cut:
+        def rewrite(self, item: dict[str, object]) -> Answer:
+            return Answer("def load(path):\n", False, 10, 4, 0, 0.1)
+
+    refusal, _ = plan(locate(parse_target("app.py"), "x"), Cut())
+    assert isinstance(refusal, Refusal) and refusal.reason == "it was cut off"
+
+
+def test_a_rename_is_exact_or_refused(file: Path) -> None:
+    text = Document.open(file).text
+    exact = text.replace("data", "rows")
+    stray = exact.replace("    return", "    rows += 1\n    return")
+    for said, noted in ((exact, False), (stray, True)):
+        proposal = result("app.py:load", said, "rename data to rows")
+        assert isinstance(proposal, Proposal) and proposal.text == exact
+        assert any("the refactoring did it" in note for note in proposal.notes) is noted
+    for names in ("nothing to rows", "data to path"):
+        with pytest.raises(FulgurError):
+            after("app.py:load", stray, f"rename {names}")
+
+
+def test_what_was_not_asked_is_refused(file: Path) -> None:
+    with pytest.raises(FulgurError, match="more than the docstring"):
+        after("app.py:load", 'def load(path):\n    """Read."""\n    return read(path)\n', "add a docstring")
+    with pytest.raises(FulgurError, match="would rename data to rosw"):
+        after("app.py:load", "<|call|>rename data rosw<|end|>", "rename data to rows")
+    with pytest.raises(FulgurError, match="`raed`"):
+        after("app.py:load", "def load(path):\n    return raed(path)\n", "return directly")
+
+
+def test_a_call_changes_the_whole_file(file: Path) -> None:
+    text = Document.open(file).text
+    assert after("app.py:load", "<|call|>rename load fetch<|end|>") == text.replace("load", "fetch")
+    assert after("app.py:load", "<|call|>add_import import os<|end|>") == "import os\n\n" + text
+
+
+def test_broken_json_is_refused_and_unknown_languages_are_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}\n')
+    with pytest.raises(FulgurError, match="does not parse"):
+        after("a.json", '{"a": \n')
+    (tmp_path / "a.txt").write_text("one\n")
+    assert after("a.txt", "two\n") == "two\n"
+
+
+def test_a_file_that_was_broken_before_may_be_mended_by_parts(file: Path) -> None:
+    file.write_text("def f(:\n    x = 1\n\n\ndef g(:\n    y = 2\n")
+    assert after("app.py:5-6", "def g():\n    y = 2\n").endswith("def g():\n    y = 2\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "instruction"),
+    [
+        ("@is_local\ndef fetch(url):\n    return url\n", "decorate fetch with is_local"),
+        ("@cached\ndef fetch(url):\n    return url\n", "remember the results"),
+        ("def fetch(url, limit=self):\n    return url\n", "add a parameter limit"),
+        ("def fetch(url):\n    print(reply)\n    reply = url\n    return reply\n", "print the reply"),
+    ],
+)
+def test_an_edit_that_raises_a_name_error_is_refused(tmp_path: Path, said: str, instruction: str) -> None:
+    (tmp_path / "net.py").write_text(
+        "def fetch(url):\n    return url\n\n\ndef is_local(self):\n    return self\n\n\ndef cached():\n    ...\n"
+    )
+    refusal = result("net.py:fetch", said, instruction)
+    assert isinstance(refusal, Refusal) and refusal.check == "names exist" and "value" in refusal.reason
+
+
+def test_a_name_that_was_asked_for_is_noted(file: Path) -> None:
+    proposal = result("app.py:load", "@my_cache\n" + Document.open(file).text, "decorate it with my_cache")
+    assert isinstance(proposal, Proposal) and "Undefined name `my_cache`" in proposal.notes[0]
+    with pytest.raises(FulgurError, match="Undefined name `wraps_it`"):
+        after("app.py:load", "@wraps_it\n" + Document.open(file).text)
+
+
+def test_an_answer_that_leaves_a_name_without_value_is_refused(file: Path) -> None:
+    with pytest.raises(FulgurError, match="`data` where it has no value"):
+        after("app.py", "def load(path):\n    return data\n")
+
+
+def test_next_finds_places_like_the_last_change(file: Path, home: Path) -> None:
+    text = "def a(x):\n    return fetch(x)\n\n\ndef b(y):\n    return fetch(y)\n\n\ndef c(z):\n    return z + 1\n"
+    file.write_text(text)
+    journal = EditJournal(home)
+    journal.write(file, text.encode(), text.replace("fetch(x)", "fetch(x, retries=3)").encode())
+    document = Document.open(file)
+    recent, lines = last_change(document, journal)
+    assert [edit.after for edit in recent] == ["    return fetch(x, retries=3)\n"] and lines == {2}
+    assert [region.text for region in candidates(document, recent, lines)] == ["def b(y):\n    return fetch(y)\n"]
+
+
+def test_next_accepts_only_the_words_of_the_last_change() -> None:
+    recent = [RecentEdit("    a = room(3, 4, 'x')\n", "    a = room(3, 4, name='x')\n")]
+    assert like("b = room(1, 'y')\n", "b = room(1, name='y')\n", recent)
+    assert not like("b = room(1, 'y')\n", "b = room(1, 'y', name='x')\n", recent)
+    assert not like("b = room(1, 'y')\n", "b = room(name='y')\n", recent)
+    assert like("a = dict()\n", "a = {}\n", [RecentEdit("b = list()\n", "b = []\n")])
+
+
+def test_next_after_a_rename_is_exact_where_a_name_lost_its_value(file: Path) -> None:
+    text = "def area(breadth):\n    return width * len('width')\n\n\ndef room(width):\n    return area(width)\n"
+    file.write_text(text)
+    document, recent = Document.open(file), [RecentEdit("def area(width):\n", "def area(breadth):\n")]
+    region = "    return width * len('width')\n"
+    assert renamed_like(region, recent) == "    return breadth * len('width')\n"
+    assert sound(document, text, text.replace("return width", "return breadth"), exact=True)
+    assert not sound(document, text, text.replace("area(width)", "area(breadth)"), exact=False)
+    assert not sound(document, text, text.replace("room(width)", "room(w)"), exact=False)
+    longer = [RecentEdit("def area(width):\n", "def area(breadth, height):\n")]
+    assert renamed_like(region, longer) == region
+
+
+def test_cursor_and_context() -> None:
+    text = "ab\ncd\n"
+    assert cursor(text, 2, 3, "f") == 5 and around(text[:4], text[4:]) == ("ab\nc", "d\n")
+    long = "line\n" * 5000
+    prefix, suffix = around(long[:12_500], long[12_500:])
+    assert prefix.startswith("line\n") and suffix.endswith("line\n") and len(prefix) < 4000
+
+
+def test_models_are_found_by_folder_and_refused_by_name(tmp_path: Path) -> None:
+    assert model_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(FulgurError, match="there is no model zebra"):
+        model_folder("zebra")
