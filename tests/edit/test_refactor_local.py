@@ -243,3 +243,55 @@ def test_what_follows_the_region_counts() -> None:
     assert apply_local(region, call, "\ndef other(): ...\n").startswith("    if not a:\n        return\n")
     with pytest.raises(RefactorError):  # not the end of the function
         apply_local(region, call, "    i()\n")
+
+
+@pytest.mark.parametrize("unit", ["  ", "   ", "\t"])
+@pytest.mark.parametrize(
+    ("call", "before", "after"),
+    [
+        (
+            Call("remove_else_return"),
+            "def f(a):\n    if a:\n        return 1\n    else:\n        return 2\n",
+            "def f(a):\n    if a:\n        return 1\n    return 2\n",
+        ),
+        (
+            Call("early_return"),
+            "def f(a):\n    if a:\n        b = a\n        return b\n    else:\n        return 2\n",
+            "def f(a):\n    if not a:\n        return 2\n    b = a\n    return b\n",
+        ),
+        (
+            Call("merge_nested_if"),
+            "    if a:\n        if b:\n            go()\n",
+            "    if a and b:\n        go()\n",
+        ),
+        (
+            Call("guard_none", ("a", "raise", "ValueError")),
+            "def f(a):\n    return a\n",
+            'def f(a):\n    if a is None:\n        raise ValueError("a must not be None")\n    return a\n',
+        ),
+        (
+            Call("wrap_body", ("KeyError", "None")),
+            "def f(a):\n    return a[0]\n",
+            "def f(a):\n    try:\n        return a[0]\n    except KeyError:\n        return None\n",
+        ),
+        (
+            Call("expand_ternary"),
+            "def f(a):\n    return 1 if a else 2\n",
+            "def f(a):\n    if a:\n        return 1\n    else:\n        return 2\n",
+        ),
+        (
+            Call("wrap_try", ("go", "OSError", "pass")),
+            "def f(a):\n    go()\n",
+            "def f(a):\n    try:\n        go()\n    except OSError:\n        pass\n",
+        ),
+    ],
+)
+def test_other_indentations_are_kept(unit: str, call: Call, before: str, after: str) -> None:
+    assert apply_local(before.replace("    ", unit), call) == after.replace("    ", unit)
+
+
+def test_a_body_alone_keeps_its_indentation() -> None:
+    call = Call("wrap_try", ("go", "OSError", "pass"))
+    for margin, unit in (("  ", "  "), ("        ", "    "), ("\t\t", "\t")):
+        wrapped = f"{margin}try:\n{margin}{unit}go()\n{margin}except OSError:\n{margin}{unit}pass\n"
+        assert apply_local(f"{margin}go()\n", call) == wrapped

@@ -34,7 +34,7 @@ def early_return(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         indent = src.indent(node)
         start, end = src.whole_lines(node)[0], src.whole_lines(rest[-1])[1]
-        moved = src.reindent(src.line_start(src.first_line(rest[0])), end, 4)
+        moved = src.reindent(src.line_start(src.first_line(rest[0])), end, 1)
         between = src.text[src.line_end(guard.lineno) : src.line_start(src.first_line(rest[0]))]
         if "#" in between:
             continue
@@ -58,7 +58,7 @@ def remove_else_return(src: Source, rng: random.Random) -> Iterator[Change]:
         if "#" in gap:
             continue
         word = type(node.body[-1]).__name__.lower()
-        text = f"{src.indent(node)}else:\n" + src.reindent(src.line_start(src.first_line(rest[0])), end, 4)
+        text = f"{src.indent(node)}else:\n" + src.reindent(src.line_start(src.first_line(rest[0])), end, 1)
         yield Change([Edit(begin, end, text)], {"jump": word}, inverse=True, once=r"\belse:")
 
 
@@ -212,7 +212,7 @@ def use_with(src: Source, rng: random.Random) -> Iterator[Change]:
         if any(isinstance(inner, leaving) for inner in ast.walk(node)) or not src.alone_on_lines(node):
             continue
         indent, name = src.indent(node), item.optional_vars.id
-        body = src.reindent(src.line_end(node.lineno), src.whole_lines(node)[1], -4)
+        body = src.reindent(src.line_end(node.lineno), src.whole_lines(node)[1], -1)
         text = f"{indent}{name} = {src.segment(item.context_expr)}\n{body}"
         text += f"{'' if text.endswith(chr(10)) else chr(10)}{indent}{name}.close()\n"
         yield Change([Edit(*src.whole_lines(node), text)], {"name": name, "call": opened}, inverse=True)
@@ -290,7 +290,7 @@ def merge_nested_if(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         indent = src.indent(node)
         first, second = (src.segment(value) for value in test.values)
-        body = src.reindent(src.line_end(node.lineno), src.whole_lines(node)[1], 4)
+        body = src.reindent(src.line_end(node.lineno), src.whole_lines(node)[1], 1)
         text = f"{indent}if {first}:\n{indent}    if {second}:\n{body}"
         yield Change([Edit(*src.whole_lines(node), text)], {"cond": first}, inverse=True)
 

@@ -148,7 +148,7 @@ def wrap_try(src: Source, rng: random.Random) -> Iterator[Change]:
         else:
             handler = variant
         start, end = src.whole_lines(statement)
-        text = f"{indent}try:\n{src.reindent(start, end, 4)}"
+        text = f"{indent}try:\n{src.reindent(start, end, 1)}"
         text += "" if text.endswith("\n") else "\n"
         text += f"{indent}{head}\n{indent}    {handler}\n"
         yield Change([Edit(start, end, text)], slots, variant=variant, unique=f"{name}(")
@@ -164,7 +164,7 @@ def wrap_body_try(src: Source, rng: random.Random) -> Iterator[Change]:
         indent, kind = src.indent(first), values.caught(rng)
         start, end = src.line_start(src.first_line(first)), src.whole_lines(function)[1]
         value = rng.choice(["None", "None", "False", "[]", "0"])
-        text = f"{indent}try:\n{src.reindent(start, end, 4)}"
+        text = f"{indent}try:\n{src.reindent(start, end, 1)}"
         text += "" if text.endswith("\n") else "\n"
         text += f"{indent}except {kind}:\n{indent}    return {value}\n"
         slots = {"func": function.name, "exc": kind, "value": value}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import warnings
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -67,6 +68,7 @@ class Source:
             raise Unusable("it has characters that end lines in more than one way")
         self.text = text
         self.path = path
+        self.wrapper: ast.If | None = None  # of indented lines, see `Piece`
         self.tree = parse(text)
         self.lines = text.split("\n")
         self.starts = [0]
@@ -207,18 +209,34 @@ class Source:
             raise Unusable("no body")
         return body[0]
 
-    def reindent(self, start: int, end: int, delta: int) -> str:
-        """Whole lines with their indentation moved by `delta` columns; lines inside strings must not be among them."""
+    @functools.cached_property
+    def unit(self) -> str:
+        """One level of indentation: the most frequent step from a block's head to its body, else what the first
+        statement's own indentation allows, else four spaces."""
+        steps: Counter[str] = Counter()
+        for child, parent in self.parents.items():
+            if not isinstance(child, ast.stmt) or not isinstance(parent, ast.stmt) or parent is self.wrapper:
+                continue
+            if child.lineno > parent.lineno:
+                outer, inner = self.indent(parent), self.indent(child)
+                if inner.startswith(outer) and not inner.strip() and inner != outer:
+                    steps[inner[len(outer) :]] += 1
+        margin = self.indent(self.wrapper.body[0]) if self.wrapper is not None else ""
+        usual = "\t" if margin.startswith("\t") else "    " if len(margin) % 4 == 0 else "  "
+        return min(steps, key=lambda step: (-steps[step], len(step)), default=usual)
+
+    def reindent(self, start: int, end: int, levels: int) -> str:
+        """Whole lines moved right by a level, or left (-1); lines inside strings must not be among them."""
         moved = []
         for line in self.text[start:end].split("\n"):
             if not line.strip():
                 moved.append(line)
-            elif delta >= 0:
-                moved.append(" " * delta + line)
-            elif line[:-delta].strip():
+            elif levels > 0:
+                moved.append(self.unit * levels + line)
+            elif not line.startswith(self.unit * -levels):
                 raise Unusable("cannot move to the left")
             else:
-                moved.append(line[-delta:])
+                moved.append(line[len(self.unit) * -levels :])
         return "\n".join(moved)
 
     def movable(self, statements: Iterable[ast.AST]) -> bool:

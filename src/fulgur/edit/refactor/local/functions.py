@@ -69,14 +69,14 @@ def guard_none(src: Piece, args: tuple[str, ...]) -> Edits:
     value = " ".join(more)
     expression(value)
     does = f'raise {value}("{name} must not be None")' if action == "raise" else f"return {value}"
-    return insert_first(src, function, [f"if {name} is None:", f"    {does}"], f"{name} is None")
+    return insert_first(src, function, [f"if {name} is None:", f"{src.unit}{does}"], f"{name} is None")
 
 
 def raise_if_empty(src: Piece, args: tuple[str, ...]) -> Edits:
     function, (name, kind) = aimed(src, args)
     check_known(src, function, name)
     expression(kind)
-    lines = [f"if not {name}:", f'    raise {kind}("{name} must not be empty")']
+    lines = [f"if not {name}:", f'{src.unit}raise {kind}("{name} must not be empty")']
     return insert_first(src, function, lines, f"not {name}")
 
 
@@ -108,9 +108,9 @@ def wrap_body(src: Piece, args: tuple[str, ...]) -> Edits:
     if not src.movable(body) or isinstance(body[0], ast.Try) or (function is None and not src.ends_block):
         raise RefactorError("the body is in a try already, or cannot be moved")
     end = src.whole_lines(body[-1])[1]
-    text = src.reindent(at, end, 4)
+    text = src.reindent(at, end, 1)
     text += "" if text.endswith("\n") else "\n"
-    return [Edit(at, end, f"{indent}try:\n{text}{indent}except {kind}:\n{indent}    return {value}\n")]
+    return [Edit(at, end, f"{indent}try:\n{text}{indent}except {kind}:\n{indent}{src.unit}return {value}\n")]
 
 
 def make_async(src: Piece, args: tuple[str, ...]) -> Edits:

@@ -43,7 +43,7 @@ class Piece(Source):
             wrapper = self.tree.body[0]
             assert isinstance(wrapper, ast.If)
             self.nodes[ast.If].remove(wrapper)
-            self.top = wrapper.body
+            self.wrapper, self.top = wrapper, wrapper.body
 
     @property
     def ends_block(self) -> bool:

@@ -14,7 +14,7 @@ CLOSING = ("open", "connect", "socket", "urlopen", "Path", "ZipFile", "create_co
 
 
 def dedented(src: Piece, start: int, end: int) -> str:
-    text = src.reindent(start, end, -4)
+    text = src.reindent(start, end, -1)
     return text if text.endswith("\n") else f"{text}\n"
 
 
@@ -38,7 +38,7 @@ def early_return(src: Piece, args: tuple[str, ...]) -> Edits:
     guard = src.segment(node.orelse[0]) if node.orelse else "return"
     stop = src.line_start(else_line(src, node)) if node.orelse else end
     body = dedented(src, src.line_end(node.lineno), stop)
-    return [Edit(start, end, f"{indent}if {negated(src, node.test)}:\n{indent}    {guard}\n{body}")]
+    return [Edit(start, end, f"{indent}if {negated(src, node.test)}:\n{indent}{src.unit}{guard}\n{body}")]
 
 
 def remove_else_return(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -123,8 +123,8 @@ def expand_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
     if src.has_comment(statement) or not src.one_line(statement):
         raise RefactorError("it spans lines or has a comment")
     indent = src.indent(statement)
-    text = f"if {src.segment(node.test)}:\n{indent}    {head}{src.segment(node.body)}\n{indent}else:\n"
-    return [Edit(*src.span(statement), f"{text}{indent}    {head}{src.segment(node.orelse)}")]
+    text = f"if {src.segment(node.test)}:\n{indent}{src.unit}{head}{src.segment(node.body)}\n{indent}else:\n"
+    return [Edit(*src.span(statement), f"{text}{indent}{src.unit}{head}{src.segment(node.orelse)}")]
 
 
 def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -185,7 +185,7 @@ def use_with(src: Piece, args: tuple[str, ...]) -> Edits:
     start, stop = src.whole_lines(opened)[1], src.line_start(close.lineno)
     head = f"{src.indent(opened)}with {src.segment(opened.value)} as {name}:"
     tail = src.text[src.end(opened) : start]
-    body = src.reindent(start, stop, 4)
+    body = src.reindent(start, stop, 1)
     return [Edit(src.whole_lines(opened)[0], src.whole_lines(close)[1], f"{head}{tail}{body}")]
 
 

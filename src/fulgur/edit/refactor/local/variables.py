@@ -112,9 +112,9 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
     elif action not in ("pass", "continue") or more:
         raise RefactorError(f"{action!r} is not what a handler can do", hint="pass, continue, return, raise or log")
     indent, (start, end) = src.indent(inside), src.whole_lines(inside)
-    body = src.reindent(start, end, 4)
+    body = src.reindent(start, end, 1)
     body += "" if body.endswith("\n") else "\n"
-    return [Edit(start, end, f"{indent}try:\n{body}{indent}{head}\n{indent}    {handler}\n")]
+    return [Edit(start, end, f"{indent}try:\n{body}{indent}{head}\n{indent}{src.unit}{handler}\n")]
 
 
 def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
