@@ -13,6 +13,7 @@ from fulgur.protocol.errors import ApiError
 
 MAX_IN_FLIGHT = 16
 MAX_LANES = 32
+MAX_QUEUED = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 Work = Callable[[], Awaitable[None]]
@@ -30,7 +31,7 @@ class Lanes:
         self._closed = False
 
     def submit(self, lane: str | None, work: Work) -> None:
-        """Queue work; raises `websocket_stream_limit_reached` for one lane too many."""
+        """Queue work; raises ApiError for one lane, or one piece of work, too many."""
         if lane not in self._queues:
             if lane is not None and sum(name is not None for name in self._queues) >= MAX_LANES:
                 raise ApiError(
@@ -40,14 +41,24 @@ class Lanes:
                     param="stream_id",
                 )
             self._queues[lane] = deque()
+        if sum(map(len, self._queues.values())) >= MAX_QUEUED:
+            raise ApiError(
+                429,
+                "too_many_queued",
+                f"A connection has at most {MAX_QUEUED} creates that wait.",
+                type="rate_limit_error",
+            )
         self._queues[lane].append(work)
         if lane not in self._busy and len(self._queues[lane]) == 1:
             self._ready.append(lane)
         self._start()
 
-    async def close(self) -> None:
-        """Drop what is queued and wait for what runs (which the caller has told to stop)."""
+    def stop(self) -> None:
+        """Start nothing more."""
         self._closed = True
+
+    async def wait(self) -> None:
+        """For what runs (which the caller has told to stop)."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

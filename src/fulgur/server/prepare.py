@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +19,7 @@ from fulgur.server import tools as tool_list
 from fulgur.server.parse import at_least, in_range
 from fulgur.server.registry import ServedModel, require
 
+_MANY = 500  # items, tools and parts of contents: more are looked at on a thread
 _MAX_SUMMARIES = 4 << 20  # characters of all compaction items: a small blob may unpack to a large text
 
 
@@ -79,6 +82,7 @@ def prepare(
     compact = any(item.get("type") == "compaction_trigger" for item in items)
     items = [item for item in items if item.get("type") != "compaction_trigger"]
     conversation = previous.extend(items) if previous is not None else Conversation(items)
+    conversation.own_size()  # looked at here: this may be a thread, what asks for it later is not
     offered = tool_list.flatten([*(request.tools or []), *conversation.tools])
     choice, offered = tool_list.allowed(tool_list.check_choice(request.tool_choice, offered), offered)
     prewarm = request.prompt_cache_options is not None and request.prompt_cache_options.prewarm
@@ -120,6 +124,22 @@ def prepare(
         seal_reasoning="reasoning.encrypted_content" in (request.include or []),
         compact=compact,
     )
+
+
+async def prepare_off_loop(
+    request: CreateRequest, entry: ServedModel, previous: Conversation | None, parent: str | None, *, websocket: bool
+) -> Prepared:
+    """`prepare`; a request of many items on a thread, so that other streams go on."""
+    work = functools.partial(prepare, request, entry, previous, parent, websocket=websocket)
+    return await asyncio.to_thread(work) if _many(request) else work()
+
+
+def _many(request: CreateRequest) -> bool:
+    if isinstance(request.input, str):
+        return False
+    parts = (item.get("content") for item in request.input[:_MANY])
+    count = len(request.input) + len(request.tools or ())
+    return count + sum(len(part) for part in parts if isinstance(part, list)) > _MANY
 
 
 def check_values(request: CreateRequest, *, websocket: bool) -> None:

@@ -17,7 +17,7 @@ from fulgur.server import compact, replay, websocket
 from fulgur.server.answers import LEASE, json_answer, owner_of, read_object, server_of
 from fulgur.server.emitter import NullSink
 from fulgur.server.parse import convert
-from fulgur.server.prepare import Prepared, input_items, prepare
+from fulgur.server.prepare import Prepared, input_items, prepare_off_loop
 from fulgur.server.run import Run
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
@@ -60,7 +60,7 @@ async def prepare_http(server: Server, owner: str, body: CreateRequest) -> Prepa
     previous: Conversation | None = None
     if body.previous_response_id is not None:
         previous = await server.conversation(owner, body.previous_response_id)
-    return prepare(body, entry, previous, body.previous_response_id, websocket=False)
+    return await prepare_off_loop(body, entry, previous, body.previous_response_id, websocket=False)
 
 
 async def _follow_run(run: Run) -> None:

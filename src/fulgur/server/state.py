@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from pathlib import Path
 
 from aiohttp import WSCloseCode, web
@@ -38,6 +38,7 @@ class Server:
         self.auth = Auth(config)
         self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))
         self.runs: dict[str, Run] = {}
+        self.held: defaultdict[str, int] = defaultdict(int)  # bytes of the conversations that a key's sockets hold
         self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
         self.background: set[asyncio.Task[None]] = set()

@@ -14,11 +14,14 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from fulgur.backends.base import Conversation
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, invalid
+from fulgur.protocol.items import Item
 from fulgur.protocol.request import CreateRequest, InterruptRequest, SteerRequest
 from fulgur.server import steering
+from fulgur.server.frames import GatedSocket
 from fulgur.server.lanes import Lanes, lane_of
-from fulgur.server.parse import convert, decode_object
-from fulgur.server.prepare import input_items, prepare
+from fulgur.server.limits import Lease
+from fulgur.server.parse import convert, decode
+from fulgur.server.prepare import input_items, prepare_off_loop
 from fulgur.server.run import Run
 from fulgur.server.sinks import SocketSink
 from fulgur.server.state import Server
@@ -26,6 +29,8 @@ from fulgur.server.steering import Steer
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
+MAX_STEER_TEXT = 65_536  # characters
+MAX_WAITING = 64  # responses whose steers wait for tool outputs
 
 
 @dataclass
@@ -43,15 +48,20 @@ async def serve(server: Server, request: web.Request, owner: str) -> web.WebSock
     limits = server.config.server
     if len(server.sockets) >= limits.max_connections:
         raise ApiError(503, "too_many_connections", "The server has no room for another connection.")
-    socket = web.WebSocketResponse(
-        heartbeat=HEARTBEAT_S, compress=False, max_msg_size=int(limits.max_body_mb * (1 << 20)), autoclose=True
+    session = Session(server, SocketSink(request), owner)
+    socket = GatedSocket(
+        int(limits.max_body_mb * (1 << 20)),
+        lambda: server.budget.lease(owner),
+        session.refuse,
+        heartbeat=HEARTBEAT_S,
+        compress=False,
+        autoclose=True,
     )
     await socket.prepare(request)
     server.sockets.add(socket)
     server.metrics.add("fulgur_websockets")
-    session = Session(server, socket, SocketSink(request), owner)
     try:
-        await session.read()
+        await session.read(socket)
     finally:
         server.sockets.discard(socket)
         server.last_request = time.monotonic()
@@ -63,62 +73,97 @@ async def serve(server: Server, request: web.Request, owner: str) -> web.WebSock
 class Session:
     """The state of one connection; it is gone with the connection."""
 
-    def __init__(self, server: Server, socket: web.WebSocketResponse, sink: SocketSink, owner: str) -> None:
+    def __init__(self, server: Server, sink: SocketSink, owner: str) -> None:
         self.server = server
         self.owner = owner
         self.sink = sink
         self.held: dict[str | None, Held] = {}
-        self._socket = socket
         self._lanes = Lanes()
         self._running: dict[str | None, Run] = {}
         self._waiting: dict[str, list[Steer]] = {}  # by the response whose tool outputs they wait for
         self._typeahead = TypeAhead(self)
+        self._closed = False
+        self._queued: list[Lease | None] = []  # of creates that wait for their turn
+        self._leases: dict[str | None, list[Lease | None]] = {}  # of the create that runs in a lane, and of its steers
 
-    async def read(self) -> None:
-        """Frames until the other side goes or the time is up."""
+    async def read(self, socket: GatedSocket) -> None:
+        """Frames until the other side goes or the time is up. Who does not read is not read from either."""
         seconds = self.server.config.server.connection_minutes * 60
-        deadline = asyncio.get_running_loop().call_later(seconds, self._time_is_up)
+        deadline = asyncio.get_running_loop().call_later(seconds, self._time_is_up, socket)
+        leases = socket.gate.leases
         try:
-            async for message in self._socket:
-                if message.type is WSMsgType.TEXT:
-                    self._frame(message.data)
-                elif message.type is WSMsgType.BINARY:
-                    self._error(invalid("Frames are JSON text, not binary.", code="invalid_frame"), None)
+            async for message in socket:
+                if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    continue
+                lease = leases.popleft()
+                if isinstance(lease, ApiError):
+                    self.refuse(lease)
+                elif message.type is WSMsgType.TEXT:
+                    await self._frame(message.data, lease)
+                else:
+                    self.refuse(invalid("Frames are JSON text, not binary.", code="invalid_frame"))
+                    _give_back(lease)
+                if self.sink.full():
+                    await self.sink.drain()
         finally:
             deadline.cancel()
+            socket.gate.close()
 
     async def close(self) -> None:
-        """Free the engine at once: nobody reads any more."""
+        """Free the engine at once: nobody reads any more. All but the wait is done even if that is cut short."""
+        self._closed = True
         self._typeahead.close()
+        self._lanes.stop()
         for run in self._running.values():
             run.stop("disconnected")
-        await self._lanes.close()
+        for lease in self._queued:
+            _give_back(lease)
+        for lane in list(self.held):
+            self._let_go(lane)
+        await self._lanes.wait()
 
     # --- frames ---
 
-    def _frame(self, data: str) -> None:
+    async def _frame(self, data: str, lease: Lease | None) -> None:
+        """`lease` is the room that a large frame takes; it is given back when nothing needs the frame any more."""
         lane: str | None = None
         try:
-            frame = decode_object(data, self.server.config.server.max_nesting)
+            frame = await decode(data, self.server.config.server.max_nesting)
             kind = frame.get("type")
             lane = lane_of(frame)
             self.server.metrics.add("fulgur_websocket_frames_total", type=kind if kind in _KINDS else "other")
             if kind == "response.create":
-                self._lanes.submit(lane, lambda: self._create(frame, lane))
-            elif kind == "response.steer":
-                self._steer(frame)
+                self._lanes.submit(lane, lambda: self._create(frame, lane, lease))
+                self._queued.append(lease)
+                return
+            if kind == "response.steer":
+                lease = self._steer(frame, lease)
             elif kind in ("response.interrupt", "response.cancel"):
                 self._stop(convert(frame, InterruptRequest), lane, interrupt=kind == "response.interrupt")
             elif kind == "response.prefill":
-                self._typeahead.put(frame, lane)
+                self._typeahead.put(frame, lane, lease)
+                return
             else:
                 known = ", ".join(_KINDS)
-                raise invalid(f"Unknown event type {kind!r}. Known: {known}.", "type", "unknown_event_type")
+                raise invalid(f"Unknown event type {kind!r:.100}. Known: {known}.", "type", "unknown_event_type")
         except ApiError as error:
             self._error(error, None if error.code == "invalid_stream_id" else lane)
+        except BaseException:  # the client left while its frame was decoded
+            _give_back(lease)
+            raise
+        _give_back(lease)
 
-    async def _create(self, frame: dict[str, Any], lane: str | None) -> None:
+    async def _create(self, frame: dict[str, Any], lane: str | None, lease: Lease | None) -> None:
         """One create in its lane's turn. Whatever is wrong with it, the socket and the other lanes live on."""
+        self._queued.remove(lease)
+        self._leases[lane] = [lease]
+        try:
+            await self._answer(frame, lane)
+        finally:
+            for each in self._leases.pop(lane):
+                _give_back(each)
+
+    async def _answer(self, frame: dict[str, Any], lane: str | None) -> None:
         previous_id = frame.get("previous_response_id")
         try:
             run = await self._prepare(frame, lane)
@@ -140,7 +185,7 @@ class Session:
         if run.response.status == "failed":
             self._evict(lane, previous_id)
         elif run.after is not None:
-            self.held[lane] = Held(run.response.id, run.after, run.prepared.store, run.ids)
+            self._hold(lane, Held(run.response.id, run.after, run.prepared.store, run.ids))
             if run.prepared.store:
                 self.server.remember(self.owner, run.response.id, run.after)
         if run.waiting:
@@ -159,7 +204,7 @@ class Session:
         steers = self._waiting.pop(request.previous_response_id or "", [])
         if steers:
             request.input = [item for steer in steers for item in steer.items] + input_items(request.input)
-        prepared = prepare(request, entry, previous, parent, websocket=True)
+        prepared = await prepare_off_loop(request, entry, previous, parent, websocket=True)
         if prepared.store and previous is not None and parent is None:
             prepared.input = prepared.turn.conversation.all()  # the store must stand without this connection
         return Run(self.server, prepared, self.sink, self.owner, lane)
@@ -177,25 +222,48 @@ class Session:
         """A continuation that failed in its own lane loses what it continued; a failed fork keeps its parent."""
         held = self.held.get(lane)
         if held is not None and held.response_id == previous_id:
-            del self.held[lane]
+            self._let_go(lane)
 
-    def _steer(self, frame: dict[str, Any]) -> None:
+    def _hold(self, lane: str | None, held: Held) -> None:
+        """Keep a lane's latest response; when a key's sockets hold too much, this one's oldest go."""
+        if self._closed:
+            return
+        if lane in self.held:
+            self._let_go(lane)
+        self.held[lane] = held
+        sizes, most = self.server.held, self.server.config.server.max_held_mb * (1 << 20)
+        sizes[self.owner] += held.conversation.size()
+        while sizes[self.owner] > most and self.held:
+            self._let_go(next(iter(self.held)))
+
+    def _let_go(self, lane: str | None) -> None:
+        self.server.held[self.owner] -= self.held.pop(lane).conversation.size()
+
+    def _steer(self, frame: dict[str, Any], lease: Lease | None) -> Lease | None:
+        """Hand a steer to its run, which then keeps the lease; returns the lease when nothing was kept."""
         run: Run | None = None
         lane: str | None = None
         try:
             request = convert(frame, SteerRequest)
+            if _text_size(request.input) > MAX_STEER_TEXT:
+                raise ApiError(400, "invalid_input", f"The text of a steer has at most {MAX_STEER_TEXT:,} characters.")
+            if len(self._waiting) >= MAX_WAITING:
+                raise ApiError(400, "too_many_pending_steers", "Too many steers wait for tool outputs.")
             run = self._run(request.previous_response_id)
             if run is None:
                 lane = self._lane_of_ended(request.previous_response_id)
                 raise ApiError(400, "response_already_completed", "The response has ended.")
             lane = run.stream_id
             run.steer(request)
+            self._leases[lane].append(lease)
+            return None
         except FulgurError as error:
             code = error.code if isinstance(error, ApiError) and error.code in _STEER_CODES else "invalid_input"
             failed = ApiError(400, code, error.message)
             sequence = run.emitter.sequence if run is not None else 0
             self.server.metrics.add("fulgur_steers_total", outcome="failed")
             self.send(steering.refusal(frame, failed, sequence, lane))
+            return lease
 
     def _lane_of_ended(self, response_id: str) -> str | None:
         for lane, held in self.held.items():
@@ -223,7 +291,10 @@ class Session:
         frame: dict[str, Any] = {"type": "error", "status": error.status, "error": error.body()}
         self.send(frame if lane is None else {**frame, "stream_id": lane})
 
-    def _time_is_up(self) -> None:
+    def refuse(self, error: ApiError) -> None:
+        self._error(error, None)
+
+    def _time_is_up(self, socket: web.WebSocketResponse) -> None:
         minutes = self.server.config.server.connection_minutes
         self._error(
             ApiError(
@@ -233,11 +304,32 @@ class Session:
             ),
             None,
         )
-        asyncio.ensure_future(self._close_socket())  # noqa: RUF006 - ends with the connection
+        asyncio.ensure_future(_close(socket))  # noqa: RUF006 - ends with the connection
 
-    async def _close_socket(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"connection limit reached")
+
+async def _close(socket: web.WebSocketResponse) -> None:
+    with contextlib.suppress(ConnectionError):
+        await socket.close(code=WSCloseCode.GOING_AWAY, message=b"connection limit reached")
+
+
+def _give_back(lease: Lease | None) -> None:
+    if lease is not None:
+        lease.release()
+
+
+def _text_size(given: str | list[Item]) -> int:
+    """Characters of a steer's text; its images do not count."""
+    if isinstance(given, str):
+        return len(given)
+    contents = [item.get("content") for item in given]
+    texts = [
+        part.get("text")
+        for content in contents
+        if isinstance(content, list)
+        for part in content
+        if isinstance(part, dict)
+    ]
+    return sum(len(text) for text in (*contents, *texts) if isinstance(text, str))
 
 
 _KINDS = ("response.create", "response.steer", "response.cancel", "response.interrupt", "response.prefill")

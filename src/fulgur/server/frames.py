@@ -1,0 +1,161 @@
+"""The gate in front of a WebSocket's reader: a message that is too large, or has no room, never reaches memory.
+
+aiohttp collects a message before anybody sees it, and closes the socket over one that is too large. The gate reads
+only the heads of frames. It lets payload through for which the budget has room and drops the rest, so that the sender
+gets an error and keeps its connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from fulgur.protocol.errors import ApiError
+from fulgur.server.limits import SMALL, Lease, no_room
+
+_END = b"\x80\x80\0\0\0\0"  # a last, empty fragment, masked as a client's must be
+
+
+class GatedSocket(web.WebSocketResponse):
+    """A WebSocket behind a gate. `refused` is told of messages that were dropped."""
+
+    def __init__(self, limit: int, lease: Callable[[], Lease], refused: Callable[[ApiError], None], **options: Any):
+        super().__init__(max_msg_size=0, **options)
+        self._gate_options = limit, lease, refused
+
+    def _post_start(self, request: web.BaseRequest, *rest: Any) -> None:
+        protocol = request.protocol
+        early, protocol._message_tail = protocol._message_tail, b""  # frames that came with the handshake
+        super()._post_start(request, *rest)
+        self.gate = Gate(self._parser, *self._gate_options)
+        protocol._payload_parser = self.gate
+        if early:
+            self.gate.feed_data(early)
+
+
+class Gate:
+    """Counts the bytes of messages. `leases` has one entry for each message that came through, in order.
+
+    An entry is the lease of a large message, None for a small one, or why a message is only a part of what was sent.
+    """
+
+    def __init__(
+        self, reader: Any, limit: int, lease: Callable[[], Lease], refused: Callable[[ApiError], None]
+    ) -> None:
+        self.leases: deque[Lease | ApiError | None] = deque()
+        self._reader = reader
+        self._limit = limit
+        self._lease = lease
+        self._refused = refused
+        self._head = bytearray()  # of a frame, until it is whole
+        self._left = 0  # bytes of the frame's payload still to come
+        self._dropping = False  # this frame
+        self._size = 0  # of the message so far
+        self._open: Lease | None = None
+        self._lost = False  # the rest of this message is dropped
+        self._closed = False
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        out: list[bytes] = []
+        at = 0
+        whole = not self._head
+        while at < len(data):
+            if self._left:
+                taken = min(self._left, len(data) - at)
+                if self._dropping:
+                    whole = False
+                else:
+                    out.append(data[at : at + taken])
+                self._left -= taken
+                at += taken
+                continue
+            at = self._read_head(data, at)
+            if len(self._head) == _head_size(self._head):
+                head, self._head = bytes(self._head), bytearray()
+                passed = self._begin(head)
+                whole &= passed == head
+                out.append(passed)
+        if self._head:
+            whole = False
+        passed_on = data if whole else b"".join(out)
+        return self._reader.feed_data(passed_on) if passed_on else (False, b"")
+
+    def feed_eof(self) -> None:
+        self.close()
+        self._reader.feed_eof()
+
+    def close(self) -> None:
+        """Give back what was taken for messages that nobody will read; from now on none is counted."""
+        self._closed = True
+        for lease in (self._open, *self.leases):
+            if isinstance(lease, Lease):
+                lease.release()
+        self.leases.clear()
+
+    def _read_head(self, data: bytes, at: int) -> int:
+        """Bytes of the next frame's head, as far as they are there."""
+        while at < len(data) and len(self._head) < _head_size(self._head):
+            taken = data[at : at + _head_size(self._head) - len(self._head)]
+            self._head += taken
+            at += len(taken)
+        return at
+
+    def _begin(self, head: bytes) -> bytes:
+        """A frame begins: what of it the reader gets to see, and whether its payload follows."""
+        last, kind = bool(head[0] & 0x80), head[0] & 0x0F
+        self._left = _payload_size(head)
+        self._dropping = False
+        if kind >= 8:  # ping, pong, close: small by the protocol, and checked by the reader
+            return head
+        if kind:
+            if self._open is not None:  # a message inside another: the reader will not take it
+                self._open.release()
+            self._size, self._open, self._lost = 0, None, False
+        began = bool(self._size)
+        self._size += self._left
+        error = None if self._lost else self._take(self._left)
+        if error is not None:
+            self._lost = True
+            if self._open is not None:
+                self._open.release()
+            if began or not kind:  # the reader has its beginning: end it there
+                self.leases.append(error)
+                self._dropping = True
+                return _END
+            self._refused(error)
+        if self._lost:
+            self._dropping = True
+            return b""
+        if last and not self._closed:
+            self.leases.append(self._open)
+            self._open = None
+        return head
+
+    def _take(self, size: int) -> ApiError | None:
+        if self._size > self._limit:
+            return ApiError(
+                413, "message_too_big", f"The message is larger than {self._limit / (1 << 20):g} MB; it was not read."
+            )
+        if self._size > SMALL and not self._closed:
+            self._open = self._open or self._lease()
+            if not self._open.grow(self._size - self._open.size):
+                return no_room()
+        return None
+
+
+def _head_size(head: bytes | bytearray) -> int:
+    """Of a frame whose head begins so; its second byte says more."""
+    if len(head) < 2:
+        return 2
+    length = head[1] & 0x7F
+    return 2 + (2 if length == 126 else 8 if length == 127 else 0) + (4 if head[1] & 0x80 else 0)
+
+
+def _payload_size(head: bytes) -> int:
+    length = head[1] & 0x7F
+    if length == 126:
+        return int.from_bytes(head[2:4], "big")
+    return int.from_bytes(head[2:10], "big") if length == 127 else length
