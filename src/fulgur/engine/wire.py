@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +22,7 @@ from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
 
 Message: TypeAlias = tuple[Any, ...]
-_LENGTHS = struct.Struct("<II")
+_LENGTHS = struct.Struct("=II")
 
 
 def frame(message: Message) -> bytes:
@@ -36,8 +35,8 @@ def frame(message: Message) -> bytes:
     elif kind == "submit":
         ids, body[1] = _take_tokens(body[1])
     try:
-        tail = array("i", ids).tobytes()
-    except OverflowError:
+        tail = struct.pack(f"={len(ids)}i", *ids)
+    except struct.error:
         raise InvalidRequest("a token is far outside the vocabulary") from None
     head = _encode([kind, *body]).encode("ascii")
     return b"".join((_LENGTHS.pack(len(head), len(tail)), head, tail))
@@ -59,9 +58,9 @@ class FrameReader:
             if len(buffer) < start + head + tail:
                 break
             at = start + head + tail
-            ids = array("i")
-            ids.frombytes(buffer[start + head : at])
-            yield _message(json.loads(buffer[start : start + head]), ids.tolist())
+            with memoryview(buffer) as view:
+                ids = view[start + head : at].cast("i").tolist()
+            yield _message(json.loads(buffer[start : start + head]), ids)
         del buffer[:at]
 
 
@@ -131,8 +130,9 @@ def _request(fields: dict[str, Any], ids: list[int]) -> GenerateRequest:
         params["grammar"] = GrammarSpec(**params["grammar"])
     params["stop"], params["stop_tokens"] = tuple(params["stop"]), tuple(params["stop_tokens"])
     fields["params"], fields["visible_tokens"] = SamplingParams(**params), tuple(fields["visible_tokens"])
-    prompt = fields["prompt"]
-    fields["prompt"], fields["draft_source"] = ids[:prompt], ids[prompt:] or None
+    draft = ids[fields["prompt"] :]
+    del ids[fields["prompt"] :]
+    fields["prompt"], fields["draft_source"] = ids, draft or None
     return GenerateRequest(**fields)
 
 
