@@ -125,7 +125,7 @@ async def test_a_call_the_model_begins_itself_follows_the_tools_grammar(
 
     class Begins:
         def feed(self, text: str) -> list[Any]:
-            return [parts.TextDelta("I patch. "), parts.ToolCallStart(0, "patch")]
+            return [parts.TextDelta("I patch. "), parts.CallStart("patch")]
 
         def finish(self) -> list[Any]:
             return []
@@ -148,13 +148,8 @@ async def test_parallel_calls_only_when_they_are_wanted(
     """The splitter plays a model that goes on calling."""
 
     class Calls:
-        count = 0
-
         def feed(self, text: str) -> list[Any]:
-            self.count += 1
-            number = self.count
-            delta = parts.ToolCallDelta(number, "{}")
-            return [parts.ToolCallStart(number, "look"), delta, parts.ToolCallEnd(number)]
+            return [parts.CallStart("look"), parts.CallDelta("{}"), parts.CallEnd()]
 
         def finish(self) -> list[Any]:
             return []

@@ -11,21 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fulgur.errors import FulgurError
-from fulgur.text.split import (
-    FORMATS,
-    Malformed,
-    Part,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    detect_format,
-    marker_tokens,
-    merge,
-    opens_reasoning,
-    splitter_for,
-)
+from fulgur.text.parts import CallDelta, CallEnd, CallStart, Malformed, Part, ReasoningDelta, TextDelta, merge
+from fulgur.text.split import FORMATS, detect_format, marker_tokens, opens_reasoning, splitter_for
 
 from .answers import ANSWERS, HERMES, QWEN, TOOLS, qwen
 from .vocabularies import byte_level_backend, tokenizer_of
@@ -39,32 +26,31 @@ def split(format: str, *pieces: str, thinking: bool = False) -> list[Part]:
     return merge([*parts, *splitter.finish()])
 
 
-def call(index: int, name: str, arguments: str) -> list[Part]:
-    return [ToolCallStart(index, name), ToolCallDelta(index, arguments), ToolCallEnd(index)]
+def call(name: str, arguments: str) -> list[Part]:
+    return [CallStart(name), CallDelta(arguments), CallEnd()]
 
 
 def check(parts: list[Part]) -> None:
-    """What holds for every answer: calls in order, each ended once, arguments of ended ones are JSON objects."""
-    open_call: int | None = None
-    begun = 0
+    """What holds for every answer: calls one after the other, each ended once, arguments of ended ones JSON objects."""
+    in_call = False
     arguments = ""
     for part in parts:
-        if isinstance(part, ToolCallStart):
-            assert open_call is None and part.index == begun and part.name
-            open_call, begun, arguments = part.index, begun + 1, ""
-        elif isinstance(part, ToolCallDelta):
-            assert part.index == open_call and part.arguments
-            arguments += part.arguments
-        elif isinstance(part, ToolCallEnd):
-            assert part.index == open_call
+        if isinstance(part, CallStart):
+            assert not in_call and part.name
+            in_call, arguments = True, ""
+        elif isinstance(part, CallDelta):
+            assert in_call and part.text
+            arguments += part.text
+        elif isinstance(part, CallEnd):
+            assert in_call
             assert isinstance(json.loads(arguments), dict)
-            open_call = None
+            in_call = False
         elif isinstance(part, Malformed):
-            assert part.index == open_call and part.text and part.reason
-            open_call = None
+            assert part.in_call == in_call and part.text and part.reason
+            in_call = False
         else:
-            assert open_call is None and part.text
-    assert open_call is None
+            assert not in_call and part.text
+    assert not in_call
 
 
 @pytest.mark.parametrize(("format", "name"), CASES)
@@ -128,7 +114,7 @@ def test_nothing_is_lost(format, name):
         place = rest.find(character)
         assert place >= 0
         rest = rest[place + 1 :]
-    if not any(isinstance(part, ToolCallEnd) for part in parts):
+    if not any(isinstance(part, CallEnd) for part in parts):
         markers = "<think>|</think>"
         assert re.sub(rf"\s|{markers}", "", given_back) == re.sub(rf"\s|{markers}", "", ANSWERS[format][name])
 
@@ -141,39 +127,39 @@ def test_nothing_is_lost(format, name):
         ("plain", "reasoning", [ReasoningDelta("First this.\n\nThen </thin that."), TextDelta("The answer.\n")]),
         ("plain", "empty reasoning", [TextDelta("Text")]),
         ("plain", "talks about it", [TextDelta("The tag <think> opens reasoning</think>.")]),
-        ("hermes", "one", call(0, "edit", '{"path": "a.py", "line": 3}')),
+        ("hermes", "one", call("edit", '{"path": "a.py", "line": 3}')),
         (
             "hermes",
             "text and two",
             [
                 TextDelta("I look."),
-                *call(0, "edit", '{"a": [1, {"b": null}], "c": "}{"}'),
-                *call(1, "list", "{}"),
+                *call("edit", '{"a": [1, {"b": null}], "c": "}{"}'),
+                *call("list", "{}"),
                 TextDelta("Done.\n"),
             ],
         ),
-        ("hermes", "arguments first", call(0, "edit", '{"path": "a"}')),
-        ("hermes", "parameters", call(0, "edit", '{"path": "a"}')),
-        ("hermes", "no arguments", call(0, "list", "{}")),
-        ("hermes", "null arguments", call(0, "list", "{}")),
-        ("hermes", "arguments in a string", call(0, "edit", '{"path": "a"}')),
-        ("hermes", "marker inside", [*call(0, "edit", '{"path": "</tool_call><tool_call>"}'), TextDelta("ok")]),
-        ("hermes", "bare line break", call(0, "edit", '{"path": "a\\nb\\tc"}')),
-        ("hermes", "not closed", [TextDelta("x"), *call(0, "list", "{}")]),
-        ("hermes", "next without close", [*call(0, "list", "{}"), *call(1, "edit", "{}")]),
+        ("hermes", "arguments first", call("edit", '{"path": "a"}')),
+        ("hermes", "parameters", call("edit", '{"path": "a"}')),
+        ("hermes", "no arguments", call("list", "{}")),
+        ("hermes", "null arguments", call("list", "{}")),
+        ("hermes", "arguments in a string", call("edit", '{"path": "a"}')),
+        ("hermes", "marker inside", [*call("edit", '{"path": "</tool_call><tool_call>"}'), TextDelta("ok")]),
+        ("hermes", "bare line break", call("edit", '{"path": "a\\nb\\tc"}')),
+        ("hermes", "not closed", [TextDelta("x"), *call("list", "{}")]),
+        ("hermes", "next without close", [*call("list", "{}"), *call("edit", "{}")]),
         (
             "hermes",
             "one brace too many",
-            [*call(0, "list", "{}"), Malformed("}", "text after the end of a call"), TextDelta("Text")],
+            [*call("list", "{}"), Malformed("}", "text after the end of a call"), TextDelta("Text")],
         ),
         (
             "hermes",
             "broken arguments",
             [
                 TextDelta("a"),
-                ToolCallStart(0, "edit"),
-                ToolCallDelta(0, '{"path": '),
-                Malformed(HERMES["broken arguments"][2:-2], "unexpected 'o' where a value belongs", 0),
+                CallStart("edit"),
+                CallDelta('{"path": '),
+                Malformed(HERMES["broken arguments"][2:-2], "unexpected 'o' where a value belongs", True),
                 TextDelta("b"),
             ],
         ),
@@ -182,33 +168,33 @@ def test_nothing_is_lost(format, name):
             "broken before another",
             [
                 Malformed('<tool_call>{"name": edit} ', "unexpected 'e' where a value belongs"),
-                *call(0, "list", "{}"),
+                *call("list", "{}"),
             ],
         ),
         ("hermes", "no name", [Malformed(HERMES["no name"], "the call has no name")]),
         ("hermes", "cut off in the marker", [TextDelta("text <tool_ca")]),
-        ("qwen3-coder", "one", call(0, "edit", '{"path": "a.py", "line": 3}')),
+        ("qwen3-coder", "one", call("edit", '{"path": "a.py", "line": 3}')),
         (
             "qwen3-coder",
             "types",
-            call(0, "edit", '{"all": true, "options": {"a": [1]}, "note": null, "line": "no number"}'),
+            call("edit", '{"all": true, "options": {"a": [1]}, "note": null, "line": "no number"}'),
         ),
-        ("qwen3-coder", "unknown parameter", call(0, "edit", '{"unheard": "5"}')),
+        ("qwen3-coder", "unknown parameter", call("edit", '{"unheard": "5"}')),
         (
             "qwen3-coder",
             "lines kept",
-            call(0, "edit", json.dumps({"path": '\n  two "lines"\\\n\n\tindented\n'})),
+            call("edit", json.dumps({"path": '\n  two "lines"\\\n\n\tindented\n'})),
         ),
-        ("qwen3-coder", "empty value", [*call(0, "edit", '{"path": ""}'), *call(1, "edit", '{"path": ""}')]),
+        ("qwen3-coder", "empty value", [*call("edit", '{"path": ""}'), *call("edit", '{"path": ""}')]),
         (
             "qwen3-coder",
             "value talks about markers",
-            call(0, "edit", json.dumps({"path": "a </parameter> b\n</parameter>c </function> <parameter=x>"})),
+            call("edit", json.dumps({"path": "a </parameter> b\n</parameter>c </function> <parameter=x>"})),
         ),
-        ("qwen3-coder", "inline", call(0, "edit", '{"path": "a", "line": 1}')),
-        ("qwen3-coder", "no outer marker", [TextDelta("Text"), *call(0, "edit", '{"path": "a"}'), TextDelta("more")]),
-        ("qwen3-coder", "function not closed", [*call(0, "edit", '{"path": "a"}'), TextDelta("x")]),
-        ("qwen3-coder", "parameter not closed", call(0, "edit", '{"path": "a"}')),
+        ("qwen3-coder", "inline", call("edit", '{"path": "a", "line": 1}')),
+        ("qwen3-coder", "no outer marker", [TextDelta("Text"), *call("edit", '{"path": "a"}'), TextDelta("more")]),
+        ("qwen3-coder", "function not closed", [*call("edit", '{"path": "a"}'), TextDelta("x")]),
+        ("qwen3-coder", "parameter not closed", call("edit", '{"path": "a"}')),
         (
             "qwen3-coder",
             "json instead",
@@ -217,39 +203,39 @@ def test_nothing_is_lost(format, name):
         (
             "qwen3-coder",
             "cut off in a number",
-            [ToolCallStart(0, "edit"), Malformed(QWEN["cut off in a number"], "the answer ended inside the call", 0)],
+            [CallStart("edit"), Malformed(QWEN["cut off in a number"], "the answer ended inside the call", True)],
         ),
-        ("qwen3-coder", "cut off after the function", [*call(0, "edit", '{"path": "a"}'), TextDelta("</tool")]),
+        ("qwen3-coder", "cut off after the function", [*call("edit", '{"path": "a"}'), TextDelta("</tool")]),
         ("harmony", "analysis and final", [ReasoningDelta("Think <hard>."), TextDelta("Answer <|no marker|>\n")]),
         (
             "harmony",
             "call",
-            [ReasoningDelta("I read."), *call(0, "edit", '{"path": "a.py", "line": [1, 2.5e3, true]}')],
+            [ReasoningDelta("I read."), *call("edit", '{"path": "a.py", "line": [1, 2.5e3, true]}')],
         ),
-        ("harmony", "recipient in the role", call(0, "edit", '{"path": "<|end|>"}')),
-        ("harmony", "built-in tool", call(0, "browser.search", "{}")),
-        ("harmony", "preamble, two calls", [TextDelta("I will."), *call(0, "a", "{}"), *call(1, "b", '{"x": 1}')]),
+        ("harmony", "recipient in the role", call("edit", '{"path": "<|end|>"}')),
+        ("harmony", "built-in tool", call("browser.search", "{}")),
+        ("harmony", "preamble, two calls", [TextDelta("I will."), *call("a", "{}"), *call("b", '{"x": 1}')]),
         ("harmony", "two of a kind", [TextDelta("One.\n\nTwo.")]),
         ("harmony", "channel without end", [ReasoningDelta("Hm."), TextDelta("Ok.")]),
-        ("harmony", "call without end", call(0, "a", '{"x": "y"}')),
-        ("harmony", "no arguments", [*call(0, "a", "{}"), TextDelta("x")]),
-        ("harmony", "no arguments, cut", call(0, "a", "{}")),
+        ("harmony", "call without end", call("a", '{"x": "y"}')),
+        ("harmony", "no arguments", [*call("a", "{}"), TextDelta("x")]),
+        ("harmony", "no arguments, cut", call("a", "{}")),
         ("harmony", "plain text", [TextDelta("No markers at all, <|but almost.")]),
         (
             "harmony",
             "broken arguments",
             [
-                ToolCallStart(0, "a"),
-                ToolCallDelta(0, "{"),
+                CallStart("a"),
+                CallDelta("{"),
                 Malformed(
                     "<|channel|>commentary to=functions.a<|message|>{oops}",
                     "unexpected 'o' where a key or '}' belongs",
-                    0,
+                    True,
                 ),
                 TextDelta("x"),
             ],
         ),
-        ("harmony", "surplus", [*call(0, "a", "{}"), Malformed("}", "text after the end of a call")]),
+        ("harmony", "surplus", [*call("a", "{}"), Malformed("}", "text after the end of a call")]),
     ],
 )
 def test_parts(format, name, parts):
@@ -275,17 +261,17 @@ def test_text_is_held_only_for_a_marker():
 
 def test_arguments_stream_before_the_call_is_complete():
     splitter = splitter_for("hermes")
-    assert splitter.feed('<tool_call>{"name": "edit", "argu') == [ToolCallStart(0, "edit")]
-    assert splitter.feed('ments": {"path": "a.') == [ToolCallDelta(0, '{"path": "a.')]
-    assert splitter.feed('py"}}') == [ToolCallDelta(0, 'py"}'), ToolCallEnd(0)]
+    assert splitter.feed('<tool_call>{"name": "edit", "argu') == [CallStart("edit")]
+    assert splitter.feed('ments": {"path": "a.') == [CallDelta('{"path": "a.')]
+    assert splitter.feed('py"}}') == [CallDelta('py"}'), CallEnd()]
     splitter = splitter_for("qwen3-coder")
-    assert splitter.feed("<tool_call>\n<function=edit>") == [ToolCallStart(0, "edit")]
-    assert merge(splitter.feed('<parameter=path>\nsay "hi')) == [ToolCallDelta(0, '{"path": "say \\"hi')]
-    assert merge(splitter.feed(" there\n")) == [ToolCallDelta(0, " there")]
+    assert splitter.feed("<tool_call>\n<function=edit>") == [CallStart("edit")]
+    assert merge(splitter.feed('<parameter=path>\nsay "hi')) == [CallDelta('{"path": "say \\"hi')]
+    assert merge(splitter.feed(" there\n")) == [CallDelta(" there")]
     splitter = splitter_for("harmony")
     assert merge(splitter.feed('<|channel|>commentary to=functions.a<|message|>{"x": "y')) == [
-        ToolCallStart(0, "a"),
-        ToolCallDelta(0, '{"x": "y'),
+        CallStart("a"),
+        CallDelta('{"x": "y'),
     ]
 
 
@@ -295,9 +281,9 @@ def test_any_text_survives_as_an_argument(value, other):
     """Hermes carries it as JSON; Qwen3-Coder bare, where only its own end markers could be mistaken."""
     arguments = json.dumps({"path": value, "line": other}, ensure_ascii=False)
     answer = f'<tool_call>{{"name": "edit", "arguments": {arguments}}}</tool_call>'
-    assert split("hermes", answer) == call(0, "edit", arguments)
+    assert split("hermes", answer) == call("edit", arguments)
     bare = split("qwen3-coder", *qwen("edit", ("path", value), ("line", str(other))))
-    assert json.loads(bare[1].arguments) == {"path": value, "line": other}  # type: ignore[union-attr]
+    assert json.loads(bare[1].text) == {"path": value, "line": other}  # type: ignore[union-attr]
 
 
 def test_format_of_a_template():

@@ -1,7 +1,5 @@
-"""The one interface of a backend: a turn goes in, an ordered stream of chunks comes out.
+"""The one interface of a backend: a turn goes in, the parts of an answer (`text/parts.py`) come out.
 
-A `Generation` yields, in order: `Begin` once; then deltas of text, reasoning and tool calls; then `Finish` once.
-After `steer` it yields `Steered` exactly where the old direction ends: what follows belongs to the new one.
 An error is raised from the iterator (ApiError when the client can act on it).
 """
 
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fulgur.protocol.items import Item
+from fulgur.text.parts import Part, Usage
 
 Tool = dict[str, Any]
 
@@ -145,83 +144,13 @@ class Capabilities:
     logprobs: bool = False
 
 
-@dataclass(slots=True)
-class Usage:
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    seconds: float = 0.0  # from the tokens given to the engine to its last one, where the backend knows it
-
-
-@dataclass(slots=True)
-class Begin:
-    input_tokens: int = 0
-    cached_tokens: int = 0
-
-
-@dataclass(slots=True)
-class TextDelta:
-    text: str
-    logprobs: list[dict[str, Any]] | None = None
-
-
-@dataclass(slots=True)
-class ReasoningDelta:
-    text: str
-
-
-@dataclass(slots=True)
-class CallStart:
-    """A tool call begins. `custom` calls carry free text, the others JSON arguments."""
-
-    name: str
-    custom: bool = False
-    namespace: str | None = None
-    call_id: str | None = None
-
-
-@dataclass(slots=True)
-class CallDelta:
-    text: str
-
-
-@dataclass(slots=True)
-class CallEnd:
-    """The call ends; not `whole` when the model did not get it right."""
-
-    whole: bool = True
-
-
-@dataclass(slots=True)
-class Steered:
-    """The new direction begins here: `items` were appended, `usage` is that of the old direction."""
-
-    items: list[Item]
-    usage: Usage
-    begin: Begin
-
-
-@dataclass(slots=True)
-class Finish:
-    """`reason`: stop, length, tool_calls, content_filter or cancelled."""
-
-    reason: str
-    usage: Usage
-
-
-Chunk = Begin | TextDelta | ReasoningDelta | CallStart | CallDelta | CallEnd | Steered | Finish
-
-
 class Generation(ABC):
-    """One running answer. `more`: the next chunk is there already, so that both may leave in one write."""
+    """One running answer. `more`: the next part is there already, so that both may leave in one write."""
 
     more: bool = False
 
     @abstractmethod
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+    def __aiter__(self) -> AsyncIterator[Part]: ...
 
     @abstractmethod
     def cancel(self) -> None:

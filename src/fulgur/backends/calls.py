@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fulgur.backends.base import CallStart, Tool
+from fulgur.backends.base import Tool
+from fulgur.text.parts import CallStart
 
 
 def call_start(tool: Tool) -> CallStart:

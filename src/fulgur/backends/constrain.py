@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from fulgur.backends.base import CallStart, Tool, Turn
+from fulgur.backends.base import Tool, Turn
 from fulgur.backends.calls import call_start
 from fulgur.backends.compile import GrammarBusy, GrammarCompiler
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.text.grammar import GrammarSpec
+from fulgur.text.parts import CallStart
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
+from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn
 from fulgur.backends.compile import GrammarCompiler
 from fulgur.backends.local_completion import CursorCompletion
 from fulgur.backends.local_generation import LocalGeneration
@@ -21,6 +21,7 @@ from fulgur.text import code_prompt
 from fulgur.text.code_prompt import CodePrompt
 from fulgur.text.edit_format import RecentEdit, encode_pieces
 from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens
+from fulgur.text.parts import Usage
 from fulgur.text.template import MessagesRefused
 
 if TYPE_CHECKING:

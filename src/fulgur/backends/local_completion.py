@@ -7,10 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fulgur.backends.base import Begin, Chunk, Completion, Finish, Generation, TextDelta
+from fulgur.backends.base import Completion, Generation
 from fulgur.backends.local_generation import LocalGeneration
 from fulgur.protocol.items import Item
 from fulgur.text.code_prompt import CodePrompt
+from fulgur.text.parts import Begin, Finish, Part, TextDelta
 
 if TYPE_CHECKING:
     from fulgur.backends.local import LocalBackend
@@ -33,7 +34,7 @@ class CursorCompletion(Generation):
     def steer(self, items: list[Item]) -> bool:
         return False
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncIterator[Part]:
         prompt: CodePrompt | None = await self._backend.at_cursor(self._asked)
         while prompt is not None:
             sampling = replace(self._asked.sampling, max_tokens=prompt.max_tokens)
@@ -41,35 +42,35 @@ class CursorCompletion(Generation):
             self._running = LocalGeneration(self._backend, Completion(tokens, sampling=sampling))
             if self._cancelled:
                 self._running.cancel()
-            async with contextlib.aclosing(_begun(self._running, prompt)) as chunks:
-                async for chunk in chunks:
-                    if chunk is None:
+            async with contextlib.aclosing(_begun(self._running, prompt)) as parts:
+                async for part in parts:
+                    if part is None:
                         break
                     self.more = self._running.more
-                    yield chunk
+                    yield part
                 else:
                     return
             prompt = prompt.plain
 
 
-async def _begun(generation: LocalGeneration, prompt: CodePrompt) -> AsyncGenerator[Chunk | None]:
-    """The chunks after `prompt.begins`; None when the answer begins otherwise."""
+async def _begun(generation: LocalGeneration, prompt: CodePrompt) -> AsyncGenerator[Part | None]:
+    """The parts after `prompt.begins`; None when the answer begins otherwise."""
     begin: Begin | None = None
     rest = prompt.begins
-    async for chunk in generation:
-        if rest and isinstance(chunk, Begin):
-            begin = chunk
+    async for part in generation:
+        if rest and isinstance(part, Begin):
+            begin = part
             continue
-        if rest and isinstance(chunk, TextDelta):
-            if not chunk.text.startswith(rest):
+        if rest and isinstance(part, TextDelta):
+            if not part.text.startswith(rest):
                 yield None
                 return
             if begin is not None:
                 yield begin
-            chunk, rest = TextDelta(chunk.text[len(rest) :], chunk.logprobs), ""
-            if not chunk.text:
+            part, rest = TextDelta(part.text[len(rest) :], part.logprobs), ""
+            if not part.text:
                 continue
-        elif rest and isinstance(chunk, Finish) and chunk.reason != "cancelled":
+        elif rest and isinstance(part, Finish) and part.reason != "cancelled":
             yield None
             return
-        yield chunk
+        yield part

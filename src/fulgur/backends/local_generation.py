@@ -1,27 +1,13 @@
-"""One answer of the local engine: engine events in, chunks out."""
+"""One answer of the local engine: engine events in, parts of an answer out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fulgur.backends import base
-from fulgur.backends.base import (
-    Begin,
-    CallDelta,
-    CallEnd,
-    CallStart,
-    Chunk,
-    Completion,
-    Finish,
-    Generation,
-    ReasoningDelta,
-    TextDelta,
-    Turn,
-    Usage,
-)
+from fulgur.backends.base import Completion, Generation, Sampling, Turn
 from fulgur.backends.calls import call_start, custom_input
 from fulgur.backends.constrain import Constraint, check_grammars, constraint_of, input_grammar
 from fulgur.backends.local_request import api_error, edit_item, logprob_object, sampling_params
@@ -32,8 +18,20 @@ from fulgur.engine.params import GenerateRequest
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
-from fulgur.text import parts
 from fulgur.text.edit_format import CALL, NOEDIT
+from fulgur.text.parts import (
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Finish,
+    Malformed,
+    Part,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    Usage,
+)
 from fulgur.text.split import Splitter, marker_tokens, opens_reasoning, splitter_for
 
 if TYPE_CHECKING:
@@ -87,7 +85,7 @@ class LocalGeneration(Generation):
         self._engine.steer(steer.tokens)
         return True
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncIterator[Part]:
         try:
             await self._start()
             assert self._engine is not None
@@ -104,12 +102,12 @@ class LocalGeneration(Generation):
                             continue  # made before the engine heard of it
                         self._take(event)
                         if event.text:
-                            for chunk in self._split(event.text, call):
-                                yield chunk
-                                if isinstance(chunk, CallEnd) and self._one_call:
+                            for part in self._split(event.text, call):
+                                yield part
+                                if isinstance(part, CallEnd) and self._one_call:
                                     self._stop("stop")
                                     break
-                                if isinstance(chunk, CallStart) and (grammar := self._grammar_of(chunk)) is not None:
+                                if isinstance(part, CallStart) and (grammar := self._grammar_of(part)) is not None:
                                     async for inner in self._custom_input(grammar):
                                         yield inner
                                     return
@@ -123,13 +121,13 @@ class LocalGeneration(Generation):
                             self._refused()
                             continue
                         self._answer.append(event.text)
-                        for chunk in (*self._split(event.text, call), *self._flush()):
-                            yield chunk
+                        for part in (*self._split(event.text, call), *self._pass_on(self._splitter.finish())):
+                            yield part
                         yield self._turned()
                     else:
                         self._ended = True
-                        for chunk in self._finish(event, call):
-                            yield chunk
+                        for part in self._finish(event, call):
+                            yield part
         except FulgurError as error:
             raise api_error(error, self._backend.name) from None
         finally:
@@ -197,7 +195,7 @@ class LocalGeneration(Generation):
         if self._enough:
             self._stop(self._enough)
 
-    def _sampling(self, grammar: GrammarSpec | None) -> base.Sampling:
+    def _sampling(self, grammar: GrammarSpec | None) -> Sampling:
         sampling = self._asked.sampling
         if self._limit is None:
             return sampling
@@ -216,47 +214,32 @@ class LocalGeneration(Generation):
         if self._logprobs is not None and event.logprob is not None:
             self._logprobs.append(logprob_object(event, self._backend.prompts.tokenizer.token_bytes))
 
-    def _split(self, text: str, call: CallStart | None) -> Iterable[Chunk]:
-        if call is not None:
-            yield CallDelta(text)
-            return
-        for part in self._splitter.feed(text):
-            yield from self._chunk(part)
+    def _split(self, text: str, call: CallStart | None) -> Iterable[Part]:
+        return (CallDelta(text),) if call is not None else self._pass_on(self._splitter.feed(text))
 
-    def _flush(self) -> Iterable[Chunk]:
-        for part in self._splitter.finish():
-            yield from self._chunk(part)
-
-    def _chunk(self, part: parts.Part) -> Iterable[Chunk]:
-        if isinstance(part, parts.TextDelta):
-            logprobs = self._logprobs
-            if logprobs is not None:
-                self._logprobs = []
-            yield TextDelta(part.text, logprobs)
-        elif isinstance(part, parts.ReasoningDelta):
-            self._usage.reasoning_tokens += 1
-            yield ReasoningDelta(part.text)
-        elif isinstance(part, parts.ToolCallStart):
-            self._calls += 1
-            tool = self._tools.get(part.name)
-            start = call_start(tool) if tool is not None else CallStart(part.name)
-            self._custom = [] if start.custom else None
-            yield start
-        elif isinstance(part, parts.ToolCallDelta):
-            if self._custom is not None:
-                self._custom.append(part.arguments)
-            else:
-                yield CallDelta(part.arguments)
-        elif isinstance(part, parts.ToolCallEnd):
-            if self._custom is not None:
+    def _pass_on(self, found: list[Part]) -> Iterator[Part]:
+        """What the splitter found, with what only this side knows: log-probabilities, the tools that were offered."""
+        for part in found:
+            if isinstance(part, TextDelta):
+                if self._logprobs is not None:
+                    part.logprobs, self._logprobs = self._logprobs, []
+            elif isinstance(part, ReasoningDelta):
+                self._usage.reasoning_tokens += 1
+            elif isinstance(part, CallStart):
+                self._calls += 1
+                tool = self._tools.get(part.name)
+                part = call_start(tool) if tool is not None else part
+                self._custom = [] if part.custom else None
+            elif isinstance(part, CallDelta) and self._custom is not None:
+                self._custom.append(part.text)
+                continue
+            elif isinstance(part, CallEnd) and self._custom is not None:
                 yield CallDelta(custom_input("".join(self._custom)))
-            yield CallEnd()
-        elif part.index is not None:
-            yield CallEnd(whole=False)
-        else:
-            yield TextDelta(part.text)
+            elif isinstance(part, Malformed) and not part.in_call:
+                part = TextDelta(part.text)
+            yield part
 
-    def _turned(self) -> base.Steered:
+    def _turned(self) -> Steered:
         """The engine goes on after the steer: what was written so far is now part of what is held."""
         items, steer = self._steers.pop(0)
         old = self._usage
@@ -268,16 +251,16 @@ class LocalGeneration(Generation):
         self._written, self._enough = 0, ""
         if self._turn is not None and self._backend.prompts.template is not None:
             self._splitter = self._new_splitter(steer.text)
-        return base.Steered(items, old, Begin(self._usage.input_tokens, held))
+        return Steered(items, old, Begin(self._usage.input_tokens, held))
 
-    def _finish(self, event: events.Finished, call: CallStart | None) -> Iterable[Chunk]:
+    def _finish(self, event: events.Finished, call: CallStart | None) -> Iterable[Part]:
         if event.text:
             self._answer.append(event.text)
             yield from self._split(event.text, call)
         if call is None and self._enough != "stop":
-            yield from self._flush()
+            yield from self._pass_on(self._splitter.finish())
         elif call is not None:
-            yield CallEnd(whole=event.reason == "stop")
+            yield _end_of_call(event)
         if event.reason == "error":
             raise FulgurError(event.message or "The engine could not go on.")
         usage = self._usage
@@ -301,7 +284,7 @@ class LocalGeneration(Generation):
         tool = self._tools.get(start.name)
         return input_grammar(tool) if tool is not None and start.custom else None
 
-    async def _custom_input(self, grammar: GrammarSpec) -> AsyncIterator[Chunk]:
+    async def _custom_input(self, grammar: GrammarSpec) -> AsyncIterator[Part]:
         """The model has begun to call a tool with a grammar of its own: its input is generated under that grammar."""
         assert self._engine is not None
         self._engine.cancel()
@@ -316,7 +299,12 @@ class LocalGeneration(Generation):
                 self._ended = True
                 if event.text:
                     yield CallDelta(event.text)
-                yield CallEnd(whole=event.reason == "stop")
+                yield _end_of_call(event)
                 self._usage.output_tokens = self._written
                 reason = event.reason if event.reason in ("length", "cancelled") else "tool_calls"
                 yield Finish(reason, self._usage)
+
+
+def _end_of_call(event: events.Finished) -> Part:
+    """How a call ends whose input was generated under a grammar."""
+    return CallEnd() if event.reason == "stop" else Malformed("", "the answer ended inside the call", in_call=True)

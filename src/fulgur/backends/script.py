@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from fulgur.backends.base import CallDelta, CallStart, ReasoningDelta, TextDelta
 from fulgur.errors import UsageError
+from fulgur.text.parts import CallDelta, CallStart, ReasoningDelta, TextDelta
 
 
 class Step(msgspec.Struct, forbid_unknown_fields=True):

@@ -20,26 +20,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from fulgur.backends.base import (
-    Backend,
-    Begin,
-    CallEnd,
-    Capabilities,
-    Chunk,
-    Completion,
-    Conversation,
-    Finish,
-    Generation,
-    ReasoningDelta,
-    Steered,
-    TextDelta,
-    Turn,
-    Usage,
-)
+from fulgur.backends.base import Backend, Capabilities, Completion, Conversation, Generation, Turn
 from fulgur.backends.script import Reply, Script, Step, load_script, opening
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import context_exceeded
 from fulgur.protocol.items import Item, item_type, text_of
+from fulgur.text.parts import Begin, CallEnd, Finish, Part, ReasoningDelta, Steered, TextDelta, Usage
 
 __all__ = ["Reply", "Script", "ScriptedBackend", "Step", "load_script"]
 
@@ -141,7 +127,7 @@ class ScriptedGeneration(Generation):
         self._wake()
         return True
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncIterator[Part]:
         backend, usage = self._backend, self._usage
         backend.running += 1
         try:
@@ -150,11 +136,11 @@ class ScriptedGeneration(Generation):
             yield Begin(usage.input_tokens, usage.cached_tokens)
             reason = ""
             while not reason:
-                async for chunk in self._play(backend.reply_to(self._conversation)):
-                    if isinstance(chunk, Finish):
-                        reason = chunk.reason
+                async for part in self._play(backend.reply_to(self._conversation)):
+                    if isinstance(part, Finish):
+                        reason = part.reason
                     else:
-                        yield chunk
+                        yield part
                 if self._steers and not self._stopped:
                     reason = ""
                     old, steers = self._usage, self._steers
@@ -166,8 +152,8 @@ class ScriptedGeneration(Generation):
             self._ended = True
             backend.running -= 1
 
-    async def _play(self, steps: list[Step]) -> AsyncIterator[Chunk]:
-        """The chunks of the steps, one token at a time, until the end, a cancel or a steer."""
+    async def _play(self, steps: list[Step]) -> AsyncIterator[Part]:
+        """The parts of the steps, one token at a time, until the end, a cancel or a steer."""
         limit = self._turn.sampling.max_tokens
         interval = 1 / self._backend.script.rate if self._backend.script.rate else 0.0
         loop = asyncio.get_running_loop()

@@ -9,10 +9,11 @@ import aiohttp
 import msgspec
 
 from fulgur.backends import upstream_chat, upstream_responses
-from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn, Usage
+from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn
 from fulgur.backends.upstream_generation import UpstreamGeneration
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
+from fulgur.text.parts import Usage
 
 if TYPE_CHECKING:
     from fulgur.server.config import Model, Upstream

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fulgur.backends.base import (
-    CallDelta,
-    CallEnd,
-    CallStart,
-    Chunk,
-    Completion,
-    ReasoningDelta,
-    TextDelta,
-    Turn,
-    Usage,
-)
+from fulgur.backends.base import Completion, Turn
 from fulgur.backends.calls import call_start, custom_input
 from fulgur.backends.messages import chat_tools, open_message, to_messages
 from fulgur.protocol.errors import ApiError
+from fulgur.text.parts import CallDelta, CallEnd, CallStart, Part, ReasoningDelta, TextDelta, Usage
 
 if TYPE_CHECKING:
     from fulgur.backends.base import Sampling
@@ -82,7 +73,7 @@ def usage_of(usage: dict[str, Any] | None) -> Usage:
 
 
 class Reader:
-    """Chat chunks to ours. Tool calls come by index and end when the next begins or the answer does."""
+    """Chat parts to ours. Tool calls come by index and end when the next begins or the answer does."""
 
     def __init__(self, backend: UpstreamBackend, turn: Turn) -> None:
         self.usage = Usage()
@@ -92,7 +83,7 @@ class Reader:
         self._index: int | None = None
         self._custom: list[str] | None = None
 
-    def read(self, event: dict[str, Any]) -> list[Chunk]:
+    def read(self, event: dict[str, Any]) -> list[Part]:
         if event.get("error"):
             error = event["error"]
             raise ApiError(502, "upstream_error", str(error.get("message") if isinstance(error, dict) else error))
@@ -102,41 +93,41 @@ class Reader:
         choices = event.get("choices") or []
         if not choices:
             return []
-        chunks: list[Chunk] = []
+        parts: list[Part] = []
         delta = choices[0].get("delta") or {}
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if thought:
-            chunks.append(ReasoningDelta(thought))
+            parts.append(ReasoningDelta(thought))
         if delta.get("content"):
-            chunks += [*self._end_call(), TextDelta(delta["content"])]
+            parts += [*self._end_call(), TextDelta(delta["content"])]
         for call in delta.get("tool_calls") or []:
-            chunks += self._call(call)
+            parts += self._call(call)
         self.reason = choices[0].get("finish_reason") or self.reason
-        return chunks
+        return parts
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[Part]:
         return self._end_call()
 
-    def _call(self, call: dict[str, Any]) -> list[Chunk]:
-        chunks: list[Chunk] = []
+    def _call(self, call: dict[str, Any]) -> list[Part]:
+        parts: list[Part] = []
         function = call.get("function") or {}
         index = int(call.get("index") or 0)
         if index != self._index and function.get("name"):
-            chunks += self._end_call()
+            parts += self._end_call()
             self._index = index
             tool = self._tools.get(function["name"])
             start = call_start(tool) if tool is not None else CallStart(function["name"])
             start.call_id = call.get("id")
             self._custom = [] if start.custom else None
-            chunks.append(start)
+            parts.append(start)
         text = function.get("arguments")
         if text and self._custom is not None:
             self._custom.append(text)
         elif text:
-            chunks.append(CallDelta(text))
-        return chunks
+            parts.append(CallDelta(text))
+        return parts
 
-    def _end_call(self) -> list[Chunk]:
+    def _end_call(self) -> list[Part]:
         if self._index is None:
             return []
         self._index = None
@@ -145,14 +136,14 @@ class Reader:
 
 
 class CompletionReader:
-    """Text completion chunks to ours."""
+    """Text completion parts to ours."""
 
     def __init__(self, backend: UpstreamBackend, completion: Completion) -> None:
         self.usage = Usage()
         self.reason: str | None = None
         self._backend = backend
 
-    def read(self, event: dict[str, Any]) -> list[Chunk]:
+    def read(self, event: dict[str, Any]) -> list[Part]:
         self._backend.check_model(event.get("model"))
         if event.get("usage"):
             self.usage = usage_of(event["usage"])
@@ -163,7 +154,7 @@ class CompletionReader:
         text = choices[0].get("text")
         return [TextDelta(text)] if text else []
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[Part]:
         return []
 
 

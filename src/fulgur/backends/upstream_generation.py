@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import aiohttp
 import msgspec
 
-from fulgur.backends.base import Begin, Chunk, Completion, Finish, Generation, Steered, TextDelta, Turn, Usage
+from fulgur.backends.base import Completion, Generation, Turn
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
+from fulgur.text.parts import Begin, Finish, Part, Steered, TextDelta, Usage
 
 if TYPE_CHECKING:
     from fulgur.backends.upstream import UpstreamBackend
 
 
 class Reader(Protocol):
-    """Turns the upstream's events into chunks."""
+    """Turns the upstream's events into parts."""
 
     usage: Usage
     reason: str | None
 
-    def read(self, event: dict[str, Any]) -> list[Chunk]: ...
-    def end(self) -> list[Chunk]: ...
+    def read(self, event: dict[str, Any]) -> list[Part]: ...
+    def end(self) -> list[Part]: ...
 
 
 Body = Callable[["UpstreamBackend", Any], dict[str, Any]]
@@ -61,15 +62,15 @@ class UpstreamGeneration(Generation):
         self._stop_reading()
         return True
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncIterator[Part]:
         try:
             yield Begin()
             while True:
                 reader = self._new_reader(self._backend, self._asked)
-                async for chunk in self._read(reader):
-                    if type(chunk) is TextDelta:
-                        self._said.append(chunk.text)
-                    yield chunk
+                async for part in self._read(reader):
+                    if type(part) is TextDelta:
+                        self._said.append(part.text)
+                    yield part
                 if self._cancelled:
                     reason = "cancelled"
                 elif self._steers:
@@ -86,8 +87,8 @@ class UpstreamGeneration(Generation):
             self._ended = True
             self._stop_reading()
 
-    async def _read(self, reader: Reader) -> AsyncIterator[Chunk]:
-        """Chunks until the end, a cancel or a steer."""
+    async def _read(self, reader: Reader) -> AsyncIterator[Part]:
+        """Parts until the end, a cancel or a steer."""
         self._answer = await self._backend.post(self._path, self._body(self._backend, self._asked))
         if self._interrupted():
             self._stop_reading()
@@ -101,12 +102,12 @@ class UpstreamGeneration(Generation):
                 data = line[5:].strip()
                 if data == b"[DONE]":
                     break
-                for chunk in reader.read(_object(data)):
-                    yield chunk
+                for part in reader.read(_object(data)):
+                    yield part
                     if self._interrupted():
                         return
-            for chunk in reader.end():
-                yield chunk
+            for part in reader.end():
+                yield part
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if not self._interrupted():
                 raise ApiError(

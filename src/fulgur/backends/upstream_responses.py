@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fulgur.backends.base import CallDelta, CallEnd, CallStart, Chunk, ReasoningDelta, TextDelta, Turn, Usage
+from fulgur.backends.base import Turn
 from fulgur.backends.opaque import unseal
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item, item_type
+from fulgur.text.parts import CallDelta, CallEnd, CallStart, Part, ReasoningDelta, TextDelta, Usage
 
 if TYPE_CHECKING:
     from fulgur.backends.upstream import UpstreamBackend
@@ -58,7 +59,7 @@ def _item(item: Item) -> Item:
 
 
 class Reader:
-    """Responses events to chunks."""
+    """Responses events to parts."""
 
     def __init__(self, backend: UpstreamBackend, turn: Turn) -> None:
         self.usage = Usage()
@@ -67,7 +68,7 @@ class Reader:
         self._spaces = {tool["name"]: tool.get("namespace") for tool in turn.tools}
         self._called = False
 
-    def read(self, event: dict[str, Any]) -> list[Chunk]:
+    def read(self, event: dict[str, Any]) -> list[Part]:
         kind = event.get("type")
         if kind == "response.output_text.delta":
             return [TextDelta(event["delta"])]
@@ -87,10 +88,10 @@ class Reader:
             raise ApiError(502, code, f"'{self._backend.name}': {error.get('message')}")
         return []
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> list[Part]:
         return []
 
-    def _item(self, item: dict[str, Any], *, added: bool) -> list[Chunk]:
+    def _item(self, item: dict[str, Any], *, added: bool) -> list[Part]:
         if item.get("type") not in ("function_call", "custom_tool_call"):
             return []
         if not added:

@@ -14,8 +14,9 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import BaseModel
 
-from fulgur.backends.base import Conversation, TextDelta, Turn
+from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.scripted import ScriptedBackend, load_script
+from fulgur.text.parts import TextDelta
 
 
 class Delta(BaseModel):
@@ -48,10 +49,10 @@ async def serve(script: Path) -> None:
         await answer.prepare(request)
         number = 0
         pieces = []
-        async for chunk in backend.generate(Turn(Conversation(body.input))):
-            if isinstance(chunk, TextDelta):
-                pieces.append(chunk.text)
-                event = Delta(sequence_number=number, item_id="msg_0123456789abcdef0123456789abcdef", delta=chunk.text)
+        async for part in backend.generate(Turn(Conversation(body.input))):
+            if isinstance(part, TextDelta):
+                pieces.append(part.text)
+                event = Delta(sequence_number=number, item_id="msg_0123456789abcdef0123456789abcdef", delta=part.text)
                 await answer.write(f"event: {event.type}\ndata: {event.model_dump_json()}\n\n".encode())
                 number += 1
         last = Completed(sequence_number=number, output_text="".join(pieces))

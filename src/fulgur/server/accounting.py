@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from fulgur.backends.base import Usage
 from fulgur.protocol import response as shape
 from fulgur.server.config import Price
 from fulgur.server.metrics import Metrics
 from fulgur.server.prices import cost
 from fulgur.server.registry import ServedModel
+from fulgur.text.parts import Usage
 
 
 def usage_object(usage: Usage, price: Price | None) -> shape.ResponseUsage:

@@ -11,20 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from fulgur.backends.base import (
-    Backend,
-    Begin,
-    CallDelta,
-    CallEnd,
-    CallStart,
-    Chunk,
-    Finish,
-    Generation,
-    ReasoningDelta,
-    TextDelta,
-    Turn,
-    Usage,
-)
+from fulgur.backends.base import Backend, Generation, Turn
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import CALL, new_id
 from fulgur.protocol.request import ChatRequest
@@ -35,6 +22,18 @@ from fulgur.server.prices import cost
 from fulgur.server.registry import ServedModel, require
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
+from fulgur.text.parts import (
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Finish,
+    Malformed,
+    Part,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
 
 _encode = msgspec.json.Encoder().encode
 _FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "content_filter": "content_filter"}
@@ -111,19 +110,19 @@ async def _collect(backend: Backend, turn: Turn) -> Answer:
     answer = Answer()
     generation = backend.generate(turn)
     try:
-        async for chunk in generation:
-            if isinstance(chunk, TextDelta):
-                answer.text.append(chunk.text)
-                answer.logprobs += chunk.logprobs or []
-            elif isinstance(chunk, ReasoningDelta):
-                answer.reasoning.append(chunk.text)
-            elif isinstance(chunk, CallStart):
-                answer.calls.append(_call(chunk, ""))
-            elif isinstance(chunk, CallDelta):
+        async for part in generation:
+            if isinstance(part, TextDelta):
+                answer.text.append(part.text)
+                answer.logprobs += part.logprobs or []
+            elif isinstance(part, ReasoningDelta):
+                answer.reasoning.append(part.text)
+            elif isinstance(part, CallStart):
+                answer.calls.append(_call(part, ""))
+            elif isinstance(part, CallDelta):
                 inner = answer.calls[-1][answer.calls[-1]["type"]]
-                inner["arguments" if "arguments" in inner else "input"] += chunk.text
-            elif isinstance(chunk, Finish):
-                answer.finish = chunk
+                inner["arguments" if "arguments" in inner else "input"] += part.text
+            elif isinstance(part, Finish):
+                answer.finish = part
     finally:
         generation.cancel()
     return answer
@@ -133,9 +132,9 @@ async def _stream(
     server: Server, request: web.Request, body: ChatRequest, entry: ServedModel, backend: Backend, turn: Turn
 ) -> tuple[Usage, web.StreamResponse]:
     generation = backend.generate(turn)
-    chunks = await begun(generation)
+    parts = await begun(generation)
     sink = await SseSink.open(request)
-    frame = _frame("chat.completion.chunk", body.model, [])
+    frame = _frame("chat.completion.part", body.model, [])
     head, tail = _encode(frame)[:-3], b',"logprobs":null,"finish_reason":null}]}'  # up to `"choices":`
     usage, calls = Usage(), 0
 
@@ -145,26 +144,26 @@ async def _stream(
 
     delta({"role": "assistant", "content": ""})
     try:
-        async for chunk in chunks:
-            if isinstance(chunk, TextDelta) and chunk.logprobs is None:
-                sink.data(b'%b[{"index":0,"delta":{"content":%b}%b' % (head, _encode(chunk.text), tail))
-            elif isinstance(chunk, TextDelta):
-                logprobs = {"content": chunk.logprobs, "refusal": None}
-                choice = {"index": 0, "delta": {"content": chunk.text}, "logprobs": logprobs, "finish_reason": None}
+        async for part in parts:
+            if isinstance(part, TextDelta) and part.logprobs is None:
+                sink.data(b'%b[{"index":0,"delta":{"content":%b}%b' % (head, _encode(part.text), tail))
+            elif isinstance(part, TextDelta):
+                logprobs = {"content": part.logprobs, "refusal": None}
+                choice = {"index": 0, "delta": {"content": part.text}, "logprobs": logprobs, "finish_reason": None}
                 sink.data(_encode({**frame, "choices": [choice]}))
-            elif isinstance(chunk, ReasoningDelta):
-                delta({"reasoning_content": chunk.text})
-            elif isinstance(chunk, CallStart):
-                delta({"tool_calls": [{"index": calls, **_call(chunk, "")}]})
-                name = ("custom", "input") if chunk.custom else ("function", "arguments")
+            elif isinstance(part, ReasoningDelta):
+                delta({"reasoning_content": part.text})
+            elif isinstance(part, CallStart):
+                delta({"tool_calls": [{"index": calls, **_call(part, "")}]})
+                name = ("custom", "input") if part.custom else ("function", "arguments")
                 calls += 1
-            elif isinstance(chunk, CallDelta):
-                delta({"tool_calls": [{"index": calls - 1, name[0]: {name[1]: chunk.text}}]})
-            elif isinstance(chunk, Finish):
-                usage = chunk.usage
-                delta({}, _FINISH.get(chunk.reason, "stop"))
-            elif not isinstance(chunk, Begin | CallEnd):
-                raise AssertionError(chunk)
+            elif isinstance(part, CallDelta):
+                delta({"tool_calls": [{"index": calls - 1, name[0]: {name[1]: part.text}}]})
+            elif isinstance(part, Finish):
+                usage = part.usage
+                delta({}, _FINISH.get(part.reason, "stop"))
+            elif not isinstance(part, Begin | CallEnd | Malformed):
+                raise AssertionError(part)
             if sink.full():
                 await sink.drain()
         if body.stream_options is not None and body.stream_options.include_usage:
@@ -176,15 +175,15 @@ async def _stream(
     return usage, await sink.close()
 
 
-async def begun(generation: Generation) -> AsyncIterator[Chunk]:
-    """The chunks, once the first is there: what is refused (an input too long) is refused before a stream begins."""
-    chunks = generation.__aiter__()
-    first = await anext(chunks)
+async def begun(generation: Generation) -> AsyncIterator[Part]:
+    """The parts, once the first is there: what is refused (an input too long) is refused before a stream begins."""
+    parts = generation.__aiter__()
+    first = await anext(parts)
 
-    async def from_first() -> AsyncIterator[Chunk]:
+    async def from_first() -> AsyncIterator[Part]:
         yield first
-        async for chunk in chunks:
-            yield chunk
+        async for part in parts:
+            yield part
 
     return from_first()
 

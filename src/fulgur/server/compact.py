@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fulgur.backends.base import Backend, Finish, TextDelta, Turn, Usage
+from fulgur.backends.base import Backend, Turn
 from fulgur.backends.opaque import seal
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import COMPACTION, new_id
 from fulgur.protocol.items import Compaction, Item, as_dict, user_message
+from fulgur.text.parts import Finish, TextDelta, Usage
 
 PROMPT = (
     "Write down what is needed to go on with this work without the conversation above: the task and its limits, "
@@ -24,11 +25,11 @@ async def compact(backend: Backend, turn: Turn) -> tuple[Usage, Item]:
     pieces: list[str] = []
     generation = backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None))
     try:
-        async for chunk in generation:
-            if isinstance(chunk, TextDelta):
-                pieces.append(chunk.text)
-            elif isinstance(chunk, Finish):
-                usage = chunk.usage
+        async for part in generation:
+            if isinstance(part, TextDelta):
+                pieces.append(part.text)
+            elif isinstance(part, Finish):
+                usage = part.usage
     finally:
         generation.cancel()
     summary = "".join(pieces).strip()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from fulgur.backends.base import Completion, Finish, Generation, Sampling, TextDelta, Usage
+from fulgur.backends.base import Completion, Generation, Sampling
 from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import new_id
 from fulgur.protocol.request import CompletionRequest
@@ -20,6 +20,7 @@ from fulgur.server.prices import cost
 from fulgur.server.registry import ServedModel, require
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
+from fulgur.text.parts import Finish, TextDelta, Usage
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,11 +94,11 @@ async def _whole(
     pieces: list[str] = []
     finish = Finish("stop", Usage())
     try:
-        async for chunk in generation:
-            if isinstance(chunk, TextDelta):
-                pieces.append(chunk.text)
-            elif isinstance(chunk, Finish):
-                finish = chunk
+        async for part in generation:
+            if isinstance(part, TextDelta):
+                pieces.append(part.text)
+            elif isinstance(part, Finish):
+                finish = part
     finally:
         generation.cancel()
     result = _frame(body.model) | {
@@ -110,19 +111,19 @@ async def _whole(
 async def _stream(
     server: Server, request: web.Request, body: CompletionRequest, entry: ServedModel, generation: Generation
 ) -> tuple[Usage, web.StreamResponse]:
-    chunks = await begun(generation)
+    parts = await begun(generation)
     sink = await SseSink.open(request)
     frame = _frame(body.model)
     usage = Usage()
     try:
-        async for chunk in chunks:
-            if isinstance(chunk, TextDelta):
-                sink.data(_encode({**frame, "choices": [_choice(chunk.text, None)]}))
+        async for part in parts:
+            if isinstance(part, TextDelta):
+                sink.data(_encode({**frame, "choices": [_choice(part.text, None)]}))
                 if sink.full():
                     await sink.drain()
-            elif isinstance(chunk, Finish):
-                usage = chunk.usage
-                reason = "length" if chunk.reason == "length" else "stop"
+            elif isinstance(part, Finish):
+                usage = part.usage
+                reason = "length" if part.reason == "length" else "stop"
                 sink.data(_encode({**frame, "choices": [_choice("", reason)]}))
         if body.stream_options is not None and body.stream_options.include_usage:
             sink.data(_encode({**frame, "choices": [], "usage": usage_object(usage, None, entry)}))

@@ -6,7 +6,7 @@ import bisect
 import time
 from collections import defaultdict
 
-from fulgur.backends.base import Usage
+from fulgur.text.parts import Usage
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -1,4 +1,4 @@
-"""Backend chunks to output items: opens, fills and closes one item at a time, and emits its events."""
+"""Parts of an answer to output items: opens, fills and closes one item at a time, and emits its events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from fulgur.backends.base import CallStart
 from fulgur.backends.opaque import seal
 from fulgur.protocol.ids import CALL, CUSTOM_CALL, FUNCTION_CALL, MESSAGE, REASONING, new_id
 from fulgur.protocol.items import (
@@ -21,6 +20,7 @@ from fulgur.protocol.items import (
     as_dict,
 )
 from fulgur.server.emitter import Emitter
+from fulgur.text.parts import CallStart
 
 
 class Output:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fulgur.backends.base import Usage
 from fulgur.server.config import Price
+from fulgur.text.parts import Usage
 
 
 def cost(price: Price | None, usage: Usage) -> float | None:

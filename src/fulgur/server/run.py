@@ -7,21 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from fulgur.backends.base import (
-    Backend,
-    Begin,
-    CallDelta,
-    CallEnd,
-    CallStart,
-    Chunk,
-    Conversation,
-    Finish,
-    Generation,
-    ReasoningDelta,
-    Steered,
-    TextDelta,
-    Usage,
-)
+from fulgur.backends.base import Backend, Conversation, Generation
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item, item_type
@@ -32,6 +18,19 @@ from fulgur.server.output import Output
 from fulgur.server.prepare import Prepared
 from fulgur.server.steering import Steer
 from fulgur.server.store import Stored
+from fulgur.text.parts import (
+    Begin,
+    CallDelta,
+    CallEnd,
+    CallStart,
+    Finish,
+    Malformed,
+    Part,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from fulgur.server.state import Server
@@ -58,7 +57,7 @@ class Run:
         self._unconfirmed: list[Steer] | None = None  # come while the response is being stored: a list only then
         self._applied: list[Steer] = []  # what the current response was opened for
         self._generation: Generation | None = None
-        self._chunks: AsyncIterator[Chunk] | None = None
+        self._parts: AsyncIterator[Part] | None = None
         self._work: asyncio.Future[Any] | None = None  # a prefill or a compaction
         self._begin(prepared)
 
@@ -124,7 +123,7 @@ class Run:
 
     async def _one(self) -> Prepared | None:
         pool = self.prepared.entry.pool
-        fresh = self._chunks is None
+        fresh = self._parts is None
         waits = fresh and pool is not None and pool.full()
         self.response.status = "queued" if waits else "in_progress"
         steers = {"steers": [steer.id for steer in self._applied]} if self._applied else {}
@@ -149,7 +148,7 @@ class Run:
             self._fail("server_error", "The server failed on this request; its log says why.")
         finally:
             self.server.metrics.add("fulgur_responses_running", -1)
-            if self._chunks is None and pool is not None:
+            if self._parts is None and pool is not None:
                 pool.leave(self._usage.input_tokens + self._usage.output_tokens)
         return await self._finish(steered)
 
@@ -168,12 +167,12 @@ class Run:
                 work.result()
                 self.response.status = "completed"
             return None
-        if self._chunks is None:
+        if self._parts is None:
             self._generation = backend.generate(self.prepared.turn)
-            self._chunks = self._generation.__aiter__()
+            self._parts = self._generation.__aiter__()
         if self.stopped and self._generation is not None:
             self._generation.cancel()
-        return await self._consume(self._chunks)
+        return await self._consume(self._parts)
 
     async def _prefill(self, backend: Backend) -> None:
         if self.conversation.length or self.prepared.turn.instructions:
@@ -185,66 +184,65 @@ class Run:
         self.emitter.emit("response.output_item.done", output_index=0, item=item)
         self.output.items.append(item)
 
-    async def _consume(self, chunks: AsyncIterator[Chunk]) -> list[Steer] | None:
+    async def _consume(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
         output, sink, emitter, generation = self.output, self.sink, self.emitter, self._generation
-        async for chunk in chunks:
-            kind = type(chunk)
+        async for part in parts:
             emitter.more = generation is not None and generation.more
-            if kind is TextDelta:
+            if isinstance(part, TextDelta):
                 if output.kind != "message" and self._cut_here():
-                    return await self._leave(chunks)
-                output.text(chunk.text, chunk.logprobs)  # type: ignore[union-attr]
-            elif kind is CallDelta:
-                output.call_delta(chunk.text)  # type: ignore[union-attr]
-            elif kind is ReasoningDelta:
+                    return await self._leave(parts)
+                output.text(part.text, part.logprobs)
+            elif isinstance(part, CallDelta):
+                output.call_delta(part.text)
+            elif isinstance(part, ReasoningDelta):
                 if output.kind != "reasoning" and self._cut_here():
-                    return await self._leave(chunks)
-                output.reasoning(chunk.text)  # type: ignore[union-attr]
-            elif isinstance(chunk, CallStart):
+                    return await self._leave(parts)
+                output.reasoning(part.text)
+            elif isinstance(part, CallStart):
                 if self._cut_here():
-                    return await self._leave(chunks)
-                output.call_start(chunk)
-            elif isinstance(chunk, CallEnd):
-                output.close("completed" if chunk.whole else "incomplete")
+                    return await self._leave(parts)
+                output.call_start(part)
+            elif isinstance(part, CallEnd | Malformed):
+                output.close("completed" if isinstance(part, CallEnd) else "incomplete")
                 if self._steers:
-                    return await self._leave(chunks)
-            elif isinstance(chunk, Begin):
-                self._usage.input_tokens, self._usage.cached_tokens = chunk.input_tokens, chunk.cached_tokens
+                    return await self._leave(parts)
+            elif isinstance(part, Begin):
+                self._usage.input_tokens, self._usage.cached_tokens = part.input_tokens, part.cached_tokens
                 continue
-            elif isinstance(chunk, Steered):
-                return self._turn_at_token(chunk)
-            elif isinstance(chunk, Finish):
-                self._ended(chunk)
-                break
+            elif isinstance(part, Steered):
+                return self._turn_at_token(part)
+            else:
+                self._ended(part)
+                continue  # nothing follows: the backend lets go of what it holds
             if self._first is None:
                 self._first = time.perf_counter()
             if sink.full():
                 await sink.drain()
-        self._chunks = None
+        self._parts = None
         return None
 
     def _cut_here(self) -> bool:
         """Between two items, with a steer waiting: the safe boundary of the documented contract."""
         return bool(self._steers) and (self.output.kind != "" or bool(self.output.items))
 
-    async def _leave(self, chunks: AsyncIterator[Chunk]) -> list[Steer] | None:
+    async def _leave(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
         """Stop generating at an item's end; what the steer makes of it is decided in `_finish`."""
         self.output.close()
         if self._generation is not None:
             self._generation.cancel()
-        async for chunk in chunks:
-            if isinstance(chunk, Finish):
-                self._usage = chunk.usage
-        self._chunks = self._generation = None
+        async for part in parts:
+            if isinstance(part, Finish):
+                self._usage = part.usage
+        self._parts = self._generation = None
         self.response.status = "steered"
         return None
 
-    def _turn_at_token(self, chunk: Steered) -> list[Steer]:
+    def _turn_at_token(self, part: Steered) -> list[Steer]:
         """The backend goes on in the new direction: close the partial item and let the successor begin."""
-        self._usage = chunk.usage
+        self._usage = part.usage
         self.output.close("incomplete")
         self.response.status = "steered"
-        taken = [steer for steer in self._token_steers if steering.among(steer.items, chunk.items)]
+        taken = [steer for steer in self._token_steers if steering.among(steer.items, part.items)]
         self._token_steers = [steer for steer in self._token_steers if steer not in taken]
         return taken
 
@@ -282,7 +280,7 @@ class Run:
         self.response.error = {"code": code, "message": message}
         if self._generation is not None:
             self._generation.cancel()
-        self._generation = self._chunks = None
+        self._generation = self._parts = None
 
     # --- the end of one response ---
 

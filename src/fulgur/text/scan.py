@@ -136,7 +136,6 @@ class CallScanner(ThinkingScanner):
 
     def __init__(self, *, thinking: bool = False) -> None:
         super().__init__(thinking=thinking)
-        self._index = 0
         self._started = False
         self._raw: list[str] = []
         self._reason = ""
@@ -172,10 +171,6 @@ class CallScanner(ThinkingScanner):
         self._buffer = self._buffer.removeprefix(self.close)
         return self._go(self._answer_start)
 
-    def _end_call(self) -> None:
-        self._index += 1
-        self._started = False
-
     def _break(self, reason: str) -> bool:
         """The call is broken: gather the rest of it."""
         self._reason = reason
@@ -191,7 +186,6 @@ class CallScanner(ThinkingScanner):
         else:
             place, marker = found
             self._eat(place + (len(marker) if marker == self.close else 0))
-        self._parts.append(Malformed("".join(self._raw), self._reason, self._index if self._started else None))
-        if self._started:
-            self._end_call()
+        self._parts.append(Malformed("".join(self._raw), self._reason, self._started))
+        self._started = False
         return self._go(self._answer_start)

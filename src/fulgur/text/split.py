@@ -9,16 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from fulgur.errors import FulgurError
-from fulgur.text.parts import (
-    Malformed,
-    Part,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    merge,
-)
+from fulgur.text.parts import Part
 from fulgur.text.scan import THINK, THINK_END
 from fulgur.text.special import known
 from fulgur.text.split_harmony import MARKERS as HARMONY_MARKERS
@@ -27,23 +18,6 @@ from fulgur.text.split_hermes import HermesSplitter
 from fulgur.text.split_plain import PlainSplitter
 from fulgur.text.split_qwen import QwenCoderSplitter
 from fulgur.text.tokenizer import Tokenizer
-
-__all__ = [
-    "FORMATS",
-    "Malformed",
-    "Part",
-    "ReasoningDelta",
-    "Splitter",
-    "TextDelta",
-    "ToolCallDelta",
-    "ToolCallEnd",
-    "ToolCallStart",
-    "detect_format",
-    "marker_tokens",
-    "merge",
-    "opens_reasoning",
-    "splitter_for",
-]
 
 FORMATS = ("plain", "hermes", "qwen3-coder", "harmony")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from fulgur.text.json_scan import JsonError, JsonScanner
-from fulgur.text.parts import Malformed, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from fulgur.text.parts import CallDelta, CallEnd, CallStart, Malformed, ReasoningDelta, TextDelta
 from fulgur.text.scan import Scanner, first_of, partial
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -31,7 +31,6 @@ class HarmonySplitter(Scanner):
 
     def __init__(self) -> None:
         super().__init__(self._first)
-        self._index = 0
         self._started = False
         self._raw: list[str] = []
         self._kind: type[TextDelta] | type[ReasoningDelta] = TextDelta
@@ -85,7 +84,7 @@ class HarmonySplitter(Scanner):
             return self._go(self._broken)
         self._started = True
         self._scanner = JsonScanner()
-        self._parts.append(ToolCallStart(self._index, name))
+        self._parts.append(CallStart(name))
         return self._go(self._call)
 
     def _begin_text(self, kind: type[TextDelta] | type[ReasoningDelta]) -> bool:
@@ -126,8 +125,8 @@ class HarmonySplitter(Scanner):
         if scanner.done or (stop and scanner.depth == 0):
             if not scanner.done:
                 self._arguments("{}")
-            self._parts.append(ToolCallEnd(self._index))
-            self._index, self._started, self._raw = self._index + 1, False, []
+            self._parts.append(CallEnd())
+            self._started, self._raw = False, []
             return self._go(self._surplus)
         if self._final:
             self._reason = "the answer ended inside the call"
@@ -161,8 +160,7 @@ class HarmonySplitter(Scanner):
             return False
         text = "".join(self._raw)
         if keep_blank or text.strip():
-            self._parts.append(Malformed(text, reason, self._index if self._started else None))
-            self._index += self._started
+            self._parts.append(Malformed(text, reason, self._started))
         self._raw, self._reason, self._started = [], "", False
         return self._end_message(found)
 
@@ -176,4 +174,4 @@ class HarmonySplitter(Scanner):
 
     def _arguments(self, text: str) -> None:
         if text:
-            self._parts.append(ToolCallDelta(self._index, text))
+            self._parts.append(CallDelta(text))

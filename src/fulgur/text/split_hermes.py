@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from fulgur.text.json_scan import JsonError, JsonScanner, to_json
-from fulgur.text.parts import Malformed, ToolCallDelta, ToolCallEnd, ToolCallStart
+from fulgur.text.parts import CallDelta, CallEnd, CallStart, Malformed
 from fulgur.text.scan import CallScanner, first_of, partial
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -50,18 +50,18 @@ class HermesSplitter(CallScanner):
             return
         if not self._started:
             self._started = True
-            self._parts.append(ToolCallStart(self._index, envelope.name))
+            self._parts.append(CallStart(envelope.name))
         if envelope.arguments:
-            self._parts.append(ToolCallDelta(self._index, "".join(envelope.arguments)))
+            self._parts.append(CallDelta("".join(envelope.arguments)))
             envelope.arguments = []
 
     def _finish_call(self) -> bool:
         if self._envelope.name is None:
             return self._break("the call has no name")
         if not self._envelope.has_arguments:
-            self._parts.append(ToolCallDelta(self._index, "{}"))
-        self._parts.append(ToolCallEnd(self._index))
-        self._end_call()
+            self._parts.append(CallDelta("{}"))
+        self._parts.append(CallEnd())
+        self._started = False
         return self._go(self._close_call)
 
     def _close_call(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 from fulgur.text.arguments import ParameterTypes, value_json
 from fulgur.text.json_scan import to_json
-from fulgur.text.parts import ToolCallDelta, ToolCallEnd, ToolCallStart
+from fulgur.text.parts import CallDelta, CallEnd, CallStart
 from fulgur.text.scan import CallScanner
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -77,7 +77,7 @@ class QwenCoderSplitter(CallScanner):
             return self._break("the function has no name")
         self._function_name, self._keys = name, set[str]()
         self._started = True
-        self._parts.append(ToolCallStart(self._index, name))
+        self._parts.append(CallStart(name))
         return self._go(self._parameters)
 
     def _parameters(self) -> bool:
@@ -93,8 +93,8 @@ class QwenCoderSplitter(CallScanner):
         if self._buffer.startswith(_FUNCTION_END):
             self._eat(len(_FUNCTION_END))
         self._arguments("}" if self._keys else "{}")
-        self._parts.append(ToolCallEnd(self._index))
-        self._end_call()
+        self._parts.append(CallEnd())
+        self._started = False
         return self._go(self._maybe_close)  # or another function in the same call
 
     def _key(self) -> bool:
@@ -153,7 +153,7 @@ class QwenCoderSplitter(CallScanner):
 
     def _arguments(self, text: str) -> None:
         if text:
-            self._parts.append(ToolCallDelta(self._index, text))
+            self._parts.append(CallDelta(text))
 
     def _wait(self) -> bool:
         """More text is needed; if there is none, the call is broken."""
