@@ -15,6 +15,7 @@ from fulgur.edit.region import parse_target
 from fulgur.errors import FulgurError
 from fulgur.text.code_prompt import around
 from fulgur.text.edit_format import RecentEdit
+from fulgur.workspace.files import Change
 from fulgur.workspace.journal import EditJournal
 
 SOURCE = b"def load(path):\r\n    data = read(path)\r\n    return data\r\n"
@@ -151,7 +152,7 @@ def test_next_finds_places_like_the_last_change(file: Path, home: Path) -> None:
     text = "def a(x):\n    return fetch(x)\n\n\ndef b(y):\n    return fetch(y)\n\n\ndef c(z):\n    return z + 1\n"
     file.write_text(text)
     journal = EditJournal(home)
-    journal.write(file, text.encode(), text.replace("fetch(x)", "fetch(x, retries=3)").encode())
+    journal.write([Change(file, text.encode(), text.replace("fetch(x)", "fetch(x, retries=3)").encode())])
     document = Document.open(file)
     recent, lines = last_change(document, journal)
     assert [edit.after for edit in recent] == ["    return fetch(x, retries=3)\n"] and lines == {2}

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulgur.errors import FulgurError
+from fulgur.workspace.files import Change
 from fulgur.workspace.journal import KEPT, EditJournal
 from fulgur.workspace.textfile import TextFile
 
@@ -45,10 +46,10 @@ def test_undo_restores_bytes_and_mode(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_bytes(b"one\r\n")
     path.chmod(0o751)
-    journal.write(path, b"one\r\n", b"two\n")
-    journal.write(path, b"two\n", b"three")
+    journal.write([Change(path, b"one\r\n", b"two\n")])
+    journal.write([Change(path, b"two\n", b"three")])
     assert path.read_bytes() == b"three" and stat.S_IMODE(path.stat().st_mode) == 0o751
-    assert journal.undo(path).path == str(path)
+    assert [entry.path for entry in journal.undo(path)] == [str(path)]
     assert path.read_bytes() == b"two\n"
     EditJournal(tmp_path / "home").undo()
     assert path.read_bytes() == b"one\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o751
@@ -62,8 +63,8 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"one")
     with pytest.raises(FulgurError, match="changed meanwhile"):
-        journal.write(path, b"other", b"two")
-    journal.write(path, b"one", b"two")
+        journal.write([Change(path, b"other", b"two")])
+    journal.write([Change(path, b"one", b"two")])
     path.write_bytes(b"mine")
     with pytest.raises(FulgurError, match="was changed after"):
         journal.undo()
@@ -74,7 +75,7 @@ def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
     real, link = tmp_path / "real.py", tmp_path / "link.py"
     real.write_bytes(b"one")
     link.symlink_to(real)
-    EditJournal(tmp_path / "home").write(link, b"one", b"two")
+    EditJournal(tmp_path / "home").write([Change(link, b"one", b"two")])
     assert link.is_symlink() and real.read_bytes() == b"two"
 
 
@@ -82,7 +83,7 @@ def test_a_journal_cut_off_by_a_crash_still_reads(tmp_path: Path) -> None:
     journal = EditJournal(tmp_path / "home")
     path = tmp_path / "a.py"
     path.write_bytes(b"one")
-    journal.write(path, b"one", b"two")
+    journal.write([Change(path, b"one", b"two")])
     with journal.file.open("a") as file:
         file.write('{"path": "half')
     assert len(journal.entries()) == 1
@@ -93,7 +94,7 @@ def test_the_journal_keeps_its_last_edits_and_undo_says_what_is_gone(tmp_path: P
     path = tmp_path / "a.py"
     path.write_bytes(b"0")
     for number in range(KEPT + 5):
-        journal.write(path, str(number).encode(), str(number + 1).encode())
+        journal.write([Change(path, str(number).encode(), str(number + 1).encode())])
     assert len(journal.entries()) == KEPT
     journal.blobs.path(journal.entries()[-1].before).unlink()
     with pytest.raises(FulgurError, match="too old"):

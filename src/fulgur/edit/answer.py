@@ -29,6 +29,7 @@ class Outcome:
 
     text: str | None
     note: str = ""
+    call: Call | None = None  # the refactoring that made it, if one did
 
 
 def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
@@ -40,7 +41,7 @@ def apply_answer(text: str, region: Region, said: str, instruction: str, path: P
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text)
         note = f"Added: {', '.join(added)}." if added else ""
-        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))))
+        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))), outcome.call)
     return outcome
 
 
@@ -57,7 +58,7 @@ def _applied(text: str, region: Region, said: str, instruction: str, path: Path)
             # The model does not look whether there is anything to do: the refactoring does.
             return Outcome(None, error.message)
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
-        return _outcome(text, after, left_alone(text, after, old))
+        return _outcome(text, after, left_alone(text, after, old), answer)
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
         return Outcome(None)
     changed = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
@@ -76,8 +77,8 @@ def fitted(text: str, region: str) -> str:
     return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
 
 
-def _outcome(before: str, after: str, note: str = "") -> Outcome:
-    return Outcome(None if after == before else after, note)
+def _outcome(before: str, after: str, note: str = "", call: Call | None = None) -> Outcome:
+    return Outcome(None if after == before else after, note, call)
 
 
 def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> Outcome:
@@ -90,7 +91,8 @@ def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple
             raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
         return _outcome(text, changed)
     note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
-    return _outcome(text, exact, " ".join(filter(None, (note, left_alone(text, exact, names[0])))))
+    notes = " ".join(filter(None, (note, left_alone(text, exact, names[0]))))
+    return _outcome(text, exact, notes, Call("rename", names))
 
 
 def left_alone(before: str, after: str, old: str) -> str:

@@ -35,6 +35,11 @@ class Document:
         real, here = path.resolve(), Path.cwd()
         return cls.of(path, real.relative_to(here).as_posix() if real.is_relative_to(here) else path.name, data)
 
+    @classmethod
+    def beneath(cls, root: Path, path: Path) -> Document:
+        """Read a file of a project; its name is relative to the project."""
+        return cls.of(path, path.relative_to(root.resolve()).as_posix(), path.read_bytes())
+
     def encode(self, text: str) -> bytes:
         """The file's bytes with another text."""
         return TextFile.decode(self.data, str(self.path)).with_plain(text, str(self.path))

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fulgur.edit.answer import Refused, apply_answer
 from fulgur.edit.checks import NAMES, PARSES, Found, check
 from fulgur.edit.document import Document
+from fulgur.edit.project.follow import followed, orphans, project_root
 from fulgur.edit.refactor import RefactorError
 from fulgur.edit.region import Region, Target, locate_region
-from fulgur.text.edit_format import RecentEdit
+from fulgur.text.edit_format import Call, RecentEdit
+from fulgur.workspace.files import Change
 from fulgur.workspace.words import code_words
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 AS_ASKED, NOTHING = "as asked", "nothing to do"
 
+Others = tuple[tuple[Document, str], ...]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -41,6 +45,7 @@ class Task:
     region: Region
     instruction: str | None
     recent: Sequence[RecentEdit] = ()
+    root: Path | None = None  # the project, into whose other files a refactoring is followed; None: this file alone
 
     def item(self) -> dict[str, Any]:
         """What the model is asked: the server's input item `edit`."""
@@ -56,15 +61,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The file's new text, which passed the checks; `notes` say what a person should know of it."""
+    """The file's new text, which passed the checks; `notes` say what a person should know of it.
+
+    `others` are the files that change with it, each with its new text.
+    """
 
     document: Document
     text: str
     notes: tuple[str, ...] = ()
     found: Found = field(default_factory=Found)
+    others: Others = ()
 
-    def encoded(self) -> bytes:
-        return self.document.encode(self.text)
+    def changes(self) -> list[Change]:
+        """Every file that changes, as bytes before and after; the one that was named comes first."""
+        documents = [(self.document, self.text), *self.others]
+        return [Change(document.path, document.data, document.encode(text)) for document, text in documents]
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,8 @@ class Rewriter(Protocol):
 def locate(target: Target, instruction: str) -> Task:
     """The task that a person named on the command line."""
     document = Document.open(target.path)
-    return Task(document, locate_region(document.text, target, instruction), instruction)
+    region = locate_region(document.text, target, instruction)
+    return Task(document, region, instruction, root=project_root(target.path))
 
 
 def plan(task: Task, model: Rewriter, members: MemberCheck | None = None) -> tuple[Proposal | Refusal, Answer]:
@@ -105,11 +117,43 @@ def propose(task: Task, said: str, members: MemberCheck | None = None, *, checke
         return Refusal(AS_ASKED, error.message)
     if outcome.text is None:
         return Refusal(NOTHING, outcome.note)
-    notes = (outcome.note,) if outcome.note else ()
+    notes: tuple[str, ...] = (outcome.note,) if outcome.note else ()
+    text: str = outcome.text
+    others: Others = ()
+    if task.root is not None and document.path.suffix == ".py":
+        try:
+            text, others, more = _elsewhere(task, task.root, outcome.text, outcome.call)
+        except (Refused, RefactorError) as error:
+            return Refusal(AS_ASKED, error.message)
+        notes += more
     if not checked:
-        return Proposal(document, outcome.text, notes)
+        return Proposal(document, text, notes, others=others)
     asked = {word for code in code_words(instruction) for word in re.findall(r"\w+", code)}
-    return verified(document, outcome.text, asked, notes, members)
+    result = verified(document, text, asked, notes, members)
+    if isinstance(result, Refusal):
+        return result
+    for other, changed in others:
+        if isinstance(wrong := verified(other, changed, asked), Refusal):
+            return Refusal(wrong.check, f"{other.name}: {wrong.reason}", wrong.found)
+    return replace(result, others=others)
+
+
+def _elsewhere(task: Task, root: Path, text: str, call: Call | None) -> tuple[str, Others, tuple[str, ...]]:
+    """The file's text, the other files that change with it, and notes on places that were left alone."""
+    document, path = task.document, task.document.path.resolve()
+    at = (task.region.start, task.region.end)
+    changed = followed(root, path, document.text, text, call, at) if call is not None else None
+    if changed is None:
+        if lost := orphans(root, path, document.text, text):
+            raise Refused(f"{lost[0]}{f' (and {len(lost) - 1} more)' if len(lost) > 1 else ''}")
+        return text, (), ()
+    text = changed.files.pop(path, (text, text))[1]
+    others = tuple((Document.beneath(root, other), after) for other, (_, after) in sorted(changed.files.items()))
+    if not changed.unsure:
+        return text, others, ()
+    places = [f"{place.path.relative_to(root.resolve())}:{place.line}" for place in changed.unsure]
+    more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+    return text, others, (f"May be meant too, and left as it is: {', '.join(places[:5])}{more}.",)
 
 
 def verified(
@@ -135,9 +179,9 @@ def verified(
     return Proposal(document, text, notes, found)
 
 
-def write(proposal: Proposal, journal: EditJournal) -> FileDiff:
-    """Change the file; `journal.undo` takes it back byte for byte."""
-    return journal.write(proposal.document.path, proposal.document.data, proposal.encoded())
+def write(proposal: Proposal, journal: EditJournal) -> list[FileDiff]:
+    """Change the files, all or none; `journal.undo` takes them back byte for byte."""
+    return journal.write(proposal.changes())
 
 
 def member_check(path: Path, home: Path) -> MemberCheck:

@@ -9,8 +9,8 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fulgur.errors import FulgurError
@@ -23,7 +23,7 @@ KEPT = 200
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One change: the file's content before and after, by hash."""
+    """One change: the file's content before and after, by hash. Changes of one `time` were made together."""
 
     path: str
     before: str
@@ -62,38 +62,46 @@ class EditJournal:
             return self.blobs.get(entry.before) if entry is not None and self.blobs.get(entry.after) == now else None
         return None
 
-    def write(self, path: Path, before: bytes, after: bytes) -> FileDiff:
-        """Change a file from `before` to `after`; refuses when the file is no longer `before`."""
-        real = path.resolve()
-        entry = JournalEntry(str(real), self.blobs.put(before), self.blobs.put(after), time.time())
+    def write(self, changes: Sequence[Change]) -> list[FileDiff]:
+        """Change files, all or none; refuses when one is no longer what it was."""
+        now = time.time()
+        real = [replace(change, path=change.path.resolve()) for change in changes]
+        made = [self._entry(change, now) for change in real]
         earlier = self.entries()
-        self.save([*earlier, entry])  # first: what was changed can be taken back, whatever happens now
+        self.save([*earlier, *made])  # first: what was changed can be taken back, whatever happens now
         try:
-            [diff] = self._files(real).commit([Change(real, before, after)])
+            return self._files(real[0].path).commit(real)
         except BaseException:
             self.save(earlier)
             raise
-        return diff
 
-    def undo(self, path: Path | None = None) -> JournalEntry:
-        """Take the newest change back (of this file, or of any)."""
-        entry = self.last(path)
-        if entry is None:
+    def undo(self, path: Path | None = None) -> list[JournalEntry]:
+        """Take the newest edit back (that of this file, or of any), with every file that it changed."""
+        last = self.last(path)
+        if last is None:
             raise FulgurError("there is no edit to undo" + (f" in {path}" if path else ""))
-        real = Path(entry.path)
-        files = self._files(real)
-        try:
-            before, after = self.blobs.get(entry.before), self.blobs.get(entry.after)
-        except FileNotFoundError:
-            raise FulgurError(f"the edit of {real} is too old: what undo needs was let go") from None
-        if files.read(real) != after:
-            raise FulgurError(
-                f"{real} was changed after that edit; nothing was undone",
-                hint="Take the later change back first, or restore the file by hand.",
-            )
-        files.commit([Change(real, after, before)])
-        self.save(other for other in self.entries() if other != entry)
-        return entry
+        entries = [entry for entry in self.entries() if entry.time == last.time]
+        files = self._files(Path(last.path))
+        changes = []
+        for entry in entries:
+            real = Path(entry.path)
+            try:
+                before, after = self.blobs.get(entry.before), self.blobs.get(entry.after)
+            except FileNotFoundError:
+                raise FulgurError(f"the edit of {real} is too old: what undo needs was let go") from None
+            if files.read(real) != after:
+                raise FulgurError(
+                    f"{real} was changed after that edit; nothing was undone",
+                    hint="Take the later change back first, or restore the file by hand.",
+                )
+            changes.append(Change(real, after, before))
+        files.commit(changes)
+        self.save(other for other in self.entries() if other not in entries)
+        return entries
+
+    def _entry(self, change: Change, now: float) -> JournalEntry:
+        assert change.before is not None and change.after is not None, "edits neither make nor remove files"
+        return JournalEntry(str(change.path), self.blobs.put(change.before), self.blobs.put(change.after), now)
 
     def save(self, entries: Iterable[JournalEntry]) -> None:
         """Keep these, at most the last 200."""

@@ -73,13 +73,13 @@ class Calls:
             await self._together(turn, [call], record)
         await self._together(turn, beside, record)
 
-    async def apply(self, turn: int, title: str, change: Change) -> bool:
-        """Make one change that the edit path worked out, asked about like any other; False when it was not allowed."""
+    async def apply(self, turn: int, title: str, changes: list[Change]) -> bool:
+        """Make the changes of one edit, asked about like any other; False when it was not allowed."""
         question = self._approvals.about_change("", title)
         if question is not None and not await self._asked(turn, question):
             return False
         await self._before_change()
-        for diff in await asyncio.to_thread(self._files.commit, [change]):
+        for diff in await asyncio.to_thread(self._files.commit, changes):
             self._changed(turn, diff)
         return True
 

@@ -111,7 +111,7 @@ class EditPath:
         path = self._files.writable(str(place.target.path))
         document = Document.of(path, self._files.show(path), self._files.read(path))
         region = locate_region(document.text, place.target, place.instruction)
-        task = Task(document, region, place.instruction)
+        task = Task(document, region, place.instruction, root=self._context.settings.workspace)
         title = f"rewrite {document.name}:{region.first_line}-{region.last_line} ({place.how})"
         said = await self._rewrite(title, task, problem)
         if self._stopped or self._steers:
@@ -127,11 +127,16 @@ class EditPath:
             return ""
         for note in result.notes:
             self._context.emit(Warned(message=note))
-        if await self._calls.apply(self._context.turn, title, Change(path, document.data, result.encoded())):
-            self._say(f"Edited {document.name}:{region.first_line}.")
+        if await self._calls.apply(self._context.turn, title, self._changes(result)):
+            also = f" and {len(result.others)} more files" if result.others else ""
+            self._say(f"Edited {document.name}:{region.first_line}{also}.")
         else:
             self._say("The change was not allowed.")
         return ""
+
+    def _changes(self, proposal: Proposal) -> list[Change]:
+        """The proposal's files, each allowed to be written."""
+        return [replace(change, path=self._files.writable(str(change.path))) for change in proposal.changes()]
 
     def _report_checks(self, result: Proposal | Refusal, *, again: bool) -> None:
         """Show what each check found; a refusal is fed back once."""

@@ -45,7 +45,7 @@ def change_signature(workspace: Path, path: Path, call: Call, at: tuple[int, int
         if call.name != "use_keywords":
             raise  # all its calls may stand in other files
     if module.source.parents.get(function) is not module.source.tree:
-        result.unsure = _by_attribute(project, path, function.name)
+        result.unsure = uses_by_attribute(project, path, function.name)
         return result
     references = References(project, path, function.name)
     for other in references.modules:
@@ -84,16 +84,12 @@ def _applied(module: Module, edits: list[Edit]) -> str:
     return after
 
 
-def _by_attribute(project: Project, path: Path, name: str) -> list[Place]:
-    """Calls of a method in other files: which class the object has is not known."""
+def uses_by_attribute(project: Project, path: Path, name: str) -> list[Place]:
+    """Uses of a member in other files: which class the object has is not known."""
     places = []
     for module in project.mentioning(name):
         if module.path == path:
             continue
-        lines = {
-            call.lineno
-            for call in module.source.of(ast.Call)
-            if isinstance(call.func, ast.Attribute) and call.func.attr == name
-        }
+        lines = {node.lineno for node in module.source.of(ast.Attribute) if node.attr == name}
         places += [Place(module.path, line, "attribute", module.source.lines[line - 1].strip()) for line in lines]
     return sorted(places)

@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
         from fulgur.workspace.folders import home
         from fulgur.workspace.journal import EditJournal
 
-        entry = EditJournal(home()).undo(parse_target(args.target, base).path if args.target else None)
-        out(f"{entry.path} is as it was before the edit.")
+        for entry in EditJournal(home()).undo(parse_target(args.target, base).path if args.target else None):
+            out(f"{entry.path} is as it was before the edit.")
         return 0
     if not args.target or not args.instruction:
         raise UsageError("edit needs a file and an instruction", hint='fulgur edit app.py:load "add type hints"')
@@ -87,7 +87,8 @@ def show(proposal: Proposal, answer: Answer, write: bool) -> None:
     from fulgur.workspace.diff import unified
 
     document = proposal.document
-    out_diff(unified(document.text, proposal.text, document.name))
+    for changed, text in ((document, proposal.text), *proposal.others):
+        out_diff(unified(changed.text, text, changed.name))
     for remark in proposal.notes:
         note(remark)
     note(answer.speed())

@@ -1,0 +1,68 @@
+"""An edit of one file is carried into the files that import from it, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fulgur.edit.editor import Proposal, Refusal, locate, propose, write
+from fulgur.edit.region import parse_target
+from fulgur.workspace.journal import EditJournal
+
+FILES = {
+    "pyproject.toml": "",
+    "src/pkg/__init__.py": "",
+    "src/pkg/text.py": (
+        "def make_str(value):\n    return str(value)\n\n\n"
+        "class Shop:\n    def total(self):\n        return 0\n"
+    ),
+    "src/pkg/core.py": "from .text import Shop, make_str\n\nprint(make_str(1), Shop().total())\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(workspace: Path) -> Path:
+    for name, text in FILES.items():
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text(text)
+    return workspace
+
+
+def proposed(project: Path, part: str, said: str, instruction: str) -> Proposal | Refusal:
+    return propose(locate(parse_target(str(project / f"src/pkg/text.py:{part}")), instruction), said)
+
+
+def test_a_rename_changes_the_importers_and_comes_back_as_one(project: Path, home: Path) -> None:
+    result = proposed(project, "make_str", "<|call|>rename make_str to_text", "rename make_str to to_text")
+    assert isinstance(result, Proposal)
+    assert [document.name for document, _ in result.others] == ["src/pkg/core.py"]
+    journal = EditJournal(home)
+    assert len(write(result, journal)) == 2
+    assert (project / "src/pkg/core.py").read_text().startswith("from .text import Shop, to_text\n\nprint(to_text(1)")
+    assert len(journal.undo()) == 2
+    for name, text in FILES.items():
+        assert (project / name).read_text() == text
+
+
+def test_a_rename_that_the_model_wrote_out_is_followed_too(project: Path) -> None:
+    result = proposed(project, "make_str", "def to_text(value):\n    return str(value)\n", "rename make_str to to_text")
+    assert isinstance(result, Proposal) and len(result.others) == 1
+
+
+def test_what_others_import_is_not_taken_away(project: Path) -> None:
+    result = proposed(project, "make_str", "def write(value):\n    return str(value)\n", "call this function `write`")
+    assert isinstance(result, Refusal) and result.reason == "src/pkg/core.py:1 takes make_str from this file"
+
+
+def test_uses_of_a_member_elsewhere_are_named(project: Path) -> None:
+    result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
+    assert isinstance(result, Proposal) and not result.others
+    assert "May be meant too, and left as it is: src/pkg/core.py:3." in result.notes
+
+
+def test_a_parameter_is_added_in_every_file(project: Path) -> None:
+    said = "<|call|>add_parameter make_str encoding 'utf-8'"
+    result = proposed(project, "make_str", said, "add a parameter encoding and pass 'utf-8' in all calls")
+    assert isinstance(result, Proposal)
+    assert "make_str(1, encoding='utf-8')" in result.others[0][1]
