@@ -26,7 +26,6 @@ def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {"complete.py", "steer.py", "server.toml"}
 
 
-@pytest.mark.xfail(strict=True, reason="the server sends the prefix first, the model was trained suffix first")
 def test_complete() -> None:
     with LiveServer(folder=EMBEDDED) as server:
         assert run("complete.py", server, FULGUR_MODEL="local").strip() == "a + b"

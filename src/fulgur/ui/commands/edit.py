@@ -102,6 +102,7 @@ def show(proposal: Proposal, answer: Answer, write: bool) -> None:
     from fulgur.workspace.journal import EditJournal
 
     write_file(proposal, EditJournal(home()))
-    note(f"Written to {document.path}; `fulgur edit --undo` takes it back.")
+    also = f" and {len(proposal.others)} more" if proposal.others else ""
+    note(f"Written to {document.path}{also}; `fulgur edit --undo` takes it back.")
     if pruned := prune_when_due(load_settings()):
         note(str(pruned))
