@@ -47,6 +47,9 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
         answer: web.StreamResponse = await handler(request)
     except ApiError as error:
         answer = error_answer(error)
+    except FulgurError as error:
+        server.log_exception(error)
+        answer = error_answer(ApiError(500, "server_error", str(error)))
     except web.HTTPException as error:
         answer = error_answer(_plain(request, error))
     except Exception as error:

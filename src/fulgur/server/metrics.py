@@ -25,6 +25,7 @@ HELP = {
     "fulgur_steers_total": ("counter", "Steers, by outcome."),
     "fulgur_http_requests_total": ("counter", "HTTP requests, by path and status."),
     "fulgur_websocket_frames_total": ("counter", "Frames received, by type."),
+    "fulgur_store_failures_total": ("counter", "Responses that could not be stored; they said store: false."),
     "fulgur_websockets": ("gauge", "Open sockets."),
     "fulgur_responses_running": ("gauge", "Responses under way."),
     "fulgur_first_token_seconds": ("histogram", "From the request to the first output, by model."),

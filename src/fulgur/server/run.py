@@ -346,6 +346,8 @@ class Run:
                 await self.server.store.put(self.owner, Stored(self.response, self.prepared.input, parent), events)
             except Exception as error:
                 self.server.log_exception(error)
+                self.server.metrics.add("fulgur_store_failures_total")
+                self.response.store = False  # the answer is whole, and says that it will not be there tomorrow
         self.emitter.response(kind, self.response)
         if self.log is not None:
             self.log.end()

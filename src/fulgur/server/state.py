@@ -33,7 +33,7 @@ class Server:
     def __init__(self, config: ServerConfig, models: registry.Registry | None = None) -> None:
         self.config = config
         self.models = models or registry.build(config)
-        self.store = Store(self._store_path(), config.server.store_days)
+        self.store = Store(self._store_path(), config.server.store_days, config.server.store_mb)
         self.metrics = Metrics()
         self.auth = Auth(config)
         self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))

@@ -1,15 +1,18 @@
 """Stored responses in SQLite (WAL): what was committed survives a kill -9.
 
 One thread owns the database, so the event loop never waits for the disk. A response is committed before its terminal
-event is sent: a client that saw it end can ask for it again.
+event is sent: a client that saw it end can ask for it again. One that could not be written (a full disk) is kept in
+memory as long as there is room, and says `store: false`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +25,7 @@ from fulgur.protocol.items import Item
 from fulgur.protocol.response import Response
 
 T = TypeVar("T")
+_UNSAVED = 64  # responses that could not be written and are kept in memory
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -40,11 +44,17 @@ class Stored(msgspec.Struct):
 
 
 class Store:
-    """The database; `path` None keeps it in memory. What is older than `days` is forgotten when it opens (0: none)."""
+    """The database; `path` None keeps it in memory.
 
-    def __init__(self, path: Path | None, days: float = 0.0) -> None:
+    What is older than `days` is forgotten when it opens; when there are more than `megabytes`, the oldest of the owner
+    who has most (0: no limit).
+    """
+
+    def __init__(self, path: Path | None, days: float = 0.0, megabytes: float = 0.0) -> None:
         self._path = path
         self._days = days
+        self._most = int(megabytes * (1 << 20))
+        self._unsaved: OrderedDict[tuple[str, str], Stored] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._database: sqlite3.Connection | None = None
 
@@ -74,7 +84,13 @@ class Store:
     # --- on the database's thread ---
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except (sqlite3.Error, msgspec.MsgspecError, zlib.error, UnicodeDecodeError) as error:
+            raise FulgurError(
+                f"The response store {self._path or 'in memory'} cannot be used: {error}",
+                hint="Free disk space; if the file is damaged, move it away: a new one is made at the next start.",
+            ) from None
 
     def _open(self) -> None:
         try:
@@ -88,10 +104,20 @@ class Store:
             database.execute("PRAGMA busy_timeout=5000")
             database.executescript(_SCHEMA)
             if self._days:
-                database.execute("DELETE FROM responses WHERE created < ?", (time.time() - self._days * 86_400,))
+                database.execute("DELETE FROM responses WHERE created < ?", (self._oldest_kept(database),))
         except (sqlite3.Error, OSError) as error:
-            raise FulgurError(f"Cannot open the response store {self._path}: {error}") from None
+            raise FulgurError(
+                f"Cannot open the response store {self._path}: {error}",
+                hint="Move the file away to begin a new one, or name another in server.store.",
+            ) from None
         self._database = database
+
+    def _oldest_kept(self, database: sqlite3.Connection) -> float:
+        """Days count when the server was used on them: a clock that jumps ahead makes nothing old by itself."""
+        used = database.execute("SELECT DISTINCT created / 86400 FROM responses ORDER BY 1 DESC").fetchall()
+        days = max(1, math.ceil(self._days))
+        by_use = used[days - 1][0] * 86_400 if len(used) >= days else 0
+        return min(time.time() - self._days * 86_400, by_use)
 
     def _close(self) -> None:
         if self._database is not None:
@@ -104,21 +130,47 @@ class Store:
 
     def _put(self, owner: str, stored: Stored, events: list[tuple[bytes, bytes]]) -> None:
         assert self._database is not None
-        blob = zlib.compress(b"\n".join(data for _, data in events), 1)
-        self._database.execute(
-            "INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                stored.response.id,
-                owner,
-                int(stored.response.created_at),
-                stored.parent,
-                msgspec.json.encode(stored.response),
-                msgspec.json.encode(stored.input),
-                blob,
-            ),
+        row = (
+            stored.response.id,
+            owner,
+            int(stored.response.created_at),
+            stored.parent,
+            msgspec.json.encode(stored.response),
+            msgspec.json.encode(stored.input),
+            zlib.compress(b"\n".join(data for _, data in events), 1),
         )
+        try:
+            self._make_room()
+            self._database.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.Error:
+            self._unsaved[owner, stored.response.id] = stored
+            if len(self._unsaved) > _UNSAVED:
+                self._unsaved.popitem(last=False)
+            raise
+
+    def _make_room(self) -> None:
+        assert self._database is not None
+        if not self._most or self._size() <= self._most:
+            return
+        weight = "LENGTH(response) + LENGTH(input) + LENGTH(events)"
+        while self._size() > self._most * 9 // 10:
+            largest = self._one(f"SELECT owner FROM responses GROUP BY owner ORDER BY SUM({weight}) DESC LIMIT 1")
+            if largest is None:
+                return
+            oldest = "SELECT id FROM responses WHERE owner = ? ORDER BY created LIMIT 64"
+            self._database.execute(f"DELETE FROM responses WHERE id IN ({oldest})", largest)
+
+    def _size(self) -> int:
+        """Bytes in use, without pages that wait to be used again."""
+        pages, free, page = (
+            int(self._one(f"PRAGMA {name}")[0])  # type: ignore[index]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * page
 
     def _get(self, owner: str, response_id: str) -> Stored | None:
+        if (owner, response_id) in self._unsaved:
+            return self._unsaved[owner, response_id]
         row = self._one("SELECT response, input, parent FROM responses WHERE id = ? AND owner = ?", response_id, owner)
         if row is None:
             return None
@@ -143,5 +195,6 @@ class Store:
 
     def _delete(self, owner: str, response_id: str) -> bool:
         assert self._database is not None
+        unsaved = self._unsaved.pop((owner, response_id), None)
         cursor = self._database.execute("DELETE FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
-        return cursor.rowcount > 0
+        return cursor.rowcount > 0 or unsaved is not None
