@@ -14,7 +14,8 @@ import pytest
 from serving import backend_of, script, serving, text
 
 from fulgur.client import Connection
-from fulgur.client.local import LocalServer, ensure_server, find
+from fulgur.client.local import ensure_server, find
+from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.errors import ApiError

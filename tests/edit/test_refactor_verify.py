@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fulgur.edit.refactor import apply_call
-from fulgur.edit.refactor.verify import call_objection, invented_name, objection, rename_asked
+from fulgur.edit.refactor.source import parse_region
+from fulgur.edit.refactor.verify import call_objection, invented, objection, rename_asked
 from fulgur.text.edit_format import Call
 
 TOTAL = """def total(prices, discount):
@@ -83,8 +84,10 @@ def test_calls_name_only_what_is_known() -> None:
 
 
 def test_names_from_nowhere() -> None:
-    assert invented_name("x = align_veritably(cell)\n", "", "x = align_vertically(cell)\n") == "align_veritably"
-    assert invented_name("x = [y.strip() for y in cell]\n", "use a comprehension", "x = cell\n") is None
+    assert (
+        invented(parse_region("x = align_veritably(cell)\n"), "", "x = align_vertically(cell)\n") == "align_veritably"
+    )
+    assert invented(parse_region("x = [y.strip() for y in cell]\n"), "use a comprehension", "x = cell\n") is None
 
 
 def test_a_parameter_is_renamed_with_the_calls_that_name_it() -> None:

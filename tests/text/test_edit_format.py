@@ -16,10 +16,8 @@ from fulgur.text.edit_format import (
     RecentEdit,
     Rewrite,
     answer_pieces,
-    completion_prompt,
-    document_text,
+    completion_pieces,
     edit_pieces,
-    edit_prompt,
     encode_pieces,
     parse_answer,
     parse_call,
@@ -45,18 +43,21 @@ def test_special_tokens_have_fixed_ids() -> None:
 
 
 def test_prompts_are_spelled_as_the_contract_says() -> None:
-    assert completion_prompt("a.py", "x = ", "\n") == "<|file|>a.py\n<|fim_prefix|>x = <|fim_suffix|>\n<|fim_middle|>"
-    assert edit_prompt("a.py", "A\n", "R\n", "B\n", "do it") == (
+    assert (
+        pieces_text(completion_pieces("a.py", "x = ", "\n"))
+        == "<|file|>a.py\n<|fim_prefix|>x = <|fim_suffix|>\n<|fim_middle|>"
+    )
+    assert pieces_text(edit_pieces("a.py", "A\n", "R\n", "B\n", "do it")) == (
         "<|file|>a.py\nA\n<|region|>R\n<|after|>B\n<|instruction|>do it<|rewrite|>"
     )
-    assert document_text("a.py", "x\n") == "<|file|>a.py\nx\n<|eos|>"
 
 
 def test_next_edit_prompt_has_recent_edits_and_no_instruction() -> None:
-    prompt = edit_prompt("a.py", "", "R\n", "", None, [RecentEdit("f(a)\n", "f(a, b)\n"), RecentEdit("x\n", "")])
+    recent = [RecentEdit("f(a)\n", "f(a, b)\n"), RecentEdit("x\n", "")]
+    prompt = pieces_text(edit_pieces("a.py", "", "R\n", "", None, recent))
     assert prompt == "<|file|>a.py\n<|region|>R\n<|after|><|recent|>-f(a)\n+f(a, b)\n\n-x\n<|rewrite|>"
     with pytest.raises(ValueError):
-        edit_prompt("a.py", "", "R\n", "", None)
+        edit_pieces("a.py", "", "R\n", "", None)
 
 
 def test_text_that_spells_a_special_token_stays_text() -> None:

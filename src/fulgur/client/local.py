@@ -6,30 +6,19 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from fulgur import __version__
+from fulgur.client import once
+from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 from fulgur.workspace import folders
 
 IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
-
-
-@dataclass(frozen=True)
-class LocalServer:
-    """How the local server is found and started. `home` holds `server.json`, which says where it listens."""
-
-    home: Path
-    config: Path | None = None  # passed to `fulgur serve --file`
-    port: int | None = None  # None: what the config says; a free one when it is taken
-    model: Path | None = None  # passed to `fulgur serve --model`: it serves this one alone
-    start_seconds: float = 30.0
 
 
 async def ensure_server(config: LocalServer | None = None) -> str:
@@ -47,24 +36,8 @@ async def ensure_server(config: LocalServer | None = None) -> str:
 
 async def find(home: Path) -> str | None:
     """Where the server that wrote `server.json` answers, if it does."""
-    try:
-        record = msgspec.json.decode((home / "server.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.DecodeError):
-        return None
-    base_url = str(record.get("base_url"))
-    if record.get("version") != __version__:
-        return None
-    return base_url if await answers(base_url) else None
-
-
-async def answers(base_url: str) -> bool:
-    """Whether a Fulgur server answers at `/healthz`."""
-    url = base_url.removesuffix("/v1") + "/healthz"
-    with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
-            async with session.get(url) as answer:
-                return answer.status == 200 and "x-fulgur-version" in answer.headers
-    return False
+    base_url = once.running(home)
+    return base_url if base_url is not None and await asyncio.to_thread(once.answers, base_url) else None
 
 
 def write_ready(file: Path, base_url: str) -> None:

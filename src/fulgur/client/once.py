@@ -5,8 +5,10 @@ Importing an HTTP library takes longer than a completion. Whoever stays connecte
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,17 @@ class RequestFailed(FulgurError):
         self.code = code
 
 
+@dataclass(frozen=True)
+class LocalServer:
+    """How the local server is found and started. `home` holds `server.json`, which says where it listens."""
+
+    home: Path
+    config: Path | None = None  # passed to `fulgur serve --file`
+    port: int | None = None  # None: what the config says; a free one when it is taken
+    model: Path | None = None  # passed to `fulgur serve --model`: it serves this one alone
+    start_seconds: float = 30.0
+
+
 def running(home: Path) -> str | None:
     """Where the local server said that it listens; nobody has asked it yet."""
     try:
@@ -32,19 +45,17 @@ def running(home: Path) -> str | None:
         return None
 
 
+def answers(base_url: str) -> bool:
+    """Whether a Fulgur server answers at `/healthz`."""
+    with contextlib.suppress(OSError, ValueError):
+        header, _ = _exchange(base_url, "GET", "/healthz", b"", seconds=2)
+        return header.split(b" ", 2)[1:2] == [b"200"] and b"x-fulgur-version:" in header.lower()
+    return False
+
+
 def post(base_url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The JSON answer of `http://host:port/v1`; OSError when nobody listens there."""
-    host, _, rest = base_url.removeprefix("http://").partition("/")
-    name, _, port = host.rpartition(":")
-    data = json.dumps(body).encode()
-    head = f"POST /{rest}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    with socket.create_connection((name.strip("[]"), int(port)), timeout=5) as connection:
-        connection.settimeout(None)
-        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        answer = bytearray()
-        while piece := connection.recv(1 << 16):
-            answer += piece
-    header, _, content = bytes(answer).partition(b"\r\n\r\n")
+    header, content = _exchange(base_url, "POST", f"/v1{path}", json.dumps(body).encode())
     try:
         status = int(header.split(b" ", 2)[1])
         result: dict[str, Any] = json.loads(content)
@@ -54,3 +65,18 @@ def post(base_url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         error = result.get("error") or {}
         raise RequestFailed(status, str(error.get("code")), str(error.get("message")))
     return result
+
+
+def _exchange(base_url: str, method: str, path: str, data: bytes, seconds: float | None = None) -> tuple[bytes, bytes]:
+    """Header and content of one answer; `seconds` is how long each part of it may take."""
+    host = base_url.removeprefix("http://").removesuffix("/v1")
+    name, _, port = host.rpartition(":")
+    head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    with socket.create_connection((name.strip("[]"), int(port)), timeout=seconds or 5) as connection:
+        connection.settimeout(seconds)
+        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        answer = bytearray()
+        while piece := connection.recv(1 << 16):
+            answer += piece
+    header, _, content = bytes(answer).partition(b"\r\n\r\n")
+    return header, content

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fulgur.client import once
+from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError
 from fulgur.workspace.folders import embedded_models, home
 
@@ -19,6 +21,8 @@ ABILITIES = (
     "quotes, comments, comparisons"
 )
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ class Model:
     def complete(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool) -> Answer:
         """What belongs between prefix and suffix, to the end of the line or further."""
         body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens}
+        body |= {"stop": ["\n"]} if one_line else {}
         began = time.perf_counter()
-        data = self._post("/completions", {**body, "stop": ["\n"]} if one_line else body)
+        data = self._with_server(lambda url, name: once.post(url, "/completions", {"model": name, **body}))
         [choice], usage = data["choices"], data["usage"]
         accepted = usage["completion_tokens_details"].get("accepted_prediction_tokens") or 0
         counts = usage["prompt_tokens"], usage["completion_tokens"], accepted
@@ -78,83 +83,69 @@ class Model:
     def rewrite(self, item: dict[str, Any]) -> Answer:
         """The answer to an `edit` item."""
         began = time.perf_counter()
-        return _answer(self._post("/responses", _create(item)), began)
+        return _answer(self._with_server(lambda url, name: once.post(url, "/responses", _create(name, item))), began)
 
     def rewrite_all(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        """Several at once over one socket; the server answers them in one batch."""
-        if len(items) == 1:
-            return [self.rewrite(items[0])]
+        """Several at once over one socket; the engine answers them in the same steps."""
         import asyncio
 
-        return asyncio.run(self._together(items))
+        return self._with_server(lambda url, name: asyncio.run(_together(url, name, items)))
 
-    async def _together(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        import asyncio
-
-        import msgspec
-
-        from fulgur.client import Connection
-        from fulgur.protocol.errors import ApiError
-
-        async def ask(connection: Connection, lane: int, item: dict[str, Any]) -> Answer:
-            stream = await connection.create({"model": self._name, **_create(item)}, lane=f"edit-{lane}")
-            return _answer(msgspec.to_builtins(await stream.final()), began)
-
-        for own in (False, True) if not self._own else (True,):
-            connection = await Connection.open(await self._started(own))
-            self._own = own
-            began = time.perf_counter()
+    def _with_server(self, ask: Callable[[str, str], Result]) -> Result:
+        """`ask` with the address of a server that has the model, and the model's name there."""
+        if not self._own:
+            name = self.folder.name.lower()
             try:
-                return await asyncio.gather(*(ask(connection, lane, item) for lane, item in enumerate(items)))
-            except ApiError as error:
-                if own or error.code != "model_not_found":
+                return _reached(LocalServer(home()), name if name.startswith("fulgur") else f"fulgur-{name}", ask)
+            except FulgurError as error:
+                if getattr(error, "code", "") != "model_not_found":
                     raise
-            finally:
-                await connection.close()
-        raise AssertionError("the last attempt returns or raises")
-
-    @property
-    def _name(self) -> str:
-        if self._own:
-            return self.folder.stem or self.folder.name
-        return (self.folder.name if self.folder.name.startswith("fulgur") else f"fulgur-{self.folder.name}").lower()
-
-    def _home(self, own: bool) -> Path:
         from hashlib import sha256
 
-        return home() / "models" / sha256(str(self.folder).encode()).hexdigest()[:12] if own else home()
-
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        for own in (False, True) if not self._own else (True,):
-            self._own = own
-            request = {"model": self._name, **body}
-            try:
-                if url := once.running(self._home(own)):
-                    try:
-                        return once.post(url, path, request)
-                    except OSError:
-                        pass  # it has ended since
-                import asyncio  # only to start a server: it takes longer than an answer
-
-                return once.post(asyncio.run(self._started(own)), path, request)
-            except once.RequestFailed as error:
-                # Someone's server.toml has other models: this one gets a server of its own.
-                if own or error.code != "model_not_found":
-                    raise
-            except OSError as error:
-                raise FulgurError(f"the local server went away: {error}") from None
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _started(self, own: bool) -> str:
-        from fulgur.client.local import LocalServer, ensure_server
-
-        if not own:
-            return await ensure_server(LocalServer(home()))
-        return await ensure_server(LocalServer(self._home(True), port=0, model=self.folder))
+        own = home() / "models" / sha256(str(self.folder).encode()).hexdigest()[:12]
+        server = LocalServer(own, port=0, model=self.folder)
+        return _reached(server, self.folder.stem or self.folder.name, ask)
 
 
-def _create(item: dict[str, Any]) -> dict[str, Any]:
-    return {"input": [item], "temperature": 0, "store": False}
+def _reached(server: LocalServer, name: str, ask: Callable[[str, str], Result]) -> Result:
+    """Ask the server that runs, else start it."""
+    if url := once.running(server.home):
+        with contextlib.suppress(OSError):  # it has ended since
+            return ask(url, name)
+    import asyncio  # to start a server; takes longer than an answer
+
+    from fulgur.client.local import ensure_server
+
+    try:
+        return ask(asyncio.run(ensure_server(server)), name)
+    except OSError as error:
+        raise FulgurError(f"the local server went away: {error}") from None
+
+
+async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> list[Answer]:
+    import asyncio
+
+    import msgspec
+
+    from fulgur.client import Connection
+
+    async def answer(lane: int, item: dict[str, Any]) -> Answer:
+        stream = await connection.create(_create(name, item), lane=f"edit-{lane}")
+        return _answer(msgspec.to_builtins(await stream.final()), began)
+
+    try:
+        connection = await Connection.open(url)
+    except FulgurError as error:
+        raise ConnectionError(error.message) from None
+    began = time.perf_counter()
+    try:
+        return await asyncio.gather(*(answer(lane, item) for lane, item in enumerate(items)))
+    finally:
+        await connection.close()
+
+
+def _create(model: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {"model": model, "input": [item], "temperature": 0, "store": False}
 
 
 def _answer(response: dict[str, Any], began: float) -> Answer:

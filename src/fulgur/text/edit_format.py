@@ -84,11 +84,6 @@ class PieceEncoder(Protocol):
     def token_id(self, piece: str) -> int | None: ...
 
 
-def document_pieces(path: str, text: str) -> list[Piece]:
-    """A whole file, as in pretraining."""
-    return [Special(FILE), f"{path}\n{text}", Special(EOS)]
-
-
 def completion_pieces(path: str, prefix: str, suffix: str, *, suffix_first: bool = False) -> list[Piece]:
     """Fill in the middle. Suffix first, the answer follows its prefix directly, and typing only adds to the prompt."""
     before: list[Piece] = [Special(FIM_PREFIX), prefix]
@@ -121,20 +116,6 @@ def pieces_text(pieces: Iterable[Piece]) -> str:
     return "".join(piece.token if isinstance(piece, Special) else piece for piece in pieces)
 
 
-def document_text(path: str, text: str) -> str:
-    return pieces_text(document_pieces(path, text))
-
-
-def completion_prompt(path: str, prefix: str, suffix: str) -> str:
-    return pieces_text(completion_pieces(path, prefix, suffix))
-
-
-def edit_prompt(
-    path: str, above: str, region: str, below: str, instruction: str | None, recent: Sequence[RecentEdit] = ()
-) -> str:
-    return pieces_text(edit_pieces(path, above, region, below, instruction, recent))
-
-
 def encode_pieces(tokenizer: PieceEncoder, pieces: Iterable[Piece]) -> list[int]:
     """Token ids of a prompt; the text pieces can never yield special tokens."""
     tokens: list[int] = []
@@ -161,25 +142,13 @@ def format_recent(edits: Sequence[RecentEdit]) -> str:
 _QUOTED = re.compile(r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""")
 
 
-def rewrite_answer(text: str) -> list[Piece]:
-    return [text, Special(END)]
-
-
-def noedit_answer() -> list[Piece]:
-    return [Special(NOEDIT), Special(END)]
-
-
-def call_answer(call: Call) -> list[Piece]:
-    return [Special(CALL), format_call(call), Special(END)]
-
-
 def answer_pieces(answer: Answer) -> list[Piece]:
     """What the model is trained to write for an answer."""
     if isinstance(answer, Rewrite):
-        return rewrite_answer(answer.text)
+        return [answer.text, Special(END)]
     if isinstance(answer, Call):
-        return call_answer(answer)
-    return noedit_answer()
+        return [Special(CALL), format_call(answer), Special(END)]
+    return [Special(NOEDIT), Special(END)]
 
 
 def format_call(call: Call) -> str:

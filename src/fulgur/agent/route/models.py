@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulgur.client.connection import Connection
-from fulgur.client.local import LocalServer, ensure_server
+from fulgur.client.local import ensure_server
+from fulgur.client.once import LocalServer
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError

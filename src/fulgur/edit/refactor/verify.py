@@ -140,14 +140,6 @@ def names(tree: ast.AST) -> tuple[Counter[str], set[str]]:
     return found, bound
 
 
-def invented_name(after: str, instruction: str, file: str) -> str | None:
-    """A name in a rewrite that is neither in the file nor in the instruction; None too if it does not parse."""
-    try:
-        return invented(parse_region(after), instruction, file)
-    except (Unusable, RecursionError):
-        return None
-
-
 def invented(new: ast.AST, instruction: str, file: str) -> str | None:
     """A name that came from nowhere. A new variable is fine where the rewrite binds it and uses it."""
     known = set(words(instruction)) | set(words(file)) | set(dir(builtins)) | USUAL
