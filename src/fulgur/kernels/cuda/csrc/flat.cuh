@@ -79,9 +79,12 @@ struct Segments {
 };
 
 // As the one of linear.cuh; a unit is a tile.
-template <class Place, class Find, class Store, class Also, class Alone>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, int, const Shape& s, const Share& share, Find place,
-                                       Store store, Also, Alone) {
+template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
+  Stream& stream = phase.stream;
+  char* memory = phase.memory;
+  const int rows = phase.rows;
+  const Shape& s = phase.s;
+  const Share& share = phase.share;
   const int columns = MAX_ROWS == 1 ? 1 : rows;
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
   const Share tiles = tiles_of(s, share);
@@ -97,10 +100,10 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, i
     const int units = min(tiles.last - tiles.first, stop << WARP_BITS) - (begin << WARP_BITS);
     const bool adds = column < columns && warp < units << column_bits;
     int unit = (begin << WARP_BITS) + (warp >> column_bits);
-    Place to{};      // undefined it would be alive through all phases
+    typename Phase::Place to{};      // undefined it would be alive through all phases
     Segments segments;
     if (adds) {
-      to = place(tiles.first + unit, column, r);
+      to = phase.place(tiles.first + unit, column, r);
       segments.find(slices, s, share, begin, unit, tiles.first + unit, columns);
     }
     block_barrier();
@@ -108,11 +111,11 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, i
     for (int i = warp; adds && i < units << column_bits; i += WARPS) {
       if (i != warp) {
         unit = (begin << WARP_BITS) + (i >> column_bits);
-        to = place(tiles.first + unit, column, r);
+        to = phase.place(tiles.first + unit, column, r);
         segments.find(slices, s, share, begin, unit, tiles.first + unit, columns);
       }
       float sum = segments.sum(columns * TILE);
-      store(to, column, sum);
+      phase.store(to, column, sum);
     }
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < chunks);

@@ -39,7 +39,7 @@ __device__ __forceinline__ void run(Stream& stream, const Args& args, Shared& sh
   const Share share = share_of(s, rows_of(shared));
   prepare_task(area_of(memory) + AREA_BYTES, args, memory, s, share);
   __syncwarp();
-  phase(stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s.phase, s, share, nullptr);
+  Phase{stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s.phase, s, share, nullptr}.run();
 }
 
 KERNEL step_qkv(const __grid_constant__ Args args) {

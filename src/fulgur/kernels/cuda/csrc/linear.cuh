@@ -269,13 +269,16 @@ template <int N> __device__ __forceinline__ float added_at(u32 at) {
 }
 
 #if !FLAT
-// `store(place(unit, row, r), row, sum)`: rows r of a tile and of the step, summed over K, by a whole warp; r is lane % 16, and
-// lanes 16 on hold the same again. Where a sum goes is found while others
-// still multiply. `also()` runs when the slices are there. The caller has a block barrier before they are written again.
-// `alone()` does all this for a tile a warp at most.
-template <class Place, class Find, class Store, class Also, class Alone>
-__device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, int id, const Shape& s, const Share& share, Find place, Store store,
-                                       Also also, Alone alone) {
+// The product of a phase (phases.cuh): `phase.store(phase.place(unit, row, r), row, sum)` for rows r of a tile and of the
+// step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on hold the same again. Where a sum goes is found while
+// others still multiply. `phase.multiply_fold()` runs when the slices are there. The caller has a block barrier before they
+// are written again. `phase.finish_one_tile()` does all this where a warp has one tile at most.
+template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
+  Stream& stream = phase.stream;
+  char* memory = phase.memory;
+  const int rows = phase.rows, id = phase.id;
+  const Shape& s = phase.s;
+  const Share& share = phase.share;
   const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
@@ -292,19 +295,19 @@ __device__ __forceinline__ void linear(Stream& stream, char* memory, int rows, i
 #endif
     if (HEAD_DIFFERS && id == Head::ID) multiply<Head>(stream, memory, id, s, share, begin, stop, columns);
     else multiply<Qkv>(stream, memory, id, s, share, begin, stop, columns);
-    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS) return alone();
+    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS) return phase.finish_one_tile();
     const int units = min((stop - begin) * teams, share.last - share.first - begin * teams), column = warp & ((1 << column_bits) - 1);
     const bool adds = column < columns && warp < units << column_bits;
-    Place to{};      // undefined it would be alive through all phases
-    if (adds) to = place(share.first + begin * teams + (warp >> column_bits), column, r);
+    typename Phase::Place to{};      // undefined it would be alive through all phases
+    if (adds) to = phase.place(share.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
-    if (begin == 0) also();
+    if (begin == 0) phase.multiply_fold();
 #pragma unroll 1
     for (int i = warp; adds && i < units << column_bits; i += WARPS) {
       int u = i >> column_bits;
-      if (i != warp) to = place(share.first + begin * teams + u, column, r);
+      if (i != warp) to = phase.place(share.first + begin * teams + u, column, r);
       float sum = added(slices_of(memory) + ((u << s.kw_bits) * columns + column) * TILE, columns * TILE, s.kw_bits);
-      store(to, column, sum);
+      phase.store(to, column, sum);
     }
     if (!ONE_BATCH) begin = stop;
   } while (!ONE_BATCH && begin < rounds);

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
                      args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
-      phase(stream, args, shared, memory, rows, layer, epoch, id, s, share, &held);
+      Phase{stream, args, shared, memory, rows, layer, epoch, id, s, share, &held}.run();
       mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : id == O::ID ? PROJECT_O : id == Down::ID ? DOWN
                          : ROUTER);
     }

@@ -52,7 +52,9 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
   Target t{nullptr, tile * TILE, column, 0, TILE, 1};
   if (id == O::ID || id == Down::ID) {              // two neighbours go out as one word
     if (MAX_ROWS > 1 && s.row_units) t.row = which;
-    t.to = args.x + (((id == O::ID ? 0 : second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS) + t.row) * D_MODEL + t.at) / 2;
+    int row = t.row;                                // of x: after o, after down, the second part of down
+    if (id == Down::ID) row += second_part(s, share, tile) ? 2 * MAX_ROWS : MAX_ROWS;
+    t.to = args.x + (row * D_MODEL + t.at) / 2;
     t.rows = min(TILE, D_MODEL - t.at);
   } else if (id == Qkv::ID) {
     t.to = args.qkv + (column * QKV_ROWS + t.at) / 2;
@@ -93,35 +95,48 @@ __device__ __forceinline__ void prepare_task(char* rings, const Args& args, char
 
 // A thread's own row of a tile.
 struct Place {
-  u64* to;                 // a word; null: another thread sends it, or nobody
+  u64* to;                 // the word to send the sum to; null: another thread sends it, or nobody
   int row, at;             // of the step; of the matrix
-  float factor;            // of the sum
-  float share;             // of the expert
+  float factor;            // the norm's, which multiplies the sum
+  float share;             // the expert's, for gate and up
 };
 
-// One matrix product of a step, its results on their way to whoever reads them. `held`: where a thread keeps the residual of its
-// row from o to down to the next o (SAME_ROWS), or from `hold` to here; null if nothing is kept. `id` is the phase's, in a
-// register: its shape lies in memory.
-__device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& shared, char* memory, int rows, int layer, u32 epoch,
-                                      int id, const Shape& s, const Share& share, float* held) {
-  [[maybe_unused]] const int warp = threadIdx.x >> 5;
-  const Share tiles = tiles_of(s, share);
-  const bool holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
-  if (SAME_ROWS && id == O::ID && layer == 0 && holds) hold(args, shared, 0, epoch, s, share, *held);
-  Best best;
-  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
-  const bool folds = EXPERTS && held && id == O::ID;
-#if EXPERTS
-  // Of one of a row's experts, by a whole warp.
-  auto share_of_expert = [&](int row, int which, float inverse) {
-#if GUESSES
-    return weighed_share(shared, which, epoch - shared.epoch + 1);
-#else
-    return expert_share(shared, row, which, inverse);
-#endif
-  };
-#endif
-  auto place = [&](int unit, int column, int r) {
+// One matrix product of a step: multiply, add up the slices of every tile, send the results to whoever reads them. All
+// products run through this one copy of the code, so `id` is a variable. `linear` calls `place`, `store`,
+// `multiply_fold` and `finish_one_tile`.
+struct Phase {
+  using Place = ::Place;
+  Stream& stream;
+  const Args& args;
+  Shared& shared;
+  char* memory;
+  int rows, layer;
+  u32 epoch;
+  int id;                  // the phase's, in a register: its shape lies in memory
+  const Shape& s;
+  const Share& share;
+  // Where a thread keeps the residual of its row, from o to down to the next o (SAME_ROWS) or from `hold` to here. Null:
+  // nothing is kept (the graph driver).
+  float* held;
+  bool holds = false;      // it keeps one now
+  Best best = {};          // the head's: the best token so far of this thread's rows
+
+  __device__ __forceinline__ void run() {
+    const Share tiles = tiles_of(s, share);
+    holds = held && rows == 1 && tiles.last - tiles.first <= WARPS;      // at most a value a thread
+    if (SAME_ROWS && id == O::ID && layer == 0 && holds) hold(args, shared, 0, epoch, s, share, *held);
+    if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
+    linear(*this);
+    if (EXPERTS && !COPY_IN_FP8 && folds()) block_barrier();      // the next operand would lie where the fold's does
+    if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
+    if (id == Head::ID) {
+      block_barrier();
+      store_candidates(args, memory, rows, best);
+    }
+  }
+
+  // Where row r of a unit's tile goes, and what its sum is multiplied by.
+  __device__ __forceinline__ Place place(int unit, int column, int r) const {
     const Target t = target_of(args, s, share, unit, column);
     const int lane = threadIdx.x & 31;
     Place p{nullptr, t.row, t.at + r, 1.f, 1.f};
@@ -131,42 +146,58 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (id == GateUp::ID) p.share = share_of_expert(t.row, t.expert, p.factor);
 #endif
     return p;
-  };
-  auto store = [&](const Place& p, int column, float sum) {
+  }
+
+  __device__ __forceinline__ void store(const Place& p, int column, float sum) {
     sum *= p.factor;
-    if (id == GateUp::ID) {      // SwiGLU, times the expert's share; lane ^ 8 has the up row
-      float value = quotient(sum, 1.f + exponential(-sum)) * __shfl_xor_sync(~0u, sum, 8);
+    if (id == GateUp::ID) send_swiglu(p, sum);
+    else if (id == Head::ID) offer_token(p, column, sum);
 #if EXPERTS
-      value *= p.share;
+    else if (id == Router::ID || id == Fold::ID) send_router_logit(p, sum);
 #endif
-      float neighbour = __shfl_xor_sync(~0u, value, 1);
-      if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
-    } else if (id == Head::ID) {
-      if (!(threadIdx.x & 16) && p.at < VOCAB) {
-        if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
-        best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
-      }
+    else send_sum(p, sum);
+  }
+
+  // Gate and up: SwiGLU, times the expert's share. Lane ^ 8 has the up row.
+  __device__ __forceinline__ void send_swiglu(const Place& p, float sum) const {
+    float value = quotient(sum, 1.f + exponential(-sum)) * __shfl_xor_sync(~0u, sum, 8);
 #if EXPERTS
-    } else if (id == Router::ID || id == Fold::ID) {
-      if (p.to) send(p.to, __float_as_uint(sum), epoch);
+    value *= p.share;
 #endif
-    } else {
-      if (id != Qkv::ID) {
-        if (holds) sum += *held;
-        else if (p.at < D_MODEL && !second_part(s, share, p.at / TILE)) sum += residual(args, shared, id == O::ID, layer, epoch, p.row, p.at);
-        if (SAME_ROWS && holds) *held = passed(sum);
-      }
-      float neighbour = __shfl_xor_sync(~0u, sum, 1);
-      if (p.to) send_pair(p.to, sum, neighbour, epoch);
-    }
-  };
-  // The router's fold is a product of the same heads: in the persistent driver the last warps multiply a block of it while the first add up o.
-  auto also = [&] {
+    float neighbour = __shfl_xor_sync(~0u, value, 1);
+    if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
+  }
+  __device__ __forceinline__ void send_router_logit(const Place& p, float sum) const {
+    if (p.to) send(p.to, __float_as_uint(sum), epoch);
+  }
+  // The head: a logit of token `p.at`.
+  __device__ __forceinline__ void offer_token(const Place& p, int column, float sum) {
+    if ((threadIdx.x & 16) || p.at >= VOCAB) return;
+    if (args.logits) args.logits[(long long)column * VOCAB + p.at] = sum;
+    best.offer(shared.sharpness > 0.f ? drawn(shared, column, sum, p.at) : sum, p.at);
+  }
+  // qkv; o and down, to which the residual is added.
+  __device__ __forceinline__ void send_sum(const Place& p, float sum) const {
+    if (id != Qkv::ID) sum = add_residual(p, sum);
+    float neighbour = __shfl_xor_sync(~0u, sum, 1);
+    if (p.to) send_pair(p.to, sum, neighbour, epoch);
+  }
+  __device__ __forceinline__ float add_residual(const Place& p, float sum) const {
+    if (holds) sum += *held;
+    else if (p.at < D_MODEL && !second_part(s, share, p.at / TILE)) sum += residual(args, shared, id == O::ID, layer, epoch, p.row, p.at);
+    if (SAME_ROWS && holds) *held = passed(sum);
+    return sum;
+  }
+
+  // The router's fold is a product of the same heads as o: the persistent driver multiplies it with o.
+  __device__ __forceinline__ bool folds() const { return EXPERTS && held && id == O::ID; }
+  // When the slices of o are there: the last warps multiply a block of the fold and send its logits while the first add up o.
+  __device__ __forceinline__ void multiply_fold() const {
 #if EXPERTS
     static_assert(Fold::KW <= WARPS / 2, "not by warps that add");
     const Share fold = shared.shares[Fold::ID];
-    const int first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
-    if (!folds || fold.first == fold.last || warp < first) return;
+    const int warp = threadIdx.x >> 5, first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
+    if (!folds() || fold.first == fold.last || warp < first) return;
     float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
     multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, columns, Fold::KW);
     barrier_of<32 * Fold::KW>(2);
@@ -178,9 +209,11 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
         send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
     }
 #endif
-  };
-  // A warp that runs alone takes ten cycles an instruction: behind the barrier are as few as can be.
-  auto alone = [&] {
+  }
+
+  // The way from the slices to the results where a warp has one tile at most. A warp that runs alone takes ten cycles an
+  // instruction, so as few as can be stand behind the barrier: the rest was found before the first step (`prepare_task`).
+  __device__ __forceinline__ void finish_one_tile() {
     const Cut cut = stream.cut(id);
     const Aim aim = stream.aim(id);
     const int thread = (int)thread_index(), lane = thread & 31, bits = cut.kw_bits;
@@ -193,17 +226,21 @@ __device__ __forceinline__ void phase(Stream& stream, const Args& args, Shared& 
     if (id == GateUp::ID && (GUESSES || aim.to)) p.share = share_of_expert(0, aim.expert, p.factor);
 #endif
     block_barrier();
-    also();
+    multiply_fold();
     if (aim.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));
-  };
-  linear<Place>(stream, memory, rows, id, s, share, place, store, also, alone);
-  if (EXPERTS && !COPY_IN_FP8 && folds) block_barrier();      // the next operand would lie where the fold's does
-  if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
-  if (id == Head::ID) {
-    block_barrier();
-    store_candidates(args, memory, rows, best);
   }
-}
+
+#if EXPERTS
+  // Of one of a row's experts, by a whole warp.
+  __device__ __forceinline__ float share_of_expert(int row, int which, float inverse) const {
+#if GUESSES
+    return weighed_share(shared, which, epoch - shared.epoch + 1);
+#else
+    return expert_share(shared, row, which, inverse);
+#endif
+  }
+#endif
+};
 
 #if !FLAT
 __device__ __forceinline__ Share share_of(const Shape& s, int rows) {
