@@ -42,7 +42,7 @@ e2e: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(CPU)
+	$(BIN)/clang-format --dry-run --Werror $(CPU) $(CUDA)
 	$(BIN)/mypy
 
 # dist/*.whl, and whether it works where nothing of this checkout is.

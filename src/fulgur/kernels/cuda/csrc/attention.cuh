@@ -1,35 +1,42 @@
 // Attention of a step's rows over their sequences: norm and rope of the new queries and keys, the cache, split softmax.
 //
-// A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works through its
-// keys 64 at a time with a running maximum and sum. Scores are matrix products (16 keys x 8 queries an instruction;
-// queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in four along the dimensions; so are the values
-// (8 dimensions a warp, the shares rounded to bf16). Keys and values of this step's own rows are not in the cache yet:
-// whoever needs them makes them again from the projections, rounded to bf16 as the cache holds them, and the unit that
-// ends at the row itself stores them. The units of a (row, head) then add the splits up in ascending order.
+// A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works
+// through its keys 64 at a time with a running maximum and sum. Scores are matrix products (16 keys x 8 queries an
+// instruction; queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in four along the dimensions;
+// so are the values (8 dimensions a warp, the shares rounded to bf16). Keys and values of this step's own rows are not
+// in the cache yet: whoever needs them makes them again from the projections, rounded to bf16 as the cache holds them,
+// and the unit that ends at the row itself stores them. The units of a (row, head) then add the splits up in ascending
+// order.
 #pragma once
 #include "exchange.cuh"
 
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
-constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;      // in tiles of 8
+constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;  // in tiles of 8
 
 // It begins where slices of products lie: until the first barrier some warp may still add those of the phase before.
 struct AttentionScratch {
-  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];       // of the block at hand; the 8 spread rows over banks
-  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];           // by part of the dimensions
+  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];  // of the block at hand; the 8 spread rows over banks
+  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];      // by part of the dimensions
   alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
-  alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];     // normed and turned; zeros behind the last. This and the rest is written early
-  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];       // of this step's rows
+  alignas(16) bf16
+      q[QUERY_TILES * 8][HEAD_DIM + 8];  // normed and turned; zeros behind the last. This and the rest is written early
+  alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];  // of this step's rows
   float total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
-static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2, "slices end before what is written early");
+static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2,
+              "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
 // Keys of a split, whole blocks: as many as keep the splits within MAX_SPLITS. Then how many splits there are.
-__device__ __forceinline__ int split_length(int position) { return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK; }
-__device__ __forceinline__ int splits_at(int position, int length) { return (int)quotient((float)position + 0.5f, (float)length) + 1; }
+__device__ __forceinline__ int split_length(int position) {
+  return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK;
+}
+__device__ __forceinline__ int splits_at(int position, int length) {
+  return (int)quotient((float)position + 0.5f, (float)length) + 1;
+}
 
 // One head of one row by one warp: bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
 // and those half a head further.
@@ -41,13 +48,14 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   // What does not depend on the projections is asked for first: after gigabytes of weights none of it is near.
   const float* rope = args.rope + (long long)position * HEAD_DIM;
   const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
-  float2 weight[PAIRS][2], angle[PAIRS][2], offset[PAIRS][2];      // of values 2 i, 2 i + 1, and of those half a head further
+  float2 weight[PAIRS][2], angle[PAIRS][2],
+      offset[PAIRS][2];  // of values 2 i, 2 i + 1, and of those half a head further
 #pragma unroll
   for (int w = 0; w < PAIRS * 2; ++w) {
     const int i = w / 2 * 32 + lane, at = w % 2 * HALF + 2 * i;
     if (HALF / 2 % 32 && i >= HALF / 2) continue;
     if (QK_NORM && norm) weight[w / 2][w % 2] = *(const float2*)(norm + at);
-    if (turn) angle[w / 2][w % 2] = *(const float2*)(rope + at);      // cosines, sines
+    if (turn) angle[w / 2][w % 2] = *(const float2*)(rope + at);  // cosines, sines
     if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
   }
   u64 words[PAIRS][2];
@@ -106,15 +114,17 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
 __device__ __forceinline__ bf16* keys_at(const Args& args, int layer, int head, int block) {
   return args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
-__device__ __forceinline__ long long to_values(const Args& args) { return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM); }
+__device__ __forceinline__ long long to_values(const Args& args) {
+  return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM);
+}
 __device__ __forceinline__ void prefetch_block(const Args& args, const bf16* keys) {
   constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;
 #pragma unroll 1
   for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
     prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
 }
-// The first two blocks that this CTA will attend to, drawn into L2: their addresses are known before the projections are. From memory a block
-// takes longer than the work on one, so a unit stays two ahead.
+// The first two blocks that this CTA will attend to, drawn into L2: their addresses are known before the projections
+// are. From memory a block takes longer than the work on one, so a unit stays two ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
@@ -122,16 +132,18 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
     const int begin = unit / KV_HEADS * length, end = min(begin + min(length, 2 * KV_BLOCK), position);
 #pragma unroll 1
-    for (int at = begin; at < end; at += KV_BLOCK) prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
+    for (int at = begin; at < end; at += KV_BLOCK)
+      prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
   }
 }
 
-// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions; the threads
-// wait for all splits at once.
-__device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits, const u64* partial) {
+// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions; the
+// threads wait for all splits at once.
+__device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits,
+                                   const u64* partial) {
   constexpr int NEXT = GROUP * (HEAD_DIM + 2), PAIRS = HEAD_DIM / 2;
   static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
-  float4* parts = (float4*)area;                         // [split][pair]: maximum, sum, two values
+  float4* parts = (float4*)area;  // [split][pair]: maximum, sum, two values
   // Divisions by way of floats: behind the sums nobody has work but this.
   const float each = quotient((float)(GROUP * PAIRS), (float)splits);
   const int first = (int)((float)split * each + 0.01f), pairs = (int)((float)(split + 1) * each + 0.01f) - first;
@@ -142,7 +154,8 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
     int j = (int)(((float)i + 0.5f) * per_split), pair = first + i - j * pairs;
     const u64* from = partial + j * NEXT + pair / PAIRS * (HEAD_DIM + 2);
     uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch, args.state);
-    parts[i] = make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
+    parts[i] =
+        make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
   }
   block_barrier();
 #pragma unroll 1
@@ -164,8 +177,8 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   }
 }
 
-__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row, int head, int split,
-                                      int length, int splits) {
+__device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row,
+                                      int head, int split, int length, int splits) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
   const int thread = (int)thread_index();
@@ -177,7 +190,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
   const long long values = to_values(args);
-  auto fetch = [&](int block, int number) {      // what the cache holds of a block of keys; this step's own rows come later
+  auto fetch = [&](int block, int number) {  // what the cache holds of a block of keys; this step's own rows come later
     const bf16* keys = keys_at(args, layer, head, number);
     const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
@@ -192,10 +205,13 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       for (int i = 0; i < 2; ++i) {
         int j = tile * 16 + r + i * 8;
         k[d][i] = make_uint4(0, 0, 0, 0);
-        if (slab < SLABS && j < known) k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
+        if (slab < SLABS && j < known)
+          k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
       }
   };
-  auto number_of = [&](int at) { return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK]; };
+  auto number_of = [&](int at) {
+    return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK];
+  };
   fetch(begin, number_of(begin));
   // Of the next two blocks. The table is asked a block's work before an address is made of the answer.
   int next = 0, after = 0;
@@ -220,16 +236,18 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
             });
   }
 #pragma unroll 1
-  for (int i = thread; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS) s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
+  for (int i = thread; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS)
+    s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
   block_barrier();
   mark(args, shared, PROJECT);
   if (end == position + 1 && thread < 2 * LANES_PER_KEY) {
     int kind = thread / LANES_PER_KEY, i = thread % LANES_PER_KEY * 8, j = position - first;
-    bf16* to = keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
+    bf16* to =
+        keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
     *(uint4*)to = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
-  float peak = -INF, total = 0;     // of query `warp`; the sum is this lane's part of it
-  float acc[DIMS_PER_WARP][4];      // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
+  float peak = -INF, total = 0;  // of query `warp`; the sum is this lane's part of it
+  float acc[DIMS_PER_WARP][4];   // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
 #pragma unroll
   for (int d = 0; d < DIMS_PER_WARP; ++d)
 #pragma unroll
@@ -270,7 +288,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     const bool more = block + KV_BLOCK < end;
     if (more) {
-      fetch(block + KV_BLOCK, next);      // its registers are free again, and there is work until it comes
+      fetch(block + KV_BLOCK, next);  // its registers are free again, and there is work until it comes
       if (block + 2 * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
       next = after;
       after = number_of(block + 3 * KV_BLOCK);
@@ -287,7 +305,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       b = block + lane + 32 < end ? b * scale : -INF;
       const float old = peak;
       peak = fmaxf(old, warp_max(fmaxf(a, b)));
-      u32 pair = pack_bf16(power2(a - peak), power2(b - peak));      // the sum is of the rounded shares too
+      u32 pair = pack_bf16(power2(a - peak), power2(b - peak));  // the sum is of the rounded shares too
       s.share[warp][lane] = (bf16)pair;
       s.share[warp][lane + 32] = (bf16)(pair >> 16);
       const float shrink = power2(old - peak);
@@ -299,7 +317,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     for (int d = 0; d < DIMS_PER_WARP; ++d) {
       int dims = warp + d * WARPS;
       if (dims >= DIM_TILES) break;
-      constexpr bool SECOND = QUERY_TILES > 1;      // queries 8 to 15
+      constexpr bool SECOND = QUERY_TILES > 1;  // queries 8 to 15
       acc[d][0] *= s.shrink[r];
       acc[d][1] *= s.shrink[r];
       if (SECOND) acc[d][2] *= s.shrink[8 + r], acc[d][3] *= s.shrink[8 + r];
@@ -335,7 +353,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + ((head * GROUP + g) * HEAD_DIM + dim) / 2,
              pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
       } else {
-        send2(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), __float_as_uint(acc[d][2 * i + 1]), epoch);
+        send2(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), __float_as_uint(acc[d][2 * i + 1]),
+              epoch);
       }
     }
   warp = (int)thread_index() >> 5;
@@ -350,10 +369,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 
 __device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   char* area = area_of(memory) - ATTENTION_OVERLAP;
-  int next = blockIdx.x;       // the next unit of this CTA, counted from the current row's first
+  int next = blockIdx.x;  // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    const int length = split_length(shared.position[row]), splits = splits_at(shared.position[row], length), units = KV_HEADS * splits;
+    const int length = split_length(shared.position[row]), splits = splits_at(shared.position[row], length),
+              units = KV_HEADS * splits;
 #pragma unroll 1
     for (; next < units; next += CTAS)
       attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS, length, splits);

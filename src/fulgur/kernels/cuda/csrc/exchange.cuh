@@ -1,14 +1,18 @@
-// How values pass from CTA to CTA: words of 8 bytes, part of them the value, part the epoch (which layer of which step) it is of.
+// How values pass from CTA to CTA: words of 8 bytes, part of them the value, part the epoch (which layer of which step)
+// it is of.
 //
-// All CTAs read most values, so bytes are time: a vector of 2,048 passes in 1.4 µs as 16 KB and in 0.8 µs as 8 KB. The residual and
-// the projections pass as pairs of floats of 24 bits with 16 bits of the epoch (they are written anew in every layer; the
-// host sees to it that no row keeps words of half a turn of the epochs ago). A thread asks for all of its words at once.
+// All CTAs read most values, so bytes are time: a vector of 2,048 passes in 1.4 µs as 16 KB and in 0.8 µs as 8 KB. The
+// residual and the projections pass as pairs of floats of 24 bits with 16 bits of the epoch (they are written anew in
+// every layer; the host sees to it that no row keeps words of half a turn of the epochs ago). A thread asks for all of
+// its words at once.
 //
-// A word is stored and loaded as a whole, so whoever finds the epoch has the value: no barrier, no fence, one trip through L2
-// instead of three. Epochs only grow, within a launch and from launch to launch; whatever else lies in a buffer is older.
+// A word is stored and loaded as a whole, so whoever finds the epoch has the value: no barrier, no fence, one trip
+// through L2 instead of three. Epochs only grow, within a launch and from launch to launch; whatever else lies in a
+// buffer is older.
 //
-// A word may be overwritten in the next layer because its writer then holds values that were made from everybody's results
-// of this one: all who needed the old word have read it. (Who makes nothing of it may read a newer one, which harms nobody.)
+// A word may be overwritten in the next layer because its writer then holds values that were made from everybody's
+// results of this one: all who needed the old word have read it. (Who makes nothing of it may read a newer one, which
+// harms nobody.)
 #pragma once
 #include "common.cuh"
 

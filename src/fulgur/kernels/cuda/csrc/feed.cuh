@@ -1,28 +1,29 @@
 // The feeders: four warps of a CTA that keep the rings of the others full, a lane a ring.
 //
-// How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that are on
-// their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's speed, with
-// 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values, and more (DEEP)
-// of the very phase that it multiplies. Beyond 128 KB the memory itself becomes slower, and CTAs no longer get equal shares of it.
+// How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that
+// are on their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's
+// speed, with 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values,
+// and more (DEEP) of the very phase that it multiplies. Beyond 128 KB the memory itself becomes slower, and CTAs no
+// longer get equal shares of it.
 //
-// A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into L2, one
-// every PACE cycles, which the memory bears without a queue. (Dense models only.)
+// A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into
+// L2, one every PACE cycles, which the memory bears without a queue. (Dense models only.)
 //
-// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`, or goes on slowly on a
-// guess (guess.cuh).
+// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`, or goes on
+// slowly on a guess (guess.cuh).
 #pragma once
 #include "stream.cuh"
 
-constexpr int RINGS = WARPS / FEEDERS;      // that one warp feeds
+constexpr int RINGS = WARPS / FEEDERS;  // that one warp feeds
 
 // A place in a ring's sequence of pieces.
 struct Cursor {
-  const char *base, *at;    // the layer's weights, the next piece
-  int index, layer, layers; // the next run; layers begun since the launch
-  int left, size, piece;    // pieces left in the run, bytes of each, number of the next within its block
-  u32 phase;                // of the run
-  u32 passed;               // pieces
-  int guessed;              // the first run of this layer that comes on a guess; -1: none
+  const char *base, *at;     // the layer's weights, the next piece
+  int index, layer, layers;  // the next run; layers begun since the launch
+  int left, size, piece;     // pieces left in the run, bytes of each, number of the next within its block
+  u32 phase;                 // of the run
+  u32 passed;                // pieces
+  int guessed;               // the first run of this layer that comes on a guess; -1: none
 
   __device__ __forceinline__ void begin(const char* first, bool whole) {
     base = first;
@@ -38,18 +39,18 @@ struct Feeder {
   const Shared* shared;
   const Run* runs;
   Slot* slots;
-  u32 bytes, ring;          // shared addresses
+  u32 bytes, ring;  // shared addresses
   int layer_runs, all_runs;
-  int to, from;             // the slots that the next piece goes to, that the next is expected in
-  u32 arrived;              // pieces
-  u32 parity;               // of the phase that completes `from`
-  bool wrap;                // after the head comes layer 0 of the next step
+  int to, from;  // the slots that the next piece goes to, that the next is expected in
+  u32 arrived;   // pieces
+  u32 parity;    // of the phase that completes `from`
+  bool wrap;     // after the head comes layer 0 of the next step
 
   // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
   __device__ __forceinline__ void next(Cursor& c) {
 #pragma unroll 1
     while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
-      if (GUESSES && c.guessed >= 0) return;      // a layer ends when its experts are known
+      if (GUESSES && c.guessed >= 0) return;  // a layer ends when its experts are known
       if (c.layer < LAYERS && ++c.layer < LAYERS) {
         c.base += LAYER_STRIDE;
         c.index = 0;
@@ -87,7 +88,8 @@ struct Feeder {
     c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
     if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
 #if EXPERTS
-    if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
+    if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID))
+      c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
 #endif
     ++c.index;
   }
@@ -97,13 +99,15 @@ struct Feeder {
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
     if (HEAD_DIFFERS && c.phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
 #if EXPERTS
-    if (ROUTER_DIFFERS && (c.phase == Router::ID || c.phase == Fold::ID)) pieces = Router::PIECES, record = Router::RECORD;
+    if (ROUTER_DIFFERS && (c.phase == Router::ID || c.phase == Fold::ID))
+      pieces = Router::PIECES, record = Router::RECORD;
 #endif
     bool last = c.piece + 1 == pieces;
     c.piece = last ? 0 : c.piece + 1;
     return c.size + (last ? record : 0);
   }
-  // The experts are known: if one of this ring's was guessed wrongly all come again, and the warp drops what came (stream.cuh).
+  // The experts are known: if one of this ring's was guessed wrongly all come again, and the warp drops what came
+  // (stream.cuh).
   __device__ __forceinline__ void settle(Cursor& c) {
     if (shared4(ring + 8) & shared->wrong) {
       c.index = c.guessed;
@@ -140,8 +144,10 @@ struct Feeder {
     c.passed += pieces;
   }
 
-  // `memory`: behind the area. Until `shared.finished`, and until nothing is on its way any more: a CTA must not end before.
-  __device__ __forceinline__ void run(const Args& args, const Shared& s, char* memory, const char* first, bool whole, bool wrap_) {
+  // `memory`: behind the area. Until `shared.finished`, and until nothing is on its way any more: a CTA must not end
+  // before.
+  __device__ __forceinline__ void run(const Args& args, const Shared& s, char* memory, const char* first, bool whole,
+                                      bool wrap_) {
     const int lane = threadIdx.x & 31, of = (threadIdx.x - THREADS) / 32 * RINGS + lane;
     if (lane >= RINGS) return;
     weights = args.weights;
@@ -172,8 +178,10 @@ struct Feeder {
       }
       if (over) continue;
       if (GUESSES && copies.guessed >= 0) {
-        if ((int)load_acquire_shared(shared_address(&s.routed)) > copies.layers) settle(copies);
-        else if (clock_low() - rested < GUESS_PACE) continue;
+        if ((int)load_acquire_shared(shared_address(&s.routed)) > copies.layers)
+          settle(copies);
+        else if (clock_low() - rested < GUESS_PACE)
+          continue;
       }
       const u32 taken = load_acquire_shared(ring);
       bool full = copies.passed - taken >= SLOTS;
@@ -184,9 +192,11 @@ struct Feeder {
       if (!full && (int)flying < most) {
         issue(copies);
         // Another at once: to look at everything again takes longer than to copy.
-        if (copies.left && (int)flying + 1 < most && copies.passed - taken < SLOTS && !(GUESSES && copies.guessed >= 0)) issue(copies);
+        if (copies.left && (int)flying + 1 < most && copies.passed - taken < SLOTS && !(GUESSES && copies.guessed >= 0))
+          issue(copies);
         if (GUESSES) rested = clock_low();
-      } else if (AHEAD && !UNEVEN && whole && full && flying == 0) scout(ahead, copies.passed, rested);
+      } else if (AHEAD && !UNEVEN && whole && full && flying == 0)
+        scout(ahead, copies.passed, rested);
     }
   }
 };

@@ -1,4 +1,5 @@
-// The end of a step: the best token of each row from the candidates of all CTAs, the ring to the host, whether to go on.
+// The end of a step: the best token of each row from the candidates of all CTAs, the ring to the host, whether to go
+// on.
 #pragma once
 #include "common.cuh"
 
@@ -21,9 +22,9 @@ struct Best {
   }
 };
 
-// Sampling with a temperature: the largest of logit / temperature + noise, where noise has Gumbel's distribution, follows the
-// softmax. The noise belongs to seed, position and token. `engine/gumbel.py` does the same operations in the same order,
-// so host and device choose the same token.
+// Sampling with a temperature: the largest of logit / temperature + noise, where noise has Gumbel's distribution,
+// follows the softmax. The noise belongs to seed, position and token. `engine/gumbel.py` does the same operations in
+// the same order, so host and device choose the same token.
 constexpr u64 GOLDEN = 0x9E3779B97F4A7C15ull;
 __device__ __forceinline__ u64 mix(u64 v) {
   v += GOLDEN;
@@ -45,7 +46,7 @@ __device__ __forceinline__ float natural_log(float x) {
 }
 __device__ __forceinline__ float gumbel(u64 key, int token) {
   u32 bits = (u32)(mix(key + (u64)token * GOLDEN) >> 32);
-  float v = ((float)bits + 0.5f) * 2.3283064e-10f;                 // 2^-32
+  float v = ((float)bits + 0.5f) * 2.3283064e-10f;  // 2^-32
   v = fminf(v, 0.99999994f);
   // -ln(1 - v), exact for small v too: that is where unlikely tokens win.
   float waited = v < 0.0078125f ? v + v * v * (0.5f + v * 0.33333334f) : -natural_log(1.f - v);

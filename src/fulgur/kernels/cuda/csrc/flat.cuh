@@ -1,13 +1,15 @@
-// Matrices of dense models in bf16, cut flat (plan.py): a CTA's blocks of all tiles are one stretch of memory, of which each warp takes
-// an equal share, up to WARPS tiles at a time. A share ends anywhere in a tile, so a warp makes one or two sums a time: segments. A tile's
-// segments meet in shared memory and are added in ascending order of K, as slices are elsewhere.
+// Matrices of dense models in bf16, cut flat (plan.py): a CTA's blocks of all tiles are one stretch of memory, of which
+// each warp takes an equal share, up to WARPS tiles at a time. A share ends anywhere in a tile, so a warp makes one or
+// two sums a time: segments. A tile's segments meet in shared memory and are added in ascending order of K, as slices
+// are elsewhere.
 //
-// The cut depends on nothing but the matrix and the number of CTAs: a result never depends on the number of rows or on timing.
+// The cut depends on nothing but the matrix and the number of CTAs: a result never depends on the number of rows or on
+// timing.
 #pragma once
 #include "linear.cuh"
 
 #if FLAT
-constexpr int SEGMENTS = 2;      // of a warp, of up to WARPS tiles
+constexpr int SEGMENTS = 2;  // of a warp, of up to WARPS tiles
 
 __device__ __forceinline__ int tile_of(const Shape& s, int block) { return (int)(((float)block + 0.5f) * s.per_block); }
 
@@ -18,18 +20,22 @@ __device__ __forceinline__ Share tiles_of(const Shape& s, const Share& share) {
 
 __device__ __forceinline__ Share share_of(const Shape& s, int) {
   auto first = [&](int cta) {
-    return s.phase == Qkv::ID ? Qkv::first_block(cta) : s.phase == O::ID ? O::first_block(cta)
-         : s.phase == GateUp::ID ? GateUp::first_block(cta) : s.phase == Down::ID ? Down::first_block(cta) : Head::first_block(cta);
+    return s.phase == Qkv::ID      ? Qkv::first_block(cta)
+           : s.phase == O::ID      ? O::first_block(cta)
+           : s.phase == GateUp::ID ? GateUp::first_block(cta)
+           : s.phase == Down::ID   ? Down::first_block(cta)
+                                   : Head::first_block(cta);
   };
   return Share{first(blockIdx.x), first(blockIdx.x + 1)};
 }
 
 // This warp's segments of chunks begin..stop to shared memory.
-__device__ __forceinline__ void multiply_segments(Stream& stream, char* memory, const Shape& s, const Share& share, int begin, int stop,
-                                                  int columns) {
+__device__ __forceinline__ void multiply_segments(Stream& stream, char* memory, const Shape& s, const Share& share,
+                                                  int begin, int stop, int columns) {
   const int thread = (int)thread_index(), warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3;
-  const u32 x = shared_address(area_of(memory)) + BF16_AT + (MAX_ROWS > 1 && g < columns ? g : 0) * OPERAND_STRIDE + t * 16;
-  float* to = slices_of(memory) + warp * columns * TILE;      // [chunk of the batch][segment][warp][row][16]
+  const u32 x =
+      shared_address(area_of(memory)) + BF16_AT + (MAX_ROWS > 1 && g < columns ? g : 0) * OPERAND_STRIDE + t * 16;
+  float* to = slices_of(memory) + warp * columns * TILE;  // [chunk of the batch][segment][warp][row][16]
 #pragma unroll 1
   for (int chunk = begin; chunk < stop; ++chunk, to += SEGMENTS * WARPS * columns * TILE) {
     const int first = share.first + chunk * (s.blocks << WARP_BITS), n = min(share.last - first, s.blocks << WARP_BITS);
@@ -37,7 +43,7 @@ __device__ __forceinline__ void multiply_segments(Stream& stream, char* memory, 
     const int end = first + ((warp + 1) * n >> WARP_BITS);
     float* segment = to;
 #pragma unroll 1
-    for (;;) {      // a warp with nothing to do writes a zero
+    for (;;) {  // a warp with nothing to do writes a zero
       float acc[4] = {0, 0, 0, 0};
       const int upto = min(end, tile + s.blocks);
       u32 operand = x + (at - tile) * 256;
@@ -56,14 +62,16 @@ struct Segments {
   const float *first, *from;
   int mine;
 
-  __device__ __forceinline__ void find(const float* slices, const Shape& s, const Share& share, int begin, int index, int tile, int columns) {
+  __device__ __forceinline__ void find(const float* slices, const Shape& s, const Share& share, int begin, int index,
+                                       int tile, int columns) {
     const int chunk = index >> WARP_BITS, start = share.first + chunk * (s.blocks << WARP_BITS);
     const int n = min(share.last - start, s.blocks << WARP_BITS);
     const int low = max(tile * s.blocks - start, 0), high = min((tile + 1) * s.blocks - start, n) - 1;
     // The warp that has block b: the last w with w * n / WARPS <= b.
     const float inverse = quotient(1.f, (float)n);
-    const int w0 = (int)(((float)((low + 1) << WARP_BITS) - 0.5f) * inverse), w1 = (int)(((float)((high + 1) << WARP_BITS) - 0.5f) * inverse);
-    const bool begun = start + (w0 * n >> WARP_BITS) < tile * s.blocks;      // in the tile before: this one is its second
+    const int w0 = (int)(((float)((low + 1) << WARP_BITS) - 0.5f) * inverse),
+              w1 = (int)(((float)((high + 1) << WARP_BITS) - 0.5f) * inverse);
+    const bool begun = start + (w0 * n >> WARP_BITS) < tile * s.blocks;  // in the tile before: this one is its second
     const int half = threadIdx.x >> 4 & 1, middle = (w1 - w0 + 2) >> 1;
     mine = half ? w1 - w0 + 1 - middle : middle;
     from = slices + ((chunk - begin) * (SEGMENTS * WARPS) + w0 + half * middle) * columns * TILE;
@@ -79,14 +87,15 @@ struct Segments {
 };
 
 // As the one of linear.cuh; a unit is a tile.
-template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
+template <class Phase>
+__device__ __forceinline__ void linear(Phase& phase) {
   Stream& stream = phase.stream;
   char* memory = phase.memory;
   const int rows = phase.rows;
   const Shape& s = phase.s;
   const Share& share = phase.share;
   const int columns = MAX_ROWS == 1 ? 1 : rows;
-  const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
+  const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;  // a warp always has the same column
   const Share tiles = tiles_of(s, share);
   const int chunks = (tiles.last - tiles.first + WARPS - 1) >> WARP_BITS;
   const int warp = threadIdx.x >> 5, r = threadIdx.x & 15, column = warp & ((1 << column_bits) - 1);
@@ -100,7 +109,7 @@ template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
     const int units = min(tiles.last - tiles.first, stop << WARP_BITS) - (begin << WARP_BITS);
     const bool adds = column < columns && warp < units << column_bits;
     int unit = (begin << WARP_BITS) + (warp >> column_bits);
-    typename Phase::Place to{};      // undefined it would be alive through all phases
+    typename Phase::Place to{};  // undefined it would be alive through all phases
     Segments segments;
     if (adds) {
       to = phase.place(tiles.first + unit, column, r);

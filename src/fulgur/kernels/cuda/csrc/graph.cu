@@ -1,7 +1,7 @@
 // The graph driver: one kernel a phase, captured once into a CUDA graph with programmatic dependent launch.
 //
-// A kernel fills its ring with weights before it waits for the kernel in front of it. The plain path: every phase can be
-// looked at alone, and it runs where a cooperative launch cannot.
+// A kernel fills its ring with weights before it waits for the kernel in front of it. The plain path: every phase can
+// be looked at alone, and it runs where a cooperative launch cannot.
 #include "phases.cuh"
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
@@ -10,9 +10,10 @@ __device__ __forceinline__ void finish(Shared& shared) {
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
 }
 
-// The feeders' warps, then the others: weights known in advance are on their way before the state is read. False when there
-// is nothing (more) to do for a thread.
-template <class M> __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
+// The feeders' warps, then the others: weights known in advance are on their way before the state is read. False when
+// there is nothing (more) to do for a thread.
+template <class M>
+__device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
   char* rings = area_of(memory) + AREA_BYTES;
   let_successor_start();
   if (threadIdx.x >= THREADS) {
@@ -39,7 +40,9 @@ __device__ __forceinline__ void run(Stream& stream, const Args& args, Shared& sh
   const Share share = share_of(s, rows_of(shared));
   prepare_task(area_of(memory) + AREA_BYTES, args, memory, s, share);
   __syncwarp();
-  Phase{stream, args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer, s.phase, s, share, nullptr}.run();
+  Phase{stream,  args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer,
+        s.phase, s,    share,  nullptr}
+      .run();
 }
 
 KERNEL step_qkv(const __grid_constant__ Args args) {
@@ -48,8 +51,8 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv), false);
+  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0,
+               args.x + MAX_ROWS * D_MODEL / 2, shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv), false);
   run(stream, args, shared, memory, SHAPE_OF(Qkv));
   finish(shared);
 }
@@ -69,8 +72,8 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
-               shared.epoch + args.layer, args.state, SHAPE_OF(O));
+  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM,
+               rows_of(shared), shared.epoch + args.layer, args.state, SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(O));
   finish(shared);
 }
@@ -92,15 +95,16 @@ KERNEL step_fold(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Fold>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM, rows_of(shared),
-               shared.epoch + args.layer, args.state, SHAPE_OF(O));
+  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM,
+               rows_of(shared), shared.epoch + args.layer, args.state, SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(Fold));
   finish(shared);
 }
 #endif
 
 // The experts are not known before the kernels in front have ended: find them, then open the stream.
-template <class M> __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
+template <class M>
+__device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
   rank_experts(args, shared, slices_of(memory), true);
   stream.open_one<M>(area_of(memory) + AREA_BYTES, shared.rows);

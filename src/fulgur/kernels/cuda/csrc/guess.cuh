@@ -1,15 +1,16 @@
 // The experts of a layer: first a guess, by a warp beside those that compute, then the truth.
 //
-// The router's logits are a part of the residual before attention, and one of what attention adds (plan.py). The first part is known
-// when attention begins, and alone it names most of the experts. Their gate and up weights come into the rings on this guess, slowly
-// (GUESS_PACE), while memory would stand still. When all logits are there and an expert of a ring was guessed wrongly, the ring's right
-// weights come behind what it has of the guess, and that is dropped. A second warp finds the experts' shares while they are multiplied.
+// The router's logits are a part of the residual before attention, and one of what attention adds (plan.py). The first
+// part is known when attention begins, and alone it names most of the experts. Their gate and up weights come into the
+// rings on this guess, slowly (GUESS_PACE), while memory would stand still. When all logits are there and an expert of
+// a ring was guessed wrongly, the ring's right weights come behind what it has of the guess, and that is dropped. A
+// second warp finds the experts' shares while they are multiplied.
 #pragma once
 #include "router.cuh"
 
 #if GUESSES
 constexpr int EXPERTS_PER_LANE = (EXPERTS + 31) / 32;
-constexpr u32 NAP = 1000;      // ns
+constexpr u32 NAP = 1000;  // ns
 
 // The experts of the highest logits: lane i has the one of rank i. The logits are used up.
 __device__ __forceinline__ int highest(u32 (&left)[EXPERTS_PER_LANE]) {
@@ -27,8 +28,8 @@ __device__ __forceinline__ int highest(u32 (&left)[EXPERTS_PER_LANE]) {
   return mine;
 }
 
-// Adds the parts of every expert's logit that attention has no share in, when they are there. One word first: 132 warps that ask for all of them
-// again and again keep L2 from those who are waited for.
+// Adds the parts of every expert's logit that attention has no share in, when they are there. One word first: 132 warps
+// that ask for all of them again and again keep L2 from those who are waited for.
 __device__ __forceinline__ void add_parts(float (&sum)[EXPERTS_PER_LANE], const Args& args, u32 epoch) {
 #pragma unroll 1
   for (int part = 0; part < Router::SPLIT; ++part) {
@@ -82,7 +83,8 @@ __device__ inline void guess_experts(const Args& args, Shared& shared) {
   }
 }
 
-// Another such warp: the shares of the experts, which are asked for when gate and up have been multiplied. Until `shared.finished`.
+// Another such warp: the shares of the experts, which are asked for when gate and up have been multiplied. Until
+// `shared.finished`.
 __device__ inline void weigh_experts(Shared& shared) {
   const int lane = (int)thread_index() & 31;
 #pragma unroll 1
@@ -103,8 +105,8 @@ __device__ __forceinline__ float weighed_share(const Shared& shared, int which, 
   return shared.share[which];
 }
 
-// In front of the barrier behind the logits, by the threads that have one each: a guess is right if the lowest logit of its experts is above
-// the highest of the others.
+// In front of the barrier behind the logits, by the threads that have one each: a guess is right if the lowest logit of
+// its experts is above the highest of the others.
 __device__ __forceinline__ void compare_guess(Shared& shared, u32 layers) {
   const int thread = (int)thread_index();
   if (thread >= (EXPERTS + 31) / 32 * 32) return;

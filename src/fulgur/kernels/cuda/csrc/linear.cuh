@@ -4,19 +4,21 @@
 // tile meet in shared memory and are added in a fixed order. A result thus never depends on the number of rows or on
 // timing. Several tiles are reduced at a time to keep block barriers rare.
 //
-// On Hopper narrow weights go to the tensor cores as they are (`multiply_slices`). Elsewhere they become bf16 in registers, exactly, and
-// meet 8 rows of bf16 activations, as bf16 weights do everywhere (`multiply_units`). Scales multiply the sums.
+// On Hopper narrow weights go to the tensor cores as they are (`multiply_slices`). Elsewhere they become bf16 in
+// registers, exactly, and meet 8 rows of bf16 activations, as bf16 weights do everywhere (`multiply_units`). Scales
+// multiply the sums.
 #pragma once
 #include "operand.cuh"
 #include "stream.cuh"
 
-// Eight weights of 4 bits, sign and magnitude, as e4m3 codes of a 512th of their value: those of bits 0-2 and 7 of every byte; those of
-// bits 4-6, whose sign is bit 3 of the next byte.
+// Eight weights of 4 bits, sign and magnitude, as e4m3 codes of a 512th of their value: those of bits 0-2 and 7 of
+// every byte; those of bits 4-6, whose sign is bit 3 of the next byte.
 __device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
-  first = (u32)fresh((int)(w & 0x87878787u));      // made here: between two `wgmma` it would keep them from overlapping
+  first = (u32)fresh((int)(w & 0x87878787u));  // made here: between two `wgmma` it would keep them from overlapping
   second = (u32)fresh((int)((w >> 4 | w << 28) & 0x87878787u));
 }
-// Four fp8 e4m3 to two bf16 pairs, bytes 0 and 2, 1 and 3: moving exponent and mantissa into place makes a number 2^120 too small.
+// Four fp8 e4m3 to two bf16 pairs, bytes 0 and 2, 1 and 3: moving exponent and mantissa into place makes a number 2^120
+// too small.
 __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
   u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
   u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
@@ -25,7 +27,8 @@ __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
 }
 
 // Rows 0-7 and 8-15 of a tile have their own scale; a product with 1 is exact.
-__device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top, float bottom) {
+__device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top,
+                                       float bottom) {
   acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
   acc[1] = fmaf(top, even[1] + odd[1], acc[1]);
   acc[2] = fmaf(bottom, even[2] + odd[2], acc[2]);
@@ -33,12 +36,13 @@ __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], 
 }
 
 // A block's weights and scales in registers. Codes of 4 bits become those of 8.
-template <class M> struct Block {
+template <class M>
+struct Block {
   static constexpr int FORMAT = M::FORMAT, CHUNKS = M::PIECE_BYTES / CHUNK, GROUPS = FORMAT == INT4_64 ? 2 : 1;
   static constexpr bool NIBBLES = FORMAT == INT4 || FORMAT == INT4_64;
-  static constexpr int SLABS = FORMAT == BF16 ? 8 : 4;       // of 16 or 32 columns
+  static constexpr int SLABS = FORMAT == BF16 ? 8 : 4;  // of 16 or 32 columns
   uint4 w[SLABS];
-  float top[GROUPS], bottom[GROUPS];                         // scales of rows g and g + 8
+  float top[GROUPS], bottom[GROUPS];  // scales of rows g and g + 8
 
   __device__ __forceinline__ void load(Stream& stream, int piece) {
     const u32 lane = threadIdx.x & 31, at = stream.acquire();
@@ -74,7 +78,8 @@ template <class M> struct Block {
   }
 };
 
-template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4], Stream& stream, u32 operand) {
+template <class M>
+__device__ __forceinline__ void multiply_block(float (&acc)[4], Stream& stream, u32 operand) {
   using B = Block<M>;
   uint4 x[4];
 #pragma unroll
@@ -89,8 +94,10 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
     for (int n = piece * B::SLABS / M::PIECES; n < (piece + 1) * B::SLABS / M::PIECES; ++n) {
       if constexpr (M::FORMAT == BF16) {
         uint4 v = x[n / 2];
-        if (n % 2 == 0) mma(even, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.x, v.y);
-        else mma(odd, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.z, v.w);
+        if (n % 2 == 0)
+          mma(even, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.x, v.y);
+        else
+          mma(odd, b.w[n].x, b.w[n].y, b.w[n].z, b.w[n].w, v.z, v.w);
       } else {
         u32 a0, a1, a2, a3;
         widen_fp8(b.w[n].x, a0, a2);
@@ -112,7 +119,8 @@ template <class M> __device__ __forceinline__ void multiply_block(float (&acc)[4
   if constexpr (M::FORMAT == BF16) scaled(acc, even, odd, 1.f, 1.f);
 }
 
-template <class M> __device__ __forceinline__ int split_of(const Shape& s, int unit) {
+template <class M>
+__device__ __forceinline__ int split_of(const Shape& s, int unit) {
   return M::SPLITS && s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
 }
 
@@ -129,12 +137,14 @@ __device__ __forceinline__ void keep_sums(float* to, const float (&acc)[4], int 
   }
 }
 
-// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory. The first unit is of the first warps, or
-// of those `shift` before the end.
+// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory. The first unit
+// is of the first warps, or of those `shift` before the end.
 template <class M>
-__device__ __forceinline__ void multiply_units(Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin,
-                                               int stop, int columns, int shift = 0) {      // slices: [unit of the batch][warp of the unit][row][16]
-  const int thread = (int)thread_index(), warp = ((thread >> 5) + shift) & (WARPS - 1), lane = thread & 31, g = lane >> 2, t = lane & 3;
+__device__ __forceinline__ void multiply_units(
+    Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin, int stop, int columns,
+    int shift = 0) {  // slices: [unit of the batch][warp of the unit][row][16]
+  const int thread = (int)thread_index(), warp = ((thread >> 5) + shift) & (WARPS - 1), lane = thread & 31,
+            g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
 #pragma unroll 1
   for (int round = begin; round < stop; ++round) {
@@ -146,20 +156,22 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, flo
     float acc[4] = {0, 0, 0, 0};
     int block_end = (slice + 1) * s.blocks >> s.cut_bits;
 #pragma unroll 1
-    for (int block = slice * s.blocks >> s.cut_bits; block < block_end; ++block) multiply_block<M>(acc, stream, x + block * 256);
+    for (int block = slice * s.blocks >> s.cut_bits; block < block_end; ++block)
+      multiply_block<M>(acc, stream, x + block * 256);
     float* to = slices + ((((round - begin) * teams + team) << s.kw_bits) + member) * columns * TILE;
     keep_sums(to, acc, columns);
   }
 }
 
-// The same with `wgmma`, its other operand the two terms of operand.cuh, one row of the step at a time. The four warps of a
-// warpgroup have the same unit and go step by step together (KW is 4 at least); one whose slice is shorter multiplies its last
-// block once more and forgets it. In lanes t == warp % 4 are the sums of the warp's own columns, in the others those of its neighbours.
+// The same with `wgmma`, its other operand the two terms of operand.cuh, one row of the step at a time. The four warps
+// of a warpgroup have the same unit and go step by step together (KW is 4 at least); one whose slice is shorter
+// multiplies its last block once more and forgets it. In lanes t == warp % 4 are the sums of the warp's own columns, in
+// the others those of its neighbours.
 //
 // N blocks at once, of which the warp has `left` (all if slices are EVEN): one wait for their instructions.
 template <class M, int N>
-__device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms, u32 scales, int left,
-                                               int columns) {
+__device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms,
+                                               u32 scales, int left, int columns) {
   using B = Block<M>;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -178,7 +190,8 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
     for (int i = 0; i < 4; ++i)
 #pragma unroll
       for (int n = 0; n < N; ++n)
-        wgmma(sums[n][i * B::GROUPS / 4], b[n].w[i], terms + (row * OPERAND_STRIDE + n * STEP_BYTES + i * 2 * CORE_BYTES) / WGMMA_UNIT,
+        wgmma(sums[n][i * B::GROUPS / 4], b[n].w[i],
+              terms + (row * OPERAND_STRIDE + n * STEP_BYTES + i * 2 * CORE_BYTES) / WGMMA_UNIT,
               i % (4 / B::GROUPS) > 0);
     wgmma_wait();
 #pragma unroll
@@ -197,7 +210,8 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
 }
 // K is not split over CTAs where `wgmma` multiplies.
 __device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Share& share) {
-  const int warp = threadIdx.x >> 5, slice = warp & ((1 << s.kw_bits) - 1), first = slice * s.blocks >> s.cut_bits, teams = WARPS >> s.kw_bits;
+  const int warp = threadIdx.x >> 5, slice = warp & ((1 << s.kw_bits) - 1), first = slice * s.blocks >> s.cut_bits,
+            teams = WARPS >> s.kw_bits;
   const u32 x = shared_address(area_of(memory));
   Cut cut{};
   if (WGMMA && s.unit != 0.f) {
@@ -212,16 +226,19 @@ __device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Share&
   return cut;
 }
 template <class M>
-__device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, int id, const Shape& s, const Share& share, int begin, int stop,
-                                                int columns) {
+__device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, int id, const Shape& s,
+                                                const Share& share, int begin, int stop, int columns) {
   const Cut cut = MAX_ROWS == 1 ? stream.cut(id) : cut_of(memory, s, share);
-  const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.less, teams = WARPS >> cut.kw_bits;
+  const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.less,
+            teams = WARPS >> cut.kw_bits;
   u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
   Block<M> b[2];
-  if (!EVEN) b[0] = b[1] = {};      // undefined they would be alive through all phases: registers, spills, a sixth of the speed
+  if (!EVEN)
+    b[0] = b[1] = {};  // undefined they would be alive through all phases: registers, spills, a sixth of the speed
   int unit = share.first + begin * teams + (warp >> cut.kw_bits);
 #pragma unroll 1
-  for (int left = (ONE_BATCH ? cut.rounds : min((int)cut.rounds, stop)) - begin; left > 0; --left, unit += teams, to += WARPS * columns * (TILE * 4)) {
+  for (int left = (ONE_BATCH ? cut.rounds : min((int)cut.rounds, stop)) - begin; left > 0;
+       --left, unit += teams, to += WARPS * columns * (TILE * 4)) {
     const u32 x = MAX_ROWS > 1 && s.row_units ? unit / s.row_units * OPERAND_STRIDE : 0;
     u32 terms = cut.terms + x / WGMMA_UNIT, scales = cut.scales + x;
     float acc[MAX_ROWS][2] = {};
@@ -241,15 +258,19 @@ __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, in
   }
 }
 template <class M>
-__device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, const Shape& s, const Share& share, int begin, int stop, int columns) {
-  if constexpr (BY_WGMMA<M>) multiply_slices<M>(stream, memory, id, s, share, begin, stop, columns);
-  else multiply_units<M>(stream, memory, slices_of(memory), s, share, begin, stop, columns);
+__device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, const Shape& s, const Share& share,
+                                         int begin, int stop, int columns) {
+  if constexpr (BY_WGMMA<M>)
+    multiply_slices<M>(stream, memory, id, s, share, begin, stop, columns);
+  else
+    multiply_units<M>(stream, memory, slices_of(memory), s, share, begin, stop, columns);
 }
 
-// A row of a tile: its slices in order, `stride` apart. The first half of a warp adds the first half of them, the second the second;
-// all lanes get the sum.
+// A row of a tile: its slices in order, `stride` apart. The first half of a warp adds the first half of them, the
+// second the second; all lanes get the sum.
 __device__ __forceinline__ float added(const float* slices, int stride, int kw_bits) {
-  const int half = threadIdx.x >> 4 & 1, middle = ((1 << kw_bits) + 1) >> 1, mine = half ? (1 << kw_bits) - middle : middle;
+  const int half = threadIdx.x >> 4 & 1, middle = ((1 << kw_bits) + 1) >> 1,
+            mine = half ? (1 << kw_bits) - middle : middle;
   const float* from = slices + half * middle * stride + (threadIdx.x & 15);
   float sum = 0;
 #pragma unroll
@@ -259,7 +280,8 @@ __device__ __forceinline__ float added(const float* slices, int stride, int kw_b
 }
 
 // The same for N slices a half; `at`: the shared address of the first.
-template <int N> __device__ __forceinline__ float added_at(u32 at) {
+template <int N>
+__device__ __forceinline__ float added_at(u32 at) {
   float part[N], sum = 0;
 #pragma unroll
   for (int k = 0; k < N; ++k) part[k] = __uint_as_float(shared4(at + k * (TILE * 4)));
@@ -269,20 +291,21 @@ template <int N> __device__ __forceinline__ float added_at(u32 at) {
 }
 
 #if !FLAT
-// The product of a phase (phases.cuh): `phase.store(phase.place(unit, row, r), row, sum)` for rows r of a tile and of the
-// step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on hold the same again. Where a sum goes is found while
-// others still multiply. `phase.multiply_fold()` runs when the slices are there. The caller has a block barrier before they
-// are written again. `phase.finish_one_tile()` does all this where a warp has one tile at most.
-template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
+// The product of a phase (phases.cuh): `phase.store(phase.place(unit, row, r), row, sum)` for rows r of a tile and of
+// the step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on hold the same again. Where a sum goes is
+// found while others still multiply. `phase.multiply_fold()` runs when the slices are there. The caller has a block
+// barrier before they are written again. `phase.finish_one_tile()` does all this where a warp has one tile at most.
+template <class Phase>
+__device__ __forceinline__ void linear(Phase& phase) {
   Stream& stream = phase.stream;
   char* memory = phase.memory;
   const int rows = phase.rows, id = phase.id;
   const Shape& s = phase.s;
   const Share& share = phase.share;
-  const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;     // experts are a row's own: one column at a time
+  const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;  // experts are a row's own: one column at a time
   const int teams = WARPS >> s.kw_bits;
   const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
-  const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;     // a warp always has the same column
+  const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;  // a warp always has the same column
   const int warp = threadIdx.x >> 5, r = threadIdx.x & 15;
   int begin = 0;
 #pragma unroll 1
@@ -290,15 +313,20 @@ template <class Phase> __device__ __forceinline__ void linear(Phase& phase) {
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
 #if EXPERTS
-    if (ROUTER_DIFFERS && (id == Router::ID || id == Fold::ID)) multiply<Router>(stream, memory, id, s, share, begin, stop, columns);
+    if (ROUTER_DIFFERS && (id == Router::ID || id == Fold::ID))
+      multiply<Router>(stream, memory, id, s, share, begin, stop, columns);
     else
 #endif
-    if (HEAD_DIFFERS && id == Head::ID) multiply<Head>(stream, memory, id, s, share, begin, stop, columns);
-    else multiply<Qkv>(stream, memory, id, s, share, begin, stop, columns);
-    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS) return phase.finish_one_tile();
-    const int units = min((stop - begin) * teams, share.last - share.first - begin * teams), column = warp & ((1 << column_bits) - 1);
+        if (HEAD_DIFFERS && id == Head::ID)
+      multiply<Head>(stream, memory, id, s, share, begin, stop, columns);
+    else
+      multiply<Qkv>(stream, memory, id, s, share, begin, stop, columns);
+    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS)
+      return phase.finish_one_tile();
+    const int units = min((stop - begin) * teams, share.last - share.first - begin * teams),
+              column = warp & ((1 << column_bits) - 1);
     const bool adds = column < columns && warp < units << column_bits;
-    typename Phase::Place to{};      // undefined it would be alive through all phases
+    typename Phase::Place to{};  // undefined it would be alive through all phases
     if (adds) to = phase.place(share.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
     if (begin == 0) phase.multiply_fold();

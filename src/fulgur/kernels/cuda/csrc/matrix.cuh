@@ -1,15 +1,17 @@
 // Which part of a matrix a CTA and a warp multiply (plan.py says why it is cut so).
 #pragma once
 
-// CTA c has the units from first_unit(c) up to first_unit(c + 1). Where they do not come out even, neither the first CTAs
-// have one more nor the last quarter, as far as there are others; of fewer units than CTAs the last CTAs take one each.
+// CTA c has the units from first_unit(c) up to first_unit(c + 1). Where they do not come out even, neither the first
+// CTAs have one more nor the last quarter, as far as there are others; of fewer units than CTAs the last CTAs take one
+// each.
 static __device__ __forceinline__ int first_unit(int cta, int units) {
   const int each = units / CTAS, more = units % CTAS, even = CTAS - more;
   return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);
 }
 
 // A matrix of the plan; its constants are generated.
-template <class Constants> struct Matrix : Constants {
+template <class Constants>
+struct Matrix : Constants {
   using C = Constants;
   // Units of a step. With experts every row has its own.
   static __device__ __forceinline__ int units(int rows) {
@@ -17,7 +19,11 @@ template <class Constants> struct Matrix : Constants {
   }
   static __device__ __forceinline__ int first(int cta, int rows) { return first_unit(cta, units(rows)); }
   // The first block of a warp's slice of K.
-  static __device__ __forceinline__ int slice(int split, int warp) { return (split * C::KW + warp) * C::BLOCKS / (C::SPLIT * C::KW); }
+  static __device__ __forceinline__ int slice(int split, int warp) {
+    return (split * C::KW + warp) * C::BLOCKS / (C::SPLIT * C::KW);
+  }
   // Cut flat: the first block of a CTA, counted through all tiles.
-  static __device__ __forceinline__ int first_block(int cta) { return max(cta - (CTAS - C::OVER), 0) * C::GRAINS / C::OVER * C::GRAIN; }
+  static __device__ __forceinline__ int first_block(int cta) {
+    return max(cta - (CTAS - C::OVER), 0) * C::GRAINS / C::OVER * C::GRAIN;
+  }
 };

@@ -1,34 +1,47 @@
 // The right-hand side of a matrix product: up to 8 rows of activations in shared memory.
 //
-// As bf16 they lie one after another: a lane's 16 bytes are its 8 columns of 32 (formats.py), and rows are padded by 64 bytes so that
-// no two lanes of a load phase meet in a bank.
+// As bf16 they lie one after another: a lane's 16 bytes are its 8 columns of 32 (formats.py), and rows are padded by 64
+// bytes so that no two lanes of a load phase meet in a bank.
 //
-// For `wgmma` (fp8 times fp8) a value is two e4m3 terms, x = scale * (hi + lo / 16), with a power of two for each block of 128 columns:
-// what bf16 holds these hold exactly, 2^-15 of the block's largest value and up. An instruction has 8 columns and serves four
-// warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1 (lo), and a STEP holds the
-// blocks that slices i .. i + 3 reach at the same time. What is in columns of others never touches a sum.
+// For `wgmma` (fp8 times fp8) a value is two e4m3 terms, x = scale * (hi + lo / 16), with a power of two for each block
+// of 128 columns: what bf16 holds these hold exactly, 2^-15 of the block's largest value and up. An instruction has 8
+// columns and serves four warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1
+// (lo), and a STEP holds the blocks that slices i .. i + 3 reach at the same time. What is in columns of others never
+// touches a sum.
 #pragma once
 #include "guess.cuh"
 
-// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then stays
-// in the instruction cache.
+// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then
+// stays in the instruction cache.
 struct Shape {
-  int phase, tiles, units;      // units of a step over one row
-  int kw_bits, cut_bits;        // logarithms of the warps that share a unit, and of these times the splits of K
-  int blocks;                   // along K, of all slices
-  int steps;                    // blocks of the longest slice
-  int row_units;                // with experts: the units of one row; otherwise 0
-  float per_tile, per_block;    // inverses of tiles and blocks
-  float unit;                   // for wgmma: what the code 1.0 of a weight stands for; 0: the product is in bf16
+  int phase, tiles, units;    // units of a step over one row
+  int kw_bits, cut_bits;      // logarithms of the warps that share a unit, and of these times the splits of K
+  int blocks;                 // along K, of all slices
+  int steps;                  // blocks of the longest slice
+  int row_units;              // with experts: the units of one row; otherwise 0
+  float per_tile, per_block;  // inverses of tiles and blocks
+  float unit;                 // for wgmma: what the code 1.0 of a weight stands for; 0: the product is in bf16
 };
-template <class M> constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
-#define SHAPE_OF(M)                                                                                                          \
-  Shape{M::ID, M::TILES, M::UNITS, M::KW_BITS, M::CUT_BITS, M::BLOCKS, M::STEPS, M::COPIES > 1 ? M::UNITS : 0,              \
-        1.f / M::TILES, 1.f / M::BLOCKS, !BY_WGMMA<M> ? 0.f : M::FORMAT == INT4 || M::FORMAT == INT4_64 ? 512.f : 1.f}
+template <class M>
+constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
+#define SHAPE_OF(M)                                         \
+  Shape{M::ID,                                              \
+        M::TILES,                                           \
+        M::UNITS,                                           \
+        M::KW_BITS,                                         \
+        M::CUT_BITS,                                        \
+        M::BLOCKS,                                          \
+        M::STEPS,                                           \
+        M::COPIES > 1 ? M::UNITS : 0,                       \
+        1.f / M::TILES,                                     \
+        1.f / M::BLOCKS,                                    \
+        !BY_WGMMA<M>                                ? 0.f   \
+        : M::FORMAT == INT4 || M::FORMAT == INT4_64 ? 512.f \
+                                                    : 1.f}
 
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
-// Which kinds the readers of the residual need, and which those of copied vectors. The router reads the residual as it is, and
-// its fold the attended heads, both in bf16.
+// Which kinds the readers of the residual need, and which those of copied vectors. The router reads the residual as it
+// is, and its fold the attended heads, both in bf16.
 constexpr bool NORM_IN_BF16 = EXPERTS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
 // Where qkv takes its operand as fp8 terms, the router's lies beside it: nobody has to ask for the residual twice.
@@ -45,8 +58,11 @@ __device__ __forceinline__ void scales_of(float peak, float& up, float& down) {
   up = __uint_as_float((261u << 23) - exponent);
   down = __uint_as_float(exponent - (7u << 23));
 }
-// Where columns k .. k + 3 of a block (k a multiple of 4) lie from there. Eight columns are two places, CORE_BYTES apart.
-__device__ __forceinline__ u32 within_terms(u32 k) { return (k >> 5) * (2 * CORE_BYTES) + (k >> 2 & 1) * CORE_BYTES + (k >> 1 & 12); }
+// Where columns k .. k + 3 of a block (k a multiple of 4) lie from there. Eight columns are two places, CORE_BYTES
+// apart.
+__device__ __forceinline__ u32 within_terms(u32 k) {
+  return (k >> 5) * (2 * CORE_BYTES) + (k >> 2 & 1) * CORE_BYTES + (k >> 1 & 12);
+}
 // Four values there. Columns lie as the weights' bytes do: 0, 2, 1, 3. The detour through f16 costs a twelfth bit.
 __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, float d) {
   const u32 sixteen = 0x4c004c00u, minus = 0xcc00cc00u;
@@ -57,22 +73,23 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch` values
-// the first `filled` are sent, the rest is padding that meets weights of zero. A warp takes a block at a time, so that its loads are
-// whole sectors: half of one costs L2 as much.
-__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows, u32 epoch, State* state,
-                                    const Shape& s) {
-  // Blocks that a warp waits for together: all of its own of dense models up to 10,240 values, each wait is a trip through L2.
+// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch`
+// values the first `filled` are sent, the rest is padding that meets weights of zero. A warp takes a block at a time,
+// so that its loads are whole sectors: half of one costs L2 as much.
+__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows,
+                                    u32 epoch, State* state, const Shape& s) {
+  // Blocks that a warp waits for together: all of its own of dense models up to 10,240 values, each wait is a trip
+  // through L2.
   constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS;
   constexpr int AT_ONCE = COPY_IN_FP8 ? 3 : WIDEST < 5 ? WIDEST : 5;
   const int thread = (int)thread_index();
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE, from += width / 2)
 #pragma unroll 1
-    for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {      // all lanes of a warp together
+    for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {  // all lanes of a warp together
       u64 words[AT_ONCE][2] = {};
       bool wanted[AT_ONCE];
-      int terms[AT_ONCE];      // found before the wait, not behind it
+      int terms[AT_ONCE];  // found before the wait, not behind it
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         int at = begin + i * THREADS * 4;
@@ -87,7 +104,8 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
         for (int i = 0; i < AT_ONCE; ++i)
           if (wanted[i]) load_words(words[i], from + (begin + i * THREADS * 4) / 2);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) here &= !wanted[i] || (is_of(words[i][0], epoch) && is_of(words[i][1], epoch));
+        for (int i = 0; i < AT_ONCE; ++i)
+          here &= !wanted[i] || (is_of(words[i][0], epoch) && is_of(words[i][1], epoch));
         if (here) break;
       }
 #pragma unroll
@@ -100,8 +118,8 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
           float up, down;
           scales_of(__uint_as_float(warp_max_bits(max(peaks << 16, peaks & 0xffff0000u))), up, down);
           const u32 block = (u32)at / BLOCK, column = (u32)at % BLOCK;
-          put_terms(operand + TERMS_AT + terms[i], low(values.x) * up, high(values.x) * up,
-                    low(values.y) * up, high(values.y) * up);
+          put_terms(operand + TERMS_AT + terms[i], low(values.x) * up, high(values.x) * up, low(values.y) * up,
+                    high(values.y) * up);
           if (column == 0) *(float*)(operand + block * 4) = down * s.unit;
         }
         if (!COPY_IN_FP8 || (EXPERTS && s.phase == O::ID)) *(uint2*)(operand + BF16_AT + at * 2) = values;
@@ -111,22 +129,25 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
   block_barrier();
 }
 
-constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;   // float4 of a row that a thread holds
+constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;  // float4 of a row that a thread holds
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
-// What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product (`inverse_of`); x as it
-// is if there is no weight, or beside it (`plain`). The rows are the embeddings of the step's tokens, or are received; `routed`: with the router's
-// logits (`early`: and those without attention).
-__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded, const u64* x,
-                                    u32 epoch, int rows, const Shape& s, bool routed, float* early = nullptr, bool plain = false) {
+// What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product
+// (`inverse_of`); x as it is if there is no weight, or beside it (`plain`). The rows are the embeddings of the step's
+// tokens, or are received; `routed`: with the router's logits (`early`: and those without attention).
+__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded,
+                                    const u64* x, u32 epoch, int rows, const Shape& s, bool routed,
+                                    float* early = nullptr, bool plain = false) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
-  int terms[PER_THREAD];      // found before the wait, not behind it
+  int terms[PER_THREAD];  // found before the wait, not behind it
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
     if constexpr (NORM_IN_FP8) terms[i] = fresh(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
-    w[i] = !in_row(at) ? make_float4(0, 0, 0, 0) : EXPERTS && !weight ? make_float4(1, 1, 1, 1) : *(const float4*)(weight + at);
+    w[i] = !in_row(at)          ? make_float4(0, 0, 0, 0)
+           : EXPERTS && !weight ? make_float4(1, 1, 1, 1)
+                                : *(const float4*)(weight + at);
   }
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
@@ -141,7 +162,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       }
     } else {
       u64 words[PER_THREAD][2] = {}, second[PER_THREAD][2] = {};
-      const bool parts = DOWN_PARTS > 1 && x != args.x;      // the residual after down is two sums
+      const bool parts = DOWN_PARTS > 1 && x != args.x;  // the residual after down is two sums
       for (u32 spins = 0;; count_spin(spins, args.state)) {
         bool here = true;
 #pragma unroll
@@ -159,12 +180,13 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       }
 #pragma unroll
       for (int i = 0; i < PER_THREAD; ++i)
-        v[i] = make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
+        v[i] =
+            make_float4(first_of(words[i][0]), second_of(words[i][0]), first_of(words[i][1]), second_of(words[i][1]));
       if (parts)
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
-          v[i] = make_float4(v[i].x + first_of(second[i][0]), v[i].y + second_of(second[i][0]), v[i].z + first_of(second[i][1]),
-                             v[i].w + second_of(second[i][1]));
+          v[i] = make_float4(v[i].x + first_of(second[i][0]), v[i].y + second_of(second[i][0]),
+                             v[i].z + first_of(second[i][1]), v[i].w + second_of(second[i][1]));
     }
 #if EXPERTS
     // The logits come a little later than the residual: asked for now, looked at when that has been dealt with.
@@ -180,8 +202,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       if (PLAIN_BESIDE) unweighted[i] = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
       v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
-      if constexpr (NORM_IN_FP8)      // a warp holds a block
-        peak[i] = warp_max_bits(__float_as_uint(fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w)))));
+      if constexpr (NORM_IN_FP8)  // a warp holds a block
+        peak[i] = warp_max_bits(
+            __float_as_uint(fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)), fmaxf(fabsf(v[i].z), fabsf(v[i].w)))));
     }
     sum = warp_sum(sum);
     if ((thread & 31) == 0) shared.sums[row][thread >> 5] = sum;

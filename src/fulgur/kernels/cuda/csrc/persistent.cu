@@ -1,8 +1,8 @@
 // The persistent driver: one cooperative launch, one CTA a multiprocessor, many decode steps.
 //
 // All CTAs walk through the same phases. Nobody waits for anybody but for the values of a phase that come from others
-// (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps. Keys and
-// values of the next attention are drawn to L2 in time.
+// (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps.
+// Keys and values of the next attention are drawn to L2 in time.
 #include "phases.cuh"
 
 __constant__ Shape SHAPES[] = {
@@ -10,10 +10,10 @@ __constant__ Shape SHAPES[] = {
 #if EXPERTS
     SHAPE_OF(Router), SHAPE_OF(Fold),
 #endif
-    SHAPE_OF(O), SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
+    SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;      // the router, or qkv
+constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;  // the router, or qkv
 // Whether this CTA has a share in the router.
 __device__ __forceinline__ bool routes(const Shared& shared) {
   return PLAIN_BESIDE && shared.shares[BEFORE_ATTENTION].first < shared.shares[BEFORE_ATTENTION].last;
@@ -36,8 +36,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #if GUESSES
   if (threadIdx.x >= FEEDING_THREADS) {
     give_registers<24>();
-    if (threadIdx.x < FEEDING_THREADS + 32) guess_experts(args, shared);
-    else if (threadIdx.x < FEEDING_THREADS + 64) weigh_experts(shared);
+    if (threadIdx.x < FEEDING_THREADS + 32)
+      guess_experts(args, shared);
+    else if (threadIdx.x < FEEDING_THREADS + 64)
+      weigh_experts(shared);
     return;
   }
 #endif
@@ -52,29 +54,32 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.shares[id]);
   __syncwarp();
   int layer = 0;
-  u32 epoch = shared.epoch;      // the layers of this launch are counted by it
+  u32 epoch = shared.epoch;  // the layers of this launch are counted by it
   float held = 0;
   int id = Qkv::ID;
 #pragma unroll 1
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool beside = EXPERTS && id == BEFORE_ATTENTION;      // the router, which few CTAs have a share in
+    const bool beside = EXPERTS && id == BEFORE_ATTENTION;  // the router, which few CTAs have a share in
     const Share share = shared.shares[id];
     if (!beside || share.first < share.last) {
       // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
       if (starts) attention_prefetch(args, shared, layer);
-      if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
+      if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
+        args.state->done = 1;
       if (PLAIN_BESIDE && beside) {
-        block_barrier();      // some warp may still add slices of qkv
+        block_barrier();  // some warp may still add slices of qkv
       } else if (starts || ffn || ends || beside) {
-        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
-                     args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s, ffn, nullptr, starts && routes(shared));
+        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
+                     !ffn && layer == 0, args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s,
+                     ffn, nullptr, starts && routes(shared));
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
           const u32 layers = epoch - shared.epoch + 1;
-          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), GateUp::ID);      // nothing is waited for any more
+          if (thread_index() == 0)
+            store_relaxed(shared_address(&shared.multiplying), GateUp::ID);  // nothing is waited for any more
 #if GUESSES
           if (settle_experts(shared, layers)) {
             mark_wrong(args, shared);
@@ -91,15 +96,21 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
         const bool heads = id == O::ID;
         if (!SAME_ROWS && rows == 1) hold(args, shared, layer, epoch, s, share, held);
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                     (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows, epoch,
-                     args.state, s);
+                     (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows,
+                     epoch, args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
       Phase{stream, args, shared, memory, rows, layer, epoch, id, s, share, &held}.run();
-      mark(args, shared, starts ? QKV : ffn ? GATE_UP : ends ? HEAD : id == O::ID ? PROJECT_O : id == Down::ID ? DOWN
-                         : ROUTER);
+      mark(args, shared,
+           starts           ? QKV
+           : ffn            ? GATE_UP
+           : ends           ? HEAD
+           : id == O::ID    ? PROJECT_O
+           : id == Down::ID ? DOWN
+                            : ROUTER);
     }
-    if (GUESSES && starts && threadIdx.x == 0) store_relaxed(shared_address(&shared.projected), epoch - shared.epoch + 1);
+    if (GUESSES && starts && threadIdx.x == 0)
+      store_relaxed(shared_address(&shared.projected), epoch - shared.epoch + 1);
     if (id == BEFORE_ATTENTION) {
       attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);
@@ -108,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       ++epoch;
       id = ++layer == LAYERS ? Head::ID : Qkv::ID;
     } else if (!ends) {
-      id = beside ? O::ID : id + 1;      // the fold comes with o
+      id = beside ? O::ID : id + 1;  // the fold comes with o
     } else {
       const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {

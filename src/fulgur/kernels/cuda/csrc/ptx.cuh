@@ -4,7 +4,7 @@
 // emulates it, and run the rest of the sources on the CPU.
 #pragma once
 
-typedef unsigned short bf16;      // bf16 is held as bits; conversions are to nearest even
+typedef unsigned short bf16;  // bf16 is held as bits; conversions are to nearest even
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -41,7 +41,8 @@ __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const ui
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // A barrier of some warps of a CTA; __syncthreads is barrier 0, of all.
-template <int THREADS_> __device__ __forceinline__ void barrier_of(int which) {
+template <int THREADS_>
+__device__ __forceinline__ void barrier_of(int which) {
   asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(THREADS_) : "memory");
 }
 // Among the first four lanes.
@@ -52,12 +53,14 @@ __device__ __forceinline__ int count_bits(u32 v) { return __popc(v); }
 // For so many nanoseconds, about: who looks again and again takes the others' turns.
 __device__ __forceinline__ void nap(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
 // Registers of a thread from here on, for four warps that lie together: what some give up others may take.
-template <int N> __device__ __forceinline__ void take_registers() {
+template <int N>
+__device__ __forceinline__ void take_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
-template <int N> __device__ __forceinline__ void give_registers() {
+template <int N>
+__device__ __forceinline__ void give_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 #endif
@@ -87,8 +90,8 @@ __device__ __forceinline__ u32 load_acquire_shared(u32 at) {
   return v;
 }
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever waits for
-// that phase's parity then sees the bytes.
+// Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever
+// waits for that phase's parity then sees the bytes.
 __device__ __forceinline__ void gate_init(u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
@@ -97,15 +100,17 @@ __device__ __forceinline__ void gate_init(u32 gate) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
 #endif
 }
-// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time. Lines that nobody reads again are the first
-// to leave L2: what is drawn ahead stays.
+// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time. Lines that nobody reads again
+// are the first to leave L2: what is drawn ahead stays.
 __device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
-  asm volatile("{.reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-               "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], once;}" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(gate)
-               : "memory");
+  asm volatile(
+      "{.reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], once;}" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(gate)
+      : "memory");
 #else
   for (u32 at = 0; at < bytes; at += 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
@@ -124,17 +129,23 @@ __device__ __forceinline__ void gate_wait(u32 gate, u32 parity) {
   do {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+                 : "=r"(done)
+                 : "r"(gate), "r"(parity)
+                 : "memory");
 #else
     asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+                 : "=r"(done)
+                 : "r"(gate), "r"(parity)
+                 : "memory");
 #endif
   } while (!done);
 }
 __device__ __forceinline__ bool gate_done(u32 gate, u32 parity) {
   u32 done;
   asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-               : "=r"(done) : "r"(gate), "r"(parity) : "memory");
+               : "=r"(done)
+               : "r"(gate), "r"(parity)
+               : "memory");
   return done;
 }
 __device__ __forceinline__ uint4 shared16(u32 at) {
@@ -147,7 +158,9 @@ __device__ __forceinline__ u32 shared4(u32 at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
   return v;
 }
-__device__ __forceinline__ void put4(u32 at, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
+__device__ __forceinline__ void put4(u32 at, u32 v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
 __device__ __forceinline__ u32 shared2(u32 at) {
   unsigned short v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
@@ -157,11 +170,11 @@ __device__ __forceinline__ u32 shared2(u32 at) {
 // c += a (16 x 16, row) * b (16 x 8, column)
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// Four 8 x 8 matrices, transposed: lane i gives the address of row i % 8 of matrix i / 8, and gets rows 2 t and 2 t + 1 of
-// column i / 4 of each.
+// Four 8 x 8 matrices, transposed: lane i gives the address of row i % 8 of matrix i / 8, and gets rows 2 t and 2 t + 1
+// of column i / 4 of each.
 __device__ __forceinline__ void load_transposed(u32 (&m)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -174,25 +187,28 @@ __device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return r;
 }
 
-// Hopper's own matrix instruction, in fp8 (e4m3): c (+)= a * b by a warpgroup of four warps. Every warp brings 16 rows x 32 columns of a
-// in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns on) and gets its own 16 x 8 of c; b (32 x 8) is
-// shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16 rows CORE_BYTES on.
-constexpr int CORE_BYTES = 144;      // 128, and 16 that spread stores over banks
+// Hopper's own matrix instruction, in fp8 (e4m3): c (+)= a * b by a warpgroup of four warps. Every warp brings 16 rows
+// x 32 columns of a in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns on) and gets its own
+// 16 x 8 of c; b (32 x 8) is shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16 rows
+// CORE_BYTES on.
+constexpr int CORE_BYTES = 144;  // 128, and 16 that spread stores over banks
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-constexpr int WGMMA_UNIT = 16;       // bytes that b goes on when 1 is added to it
+constexpr int WGMMA_UNIT = 16;  // bytes that b goes on when 1 is added to it
 __device__ __forceinline__ u32 wgmma_operand(u32 at) { return at / WGMMA_UNIT | CORE_BYTES / WGMMA_UNIT << 16; }
 __device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
-  if (!add) {      // c is written only: what is read before it is written stays in registers through all phases
-    asm volatile("{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0; mov.b64 d, {%8, %9};\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
-                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
+  if (!add) {  // c is written only: what is read before it is written stays in registers through all phases
+    asm volatile(
+        "{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0; mov.b64 d, {%8, %9};\n"
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
     return;
   }
-  asm volatile("{.reg .b64 d; mov.b64 d, {%8, %9};\n"
-               "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, 1, 1, 1;}"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
+  asm volatile(
+      "{.reg .b64 d; mov.b64 d, {%8, %9};\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, 1, 1, 1;}"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
 }
 // The sums are there after the wait, and not to be touched before they went through here.
 __device__ __forceinline__ void wgmma_wait() {
@@ -235,7 +251,8 @@ __device__ __forceinline__ u32 warp_max_bits(u32 v) {
   return r;
 }
 
-// A kernel of the graph driver waits here for everything the kernels before it wrote; its own weights may be on their way.
+// A kernel of the graph driver waits here for everything the kernels before it wrote; its own weights may be on their
+// way.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -263,7 +280,7 @@ __device__ __forceinline__ u64 load_word(const u64* from) {
 __device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
 }
-constexpr u32 PATIENCE = 1u << 26;      // polls before a wait counts as hopeless: seconds
+constexpr u32 PATIENCE = 1u << 26;  // polls before a wait counts as hopeless: seconds
 
 __device__ __forceinline__ u32 clock_low() {
   u32 now;

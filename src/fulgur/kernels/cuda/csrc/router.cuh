@@ -1,8 +1,8 @@
 // Routing: the experts of each row and their shares, found by every CTA for itself from the router's logits.
 //
-// An expert's rank is the number of experts with a higher logit: comparisons by several threads an expert, no sorting. The last 8 bits
-// of a logit give way to the expert's number, so that no two are equal and one comparison is enough. Shares are softmax probabilities,
-// over the chosen ones if the model normalises them.
+// An expert's rank is the number of experts with a higher logit: comparisons by several threads an expert, no sorting.
+// The last 8 bits of a logit give way to the expert's number, so that no two are equal and one comparison is enough.
+// Shares are softmax probabilities, over the chosen ones if the model normalises them.
 #pragma once
 #include "exchange.cuh"
 
@@ -58,11 +58,12 @@ __device__ __forceinline__ bool rank(const float* logit, int* to) {
   return chosen;
 }
 
-// The order of a row's experts, by a warp: where the guess was right it is the guess's, so that weights that were copied on it (guess.cuh)
-// are those that are needed; the others come in its gaps by their rank. `wrong`: a bit for each gap. Every driver has this order: sums are added in it.
+// The order of a row's experts, by a warp: where the guess was right it is the guess's, so that weights that were
+// copied on it (guess.cuh) are those that are needed; the others come in its gaps by their rank. `wrong`: a bit for
+// each gap. Every driver has this order: sums are added in it.
 __device__ __forceinline__ void order_experts(const int* guess, const int* chosen, int* expert, u32& wrong) {
   const int lane = threadIdx.x & 31, mine = min(lane, CHOSEN - 1);
-  bool stays = false, known = false;      // the guess of this place is right; the one of this rank was guessed
+  bool stays = false, known = false;  // the guess of this place is right; the one of this rank was guessed
 #pragma unroll
   for (int i = 0; i < CHOSEN; ++i) {
     stays |= guess[mine] == chosen[i];
@@ -76,14 +77,14 @@ __device__ __forceinline__ void order_experts(const int* guess, const int* chose
   expert[lane] = stays ? guess[lane] : chosen[min(count_bits((added & ~(added - 1)) - 1), CHOSEN - 1)];
 }
 
-// After the barrier behind the logits of all rows: the experts. `early`: shared memory for the logits without attention, [rows][EXPERTS_OF_4]; they
-// may be there. Ends with a block barrier.
+// After the barrier behind the logits of all rows: the experts. `early`: shared memory for the logits without
+// attention, [rows][EXPERTS_OF_4]; they may be there. Ends with a block barrier.
 __device__ inline void rank_experts(const Args& args, Shared& shared, float* early, bool there) {
   const int thread = (int)thread_index(), rows = rows_of(shared);
   if (!there) {
     for (int row = 0; row < rows && thread < EXPERTS_OF_4; ++row) {
       Logits logits;
-      if (thread < EXPERTS) logits.load(args, row, thread);      // all have arrived
+      if (thread < EXPERTS) logits.load(args, row, thread);  // all have arrived
       early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? logits.sum(thread, Router::SPLIT) : -INF;
     }
     block_barrier();
@@ -101,7 +102,8 @@ __device__ inline void rank_experts(const Args& args, Shared& shared, float* ear
 }
 static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES, "a warp a row; logits where slices lie");
 
-// The share of one of a row's experts, by a whole warp; `inverse` of the row's root mean square. Every driver adds up in this order.
+// The share of one of a row's experts, by a whole warp; `inverse` of the row's root mean square. Every driver adds up
+// in this order.
 __device__ __forceinline__ float expert_share(const Shared& shared, int row, int which, float inverse) {
   constexpr int TERMS = NORM_TOPK ? CHOSEN : EXPERTS, LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : 8;
   const float* logit = shared.logit[row];
@@ -109,7 +111,8 @@ __device__ __forceinline__ float expert_share(const Shared& shared, int row, int
   const float peak = logit[expert[0]];
   float total = 0;
 #pragma unroll 1
-  for (int i = threadIdx.x & (LANES - 1); i < TERMS; i += LANES) total += exponential((logit[NORM_TOPK ? expert[i] : i] - peak) * inverse);
+  for (int i = threadIdx.x & (LANES - 1); i < TERMS; i += LANES)
+    total += exponential((logit[NORM_TOPK ? expert[i] : i] - peak) * inverse);
 #pragma unroll
   for (int i = LANES / 2; i; i >>= 1) total += __shfl_xor_sync(~0u, total, i);
   return quotient(exponential((logit[expert[which]] - peak) * inverse), total);

@@ -1,81 +1,98 @@
 // The stream of weights: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
 //
-// Which pieces a warp needs, in which order, is known before any activation is, and is the same in every layer: its slices of
-// the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; warps of their own, the feeders
-// (feed.cuh), copy along these lists, up to SLOTS pieces ahead of the arithmetic, across units, phases, layers and steps.
-// The memory system stays busy while values are waited for or normed.
+// Which pieces a warp needs, in which order, is known before any activation is, and is the same in every layer: its
+// slices of the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; warps of their
+// own, the feeders (feed.cuh), copy along these lists, up to SLOTS pieces ahead of the arithmetic, across units,
+// phases, layers and steps. The memory system stays busy while values are waited for or normed.
 //
-// A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has a
-// gate that its copy completes; a slot may be filled again as soon as the warp has the piece in registers.
+// A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has
+// a gate that its copy completes; a slot may be filled again as soon as the warp has the piece in registers.
 #pragma once
 #include "common.cuh"
 
 struct alignas(8) Run {
-  u32 at;                    // in 16 bytes, from the start of the layer or of the head
+  u32 at;  // in 16 bytes, from the start of the layer or of the head
   unsigned short pieces;
-  unsigned char phase;       // M::ID
-  unsigned char choice;      // with experts: row * CHOSEN + which of the row's experts
+  unsigned char phase;   // M::ID
+  unsigned char choice;  // with experts: row * CHOSEN + which of the row's experts
 };
 struct alignas(16) Slot {
-  u64 gate;                  // an mbarrier
-  u32 within;                // how far behind the slot's first byte its piece begins
-  u32 guessed;               // the piece is of experts that were guessed
+  u64 gate;     // an mbarrier
+  u32 within;   // how far behind the slot's first byte its piece begins
+  u32 guessed;  // the piece is of experts that were guessed
 };
-// What a warp has to know of its share of a matrix. For steps of one row it is found once, not in every layer while others wait.
+// What a warp has to know of its share of a matrix. For steps of one row it is found once, not in every layer while
+// others wait.
 struct alignas(16) Cut {
-  u32 terms, scales;         // for `wgmma`, shared addresses: of the operand's terms (as the instruction takes it), of their scales
-  u32 slices;                // the same of the warp's slice of sums
-  unsigned short rounds;     // units of its team
-  unsigned char steps;       // blocks of the longest slice
-  unsigned char kw_bits : 4, less : 4;               // as in Shape; blocks that its own has less
+  u32 terms,
+      scales;  // for `wgmma`, shared addresses: of the operand's terms (as the instruction takes it), of their scales
+  u32 slices;  // the same of the warp's slice of sums
+  unsigned short rounds;                // units of its team
+  unsigned char steps;                  // blocks of the longest slice
+  unsigned char kw_bits : 4, less : 4;  // as in Shape; blocks that its own has less
 };
 struct alignas(16) Aim {
-  u64* to;                   // the word of the first row of its first tile; null: it has none, or its sums are not sent
-  u32 sums;                  // shared address: the slices of that tile
-  unsigned char rows, shift, expert, pad;            // rows that are sent, 2^shift a word; which of the row's experts
+  u64* to;   // the word of the first row of its first tile; null: it has none, or its sums are not sent
+  u32 sums;  // shared address: the slices of that tile
+  unsigned char rows, shift, expert, pad;  // rows that are sent, 2^shift a word; which of the row's experts
 };
 struct Task {
   Cut cut;
   Aim aim;
 };
-struct alignas(16) Ring {    // of one warp, behind its slots; then its tasks
-  u32 taken;                 // pieces that the warp has read
-  unsigned short layer_runs, all_runs;     // the runs of a layer, then those of the head
-  u32 choices;               // a bit for each of a row's experts that its runs of gate and up are of
+struct alignas(16) Ring {               // of one warp, behind its slots; then its tasks
+  u32 taken;                            // pieces that the warp has read
+  unsigned short layer_runs, all_runs;  // the runs of a layer, then those of the head
+  u32 choices;                          // a bit for each of a row's experts that its runs of gate and up are of
 };
 // In shared memory, each for all warps: runs; slots, ring and tasks; bytes.
-constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8, TASKS_BYTES = MAX_ROWS == 1 && !FLAT ? MATRICES * (int)sizeof(Task) : 0;
+constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8,
+              TASKS_BYTES = MAX_ROWS == 1 && !FLAT ? MATRICES * (int)sizeof(Task) : 0;
 constexpr int WARP_BYTES = SLOTS * 16 + (int)sizeof(Ring) + TASKS_BYTES, SLOTS_BYTES = WARPS * WARP_BYTES;
 __device__ __forceinline__ Run* runs_of(char* memory, int warp) { return (Run*)memory + warp * MAX_RUNS; }
-__device__ __forceinline__ Slot* slots_at(char* memory, int warp) { return (Slot*)(memory + RUNS_BYTES + warp * WARP_BYTES); }
+__device__ __forceinline__ Slot* slots_at(char* memory, int warp) {
+  return (Slot*)(memory + RUNS_BYTES + warp * WARP_BYTES);
+}
 __device__ __forceinline__ Ring* ring_at(char* memory, int warp) { return (Ring*)(slots_at(memory, warp) + SLOTS); }
 __device__ __forceinline__ u32 bytes_at(char* memory, int warp) {
   return shared_address(memory) + RUNS_BYTES + SLOTS_BYTES + warp * SLOTS * SLOT_BYTES;
 }
 
-static_assert(SHARED_BYTES + SLICE_BYTES + AREA_BYTES + RUNS_BYTES + SLOTS_BYTES + WARPS * SLOTS * SLOT_BYTES == LAUNCH_BYTES,
+static_assert(SHARED_BYTES + SLICE_BYTES + AREA_BYTES + RUNS_BYTES + SLOTS_BYTES + WARPS * SLOTS * SLOT_BYTES ==
+                  LAUNCH_BYTES,
               "header.py and these sources divide shared memory alike");
 
 // A warp's end of its ring. The feeders may begin after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
-  u32 bytes, slots;          // shared addresses
-  int slot;                  // the next to be read
-  u32 parity, taken;         // of the phase that completes it; pieces read
+  u32 bytes, slots;   // shared addresses
+  int slot;           // the next to be read
+  u32 parity, taken;  // of the phase that completes it; pieces read
 
   __device__ static int warp() { return threadIdx.x >> 5; }
-  // Through the ring's address: the compiler would find that of shared memory anew each time, which takes longer than the load.
-  __device__ __forceinline__ u32 task(int id) const { return slots + SLOTS * 16 + (int)sizeof(Ring) + id * (int)sizeof(Task); }
+  // Through the ring's address: the compiler would find that of shared memory anew each time, which takes longer than
+  // the load.
+  __device__ __forceinline__ u32 task(int id) const {
+    return slots + SLOTS * 16 + (int)sizeof(Ring) + id * (int)sizeof(Task);
+  }
   __device__ __forceinline__ Cut cut(int id) const {
     const uint4 v = shared16(task(id));
-    return Cut{v.x, v.y, v.z, (unsigned short)v.w, (unsigned char)(v.w >> 16), (unsigned char)(v.w >> 24 & 15), (unsigned char)(v.w >> 28)};
+    return Cut{v.x,
+               v.y,
+               v.z,
+               (unsigned short)v.w,
+               (unsigned char)(v.w >> 16),
+               (unsigned char)(v.w >> 24 & 15),
+               (unsigned char)(v.w >> 28)};
   }
   __device__ __forceinline__ Aim aim(int id) const {
     const uint4 v = shared16(task(id) + sizeof(Cut));
-    return Aim{(u64*)((u64)v.y << 32 | v.x), v.z, (unsigned char)v.w, (unsigned char)(v.w >> 8), (unsigned char)(v.w >> 16), 0};
+    return Aim{(u64*)((u64)v.y << 32 | v.x), v.z, (unsigned char)v.w, (unsigned char)(v.w >> 8),
+               (unsigned char)(v.w >> 16),   0};
   }
 
 #if FLAT
-  template <class M> __device__ static int list(Run* to, int n, int) {
+  template <class M>
+  __device__ static int list(Run* to, int n, int) {
     const int end = M::first_block(blockIdx.x + 1);
 #pragma unroll 1
     for (int chunk = M::first_block(blockIdx.x); chunk < end; chunk += WARPS * M::BLOCKS) {
@@ -87,15 +104,17 @@ struct Stream {
     return n;
   }
 #else
-  template <class M> __device__ static int list(Run* to, int n, int rows, int shift = 0) {
+  template <class M>
+  __device__ static int list(Run* to, int n, int rows, int shift = 0) {
     const int end = M::first(blockIdx.x + 1, rows), place = (warp() + shift) % WARPS;
 #pragma unroll 1
     for (int unit = M::first(blockIdx.x, rows) + place / M::KW; unit < end; unit += WARPS / M::KW) {
       int split = M::SPLIT > 1 ? unit / M::TILES : 0, tile = unit % M::TILES;
       int block = M::slice(split, place % M::KW), stop = M::slice(split, place % M::KW + 1);
 #pragma unroll 1
-      while (block < stop) {      // joined experts follow each other along K: a run ends where an expert does
-        int expert = M::JOINED ? block / M::COPY_BLOCKS : 0, upto = M::JOINED ? min(stop, (expert + 1) * M::COPY_BLOCKS) : stop;
+      while (block < stop) {  // joined experts follow each other along K: a run ends where an expert does
+        int expert = M::JOINED ? block / M::COPY_BLOCKS : 0,
+            upto = M::JOINED ? min(stop, (expert + 1) * M::COPY_BLOCKS) : stop;
         long long offset = (M::ID == Head::ID ? 0 : M::OFFSET) +
                            (long long)(tile * M::COPY_BLOCKS + block - expert * M::COPY_BLOCKS) * M::BLOCK_BYTES;
         int choice = M::JOINED ? unit / M::TILES * M::CHOSEN_COPIES + expert : M::COPIES > 1 ? unit / M::TILES : 0;
@@ -142,7 +161,8 @@ struct Stream {
     written(memory, n, list<Head>(to, n, rows));
   }
   // One phase of one layer.
-  template <class M> __device__ void open_one(char* memory, int rows) {
+  template <class M>
+  __device__ void open_one(char* memory, int rows) {
     prepare(memory);
     int n = list<M>(runs_of(memory, warp()), 0, rows);
     written(memory, n, n);
@@ -163,7 +183,8 @@ struct Stream {
       parity ^= 1;
     }
   }
-  // Before the experts' products, some of which were guessed wrongly: if one of the warp's was, all that came on the guess is dropped.
+  // Before the experts' products, some of which were guessed wrongly: if one of the warp's was, all that came on the
+  // guess is dropped.
   __device__ __forceinline__ void drop_guessed(u32 wrong) {
     if (!(shared4(slots + SLOTS * 16 + 8) & wrong)) return;
     for (;;) {
@@ -173,7 +194,8 @@ struct Stream {
       release();
     }
   }
-  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the pieces have been read.
+  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the pieces have been
+  // read.
   __device__ __forceinline__ void release() {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) store_relaxed(slots + SLOTS * 16, taken);
