@@ -23,7 +23,7 @@ import numpy as np
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import SOURCES, architecture, compile_source
 from fulgur.kernels.cuda.device import Gpu, Module, probe
-from fulgur.kernels.cuda.header import COUNTS, DRIVERS, LAYER_PARTS, STEP_PARTS, guesses
+from fulgur.kernels.cuda.header import COUNTS, DRIVERS, LAYER_PARTS, STEP_PARTS, predicts_experts
 from fulgur.kernels.cuda.runtime import Runtime, open_random
 from fulgur.kernels.cuda.shapes import SHAPES
 from fulgur.sandbox import start
@@ -146,7 +146,7 @@ def profile(runtime: Runtime, steps: int = 256) -> str:
         per = micros_per_cycle / steps / (layers if part in LAYER_PARTS else 1)
         if marks[:, i].any():
             lines.append(f"  {part:14} {marks[:, i].mean() * per:7.2f} {marks[:, i].max() * per:7.2f}")
-    if guesses(replace(plan, rows=1), runtime.gpu.wgmma):
+    if predicts_experts(replace(plan, rows=1), runtime.gpu.wgmma):
         wrong_layers, wrong_experts = marks[0, cycles : cycles + len(COUNTS)] / (layers * steps)
         right = 1 - wrong_experts / plan.config.experts_per_token
         lines.append(f"  experts predicted: {right:.1%} right, in {1 - wrong_layers:.1%} of the layers all of them")

@@ -7,8 +7,8 @@ from typing import Any
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import architecture, build
 from fulgur.kernels.cuda.device import Gpu, Module
-from fulgur.kernels.cuda.formats import FEEDERS, GUESSERS, WARPS
-from fulgur.kernels.cuda.header import DRIVERS, Layout, guesses, layout
+from fulgur.kernels.cuda.formats import FEEDERS, PREDICTORS, WARPS
+from fulgur.kernels.cuda.header import DRIVERS, Layout, predicts_experts, layout
 from fulgur.kernels.cuda.plan import Plan
 from fulgur.kernels.cuda.records import Args
 
@@ -17,7 +17,7 @@ FEEDER = 32 * FEEDERS
 
 
 def persistent_threads(plan: Plan, memory: Layout) -> int:
-    return THREADS + FEEDER + (32 * GUESSERS if guesses(plan, memory.operand.wgmma) else 0)
+    return THREADS + FEEDER + (32 * PREDICTORS if predicts_experts(plan, memory.operand.wgmma) else 0)
 
 
 class Driver:

@@ -21,7 +21,7 @@ from fulgur.errors import FulgurError
 
 TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 16
 FEEDERS = 4  # warps that bring the weights to the 16 that compute
-GUESSERS = 4  # that guess experts (guess.cuh): one works, but registers are handed over by four together
+PREDICTORS = 4  # that guess experts (guess.cuh): one works, but registers are handed over by four together
 
 
 @dataclass(frozen=True)

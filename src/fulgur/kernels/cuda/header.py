@@ -8,7 +8,7 @@ from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.formats import FEEDERS, FORMATS, GUESSERS, TILE, WARPS
+from fulgur.kernels.cuda.formats import FEEDERS, FORMATS, PREDICTORS, TILE, WARPS
 from fulgur.kernels.cuda.plan import Matrix, Plan
 from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
@@ -19,7 +19,7 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 # Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
 # be known ahead, and drawing it cost more than it gave (3%).
 AHEAD, PACE = 192 << 10, 2000
-GUESS_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
+PREDICTION_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
 CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
 # What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
 # counts. Waiting for values counts in the part that needs them.
@@ -111,7 +111,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     activations = operand(plan, wgmma)
     folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
-    late = scratch.share.offset
+    late = scratch.weight.offset
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
@@ -152,8 +152,8 @@ def _most_rounds(plan: Plan) -> int:
     return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
 
 
-def guesses(plan: Plan, wgmma: bool) -> bool:
-    """Whether the persistent driver guesses experts (guess.cuh): where warps can hand over registers, for those that
+def predicts_experts(plan: Plan, wgmma: bool) -> bool:
+    """Whether the persistent driver predicts_experts experts (guess.cuh): where warps can hand over registers, for those that
     guess leave too few to the others."""
     return plan.moe and plan.rows == 1 and wgmma
 
@@ -197,7 +197,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "CTAS": plan.ctas,
         "WARPS": WARPS,
         "FEEDERS": FEEDERS,
-        "GUESSERS": GUESSERS,
+        "PREDICTORS": PREDICTORS,
         "MATRICES": len(names),
         "WARP_BITS": WARPS.bit_length() - 1,
         "MAX_ROWS": plan.rows,
@@ -219,8 +219,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "SHALLOW": in_flight(memory, SHALLOW),
         "DEEP": in_flight(memory, DEEP),
         "WGMMA": int(memory.operand.wgmma),
-        "GUESSES": int(driver == "persistent" and guesses(plan, memory.operand.wgmma)),
-        "GUESS_PACE": GUESS_PACE,
+        "PREDICTION": int(driver == "persistent" and predicts_experts(plan, memory.operand.wgmma)),
+        "PREDICTION_PACE": PREDICTION_PACE,
         "EVEN": int(not any(m.blocks % (m.kw * m.split) for m in plan.matrices.values() if m.format.data < 8)),
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,

@@ -62,19 +62,22 @@ def shared_record(plan: Plan) -> Any:
     rows, experts, chosen = plan.rows, plan.config.n_experts, plan.config.experts_per_token
     padded = -(-experts // 4) * 4
     per_row, per_choice = ctypes.c_int * rows, ctypes.c_int * (rows * chosen)
-    counters = ("routed", "guessed", "multiplying", "finished", "weighed", "wrong", "projected")
+    counters = (
+        "layers_routed", "layers_predicted", "multiplying", "finished", "layers_weighted", "mispredicted",
+        "layers_projected",
+    )  # fmt: skip
     fields: list[tuple[str, Any]] = [("sums", ctypes.c_float * (rows * WARPS))]
     if plan.moe:
         fields.append(("logit", ctypes.c_float * (rows * padded)))
-    fields += [("last_mark", ctypes.c_uint64), ("shares", ctypes.c_int * 2 * len(plan.matrices))]
+    fields += [("last_mark", ctypes.c_uint64), ("units", ctypes.c_int * 2 * len(plan.matrices))]
     if plan.moe:
         fields.append(("bounds", ctypes.c_uint64 * -(-experts // 32)))
     fields += [(name, per_row) for name in ("token", "position", "first", "table")]
     fields += [(name, ctypes.c_int) for name in ("rows", "done", "produced", "epoch", *counters)]
     fields += [("sharpness", ctypes.c_float), ("seed", ctypes.c_uint * 2)]
     if plan.moe:
-        fields += [(name, per_choice) for name in ("expert", "guess", "chosen")]
-        fields += [("share", ctypes.c_float * chosen), ("place", ctypes.c_byte * padded)]
+        fields += [(name, per_choice) for name in ("expert", "predicted", "chosen")]
+        fields += [("routing_weight", ctypes.c_float * chosen), ("place", ctypes.c_byte * padded)]
     return type("Shared", (ctypes.Structure,), {"_fields_": fields})
 
 
@@ -86,7 +89,7 @@ def attention_record(plan: Plan) -> Any:
     fields = (
         ("values", bf16 * (KV_BLOCK * (c.head_dim + 8))),
         ("dot", ctypes.c_float * (slabs * queries * KV_BLOCK)),
-        ("share", bf16 * (queries * (KV_BLOCK + 8))),
+        ("weight", bf16 * (queries * (KV_BLOCK + 8))),
         ("q", bf16 * (queries * (c.head_dim + 8))),
         *((name, bf16 * (plan.rows * c.head_dim)) for name in ("key", "value")),
         *((name, ctypes.c_float * queries) for name in ("total", "shrink")),

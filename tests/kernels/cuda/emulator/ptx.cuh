@@ -407,7 +407,7 @@ inline void load_words(u64 (&words)[2], const u64* from) {
   words[0] = *(const volatile u64*)from;
   words[1] = *(const volatile u64*)(from + 1);
 }
-inline int fresh(int v) { return v; }
+inline int opaque(int v) { return v; }
 inline u32 clock_low() { return emu::draw(); }
 inline u64 cycles() {
   static u64 now = 0;

@@ -1,12 +1,13 @@
-// Attention of a step's rows over their sequences: norm and rope of the new queries and keys, the cache, split softmax.
+// Attention of a step's rows: norm and RoPE of the new queries and keys, the KV cache, split softmax.
 //
-// A unit is (row, kv head, split of the keys); the split's length depends on the row's position only. A unit works
-// through its keys 64 at a time with a running maximum and sum. Scores are matrix products (16 keys x 8 queries an
-// instruction; queries in bf16, dimensions in the order of a lane's 16-byte loads), cut in four along the dimensions;
-// so are the values (8 dimensions a warp, the shares rounded to bf16). Keys and values of this step's own rows are not
-// in the cache yet: whoever needs them makes them again from the projections, rounded to bf16 as the cache holds them,
-// and the unit that ends at the row itself stores them. The units of a (row, head) then add the splits up in ascending
-// order.
+// A unit is (row, kv head, split of the keys). The length of a split depends on the row's position only. A unit
+// processes its keys 64 at a time with a running maximum and sum. Scores are matrix products: 16 keys x 8 queries an
+// instruction, queries in bf16, dimensions in the order of a lane's 16-byte loads, the dimensions cut into up to four
+// slabs. The weighted sum of the values is one, too: 8 dimensions a warp, softmax weights rounded to bf16.
+//
+// Keys and values of this step's own rows are not in the cache yet. Each unit that needs them computes them from the
+// projections, rounded to bf16 as the cache holds them; the unit that ends at the row itself stores them. The units of
+// a (row, head) then join their splits in ascending order.
 #pragma once
 #include "exchange.cuh"
 
@@ -15,13 +16,14 @@ constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
 constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;  // in tiles of 8
 
-// It begins where slices of products lie: until the first barrier some warp may still add those of the phase before.
+// It overlaps the slices of matrix products: before the first barrier some warp may still add those of the previous
+// phase.
 struct AttentionScratch {
-  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];  // of the block at hand; the 8 spread rows over banks
-  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];      // by part of the dimensions
-  alignas(16) bf16 share[QUERY_TILES * 8][KV_BLOCK + 8];
-  alignas(16) bf16
-      q[QUERY_TILES * 8][HEAD_DIM + 8];  // normed and turned; zeros behind the last. This and the rest is written early
+  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];  // of the current block; the 8 avoid bank conflicts
+  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];      // scores, by slab of the dimensions
+  alignas(16) bf16 weight[QUERY_TILES * 8][KV_BLOCK + 8];
+  // Queries, normed and rotated; zeros after the last. From here on fields are written before the first barrier.
+  alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];
   alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];  // of this step's rows
   float total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
@@ -30,7 +32,7 @@ static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_B
               "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
-// Keys of a split, whole blocks: as many as keep the splits within MAX_SPLITS. Then how many splits there are.
+// Keys of a split, in whole blocks: as few as keep the number of splits within MAX_SPLITS. Then the number of splits.
 __device__ __forceinline__ int split_length(int position) {
   return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK;
 }
@@ -38,24 +40,24 @@ __device__ __forceinline__ int splits_at(int position, int length) {
   return (int)quotient((float)position + 0.5f, (float)length) + 1;
 }
 
-// One head of one row by one warp: bias, norm, rope. `put(i, low, high)` gets two pairs of values: i, i + 1
-// and those half a head further.
+// One head of one row, by one warp: bias, norm, RoPE. `put(i, low, high)` gets two pairs: values i and i + 1, and those
+// half a head further.
 template <class Put>
 __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, int row, int head, int position,
-                                        const float* norm, bool turn, Put put) {
+                                        const float* norm, bool rotate, Put put) {
   constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF / 2 + 31) / 32;
   const int lane = threadIdx.x & 31;
-  // What does not depend on the projections is asked for first: after gigabytes of weights none of it is near.
+  // First load what does not depend on the projections: after gigabytes of weights none of it is cached.
   const float* rope = args.rope + (long long)position * HEAD_DIM;
   const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
-  float2 weight[PAIRS][2], angle[PAIRS][2],
-      offset[PAIRS][2];  // of values 2 i, 2 i + 1, and of those half a head further
+  // Of values 2 i and 2 i + 1, and of those half a head further.
+  float2 weight[PAIRS][2], angle[PAIRS][2], offset[PAIRS][2];
 #pragma unroll
   for (int w = 0; w < PAIRS * 2; ++w) {
     const int i = w / 2 * 32 + lane, at = w % 2 * HALF + 2 * i;
     if (HALF / 2 % 32 && i >= HALF / 2) continue;
     if (QK_NORM && norm) weight[w / 2][w % 2] = *(const float2*)(norm + at);
-    if (turn) angle[w / 2][w % 2] = *(const float2*)(rope + at);  // cosines, sines
+    if (rotate) angle[w / 2][w % 2] = *(const float2*)(rope + at);  // cosines, sines
     if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
   }
   u64 words[PAIRS][2];
@@ -68,7 +70,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
     }
 #pragma unroll
     for (int w = 0; w < PAIRS * 2; ++w)
-      here &= (HALF / 2 % 32 && w / 2 * 32 + lane >= HALF / 2) || is_pair_of(words[w / 2][w % 2], epoch);
+      here &= (HALF / 2 % 32 && w / 2 * 32 + lane >= HALF / 2) || pair_has_epoch(words[w / 2][w % 2], epoch);
     if (here) break;
   }
   float2 v[PAIRS][2];
@@ -99,7 +101,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
       q.x = q.x * inverse * weight[j][1].x;
       q.y = q.y * inverse * weight[j][1].y;
     }
-    if (turn) {
+    if (rotate) {
       float2 c = angle[j][0], s = angle[j][1], old = p;
       p.x = old.x * c.x - q.x * s.x;
       p.y = old.y * c.y - q.y * s.y;
@@ -110,7 +112,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   }
 }
 
-// A head's keys in a block of the cache, by the block's number; its values lie `to_values` further.
+// A head's keys in a block of the cache. Its values lie `to_values` further.
 __device__ __forceinline__ bf16* keys_at(const Args& args, int layer, int head, int block) {
   return args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
@@ -123,8 +125,8 @@ __device__ __forceinline__ void prefetch_block(const Args& args, const bf16* key
   for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
     prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
 }
-// The first two blocks that this CTA will attend to, drawn into L2: their addresses are known before the projections
-// are. From memory a block takes longer than the work on one, so a unit stays two ahead.
+// Prefetches the first two blocks that this CTA will attend to into L2: their addresses are known before the
+// projections are. Loading a block from memory takes longer than working on one, so a unit stays two blocks ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
@@ -137,14 +139,14 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
-// The splits of one (row, head), added up in ascending order. Each of their units does its part of the dimensions; the
-// threads wait for all splits at once.
+// Joins the splits of one (row, head) in ascending order. Each unit joins a part of the dimensions; its threads wait
+// for all splits at once.
 __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits,
                                    const u64* partial) {
   constexpr int NEXT = GROUP * (HEAD_DIM + 2), PAIRS = HEAD_DIM / 2;
   static_assert(16 * (GROUP * PAIRS + MAX_SPLITS) <= ATTENTION_BYTES, "the parts of a unit fit the scratch");
   float4* parts = (float4*)area;  // [split][pair]: maximum, sum, two values
-  // Divisions by way of floats: behind the sums nobody has work but this.
+  // Divisions in floats: nothing else overlaps this code.
   const float each = quotient((float)(GROUP * PAIRS), (float)splits);
   const int first = (int)((float)split * each + 0.01f), pairs = (int)((float)(split + 1) * each + 0.01f) - first;
   const float per_split = quotient(1.f, (float)pairs);
@@ -160,17 +162,17 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   block_barrier();
 #pragma unroll 1
   for (int i = threadIdx.x; i < pairs; i += THREADS) {
-    // The highest first: then no share waits for the one before.
+    // The maximum first: then the scales do not depend on each other.
     float peak = -INF, total = 0, a = 0, b = 0;
 #pragma unroll 4
     for (int j = 0; j < splits; ++j) peak = fmaxf(peak, parts[j * pairs + i].x);
 #pragma unroll 4
     for (int j = 0; j < splits; ++j) {
       const float4 part = parts[j * pairs + i];
-      const float share = power2(part.x - peak);
-      total += share * part.y;
-      a += share * part.z;
-      b += share * part.w;
+      const float scale = power2(part.x - peak);
+      total += scale * part.y;
+      a += scale * part.z;
+      b += scale * part.w;
     }
     send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i,
          pack_bf16(quotient(a, total), quotient(b, total)), epoch);
@@ -186,11 +188,12 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const int begin = split * length, end = min(begin + length, position + 1);
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
-  // Warp w: scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
+  // Warp w computes the scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
   const long long values = to_values(args);
-  auto fetch = [&](int block, int number) {  // what the cache holds of a block of keys; this step's own rows come later
+  // Loads a block of keys and values from the cache; this step's own rows come later.
+  auto fetch = [&](int block, int number) {
     const bf16* keys = keys_at(args, layer, head, number);
     const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
@@ -213,20 +216,20 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK];
   };
   fetch(begin, number_of(begin));
-  // Of the next two blocks. The table is asked a block's work before an address is made of the answer.
+  // The next two blocks. The table is read one block ahead of the address that is computed from it.
   int next = 0, after = 0;
   if (begin + KV_BLOCK < end) {
     next = number_of(begin + KV_BLOCK);
     after = number_of(begin + 2 * KV_BLOCK);
   }
   mark(args, shared, FETCH);
-  // One head a warp: the queries, then keys and values of this step's rows. Row j of this sequence in this step is row
-  // row - (position - first) + j of the step.
-  const int own = max(begin, first), fresh = max(end - own, 0);
+  // One head per warp: the queries, then the keys and values of this step's rows. Row j of this sequence in this step
+  // is row row - (position - first) + j of the step.
+  const int own = max(begin, first), new_keys = max(end - own, 0);
 #pragma unroll 1
-  for (int task = warp; task < GROUP + 2 * fresh; task += WARPS) {
-    bool query = task < GROUP, value = task >= GROUP + fresh;
-    int at = query ? position : own + (task - GROUP) - (value ? fresh : 0), from = row - (position - at);
+  for (int task = warp; task < GROUP + 2 * new_keys; task += WARPS) {
+    bool query = task < GROUP, value = task >= GROUP + new_keys;
+    int at = query ? position : own + (task - GROUP) - (value ? new_keys : 0), from = row - (position - at);
     int source = query ? head * GROUP + task : HEADS + head + (value ? KV_HEADS : 0);
     bf16* to = query ? s.q[task] : value ? s.value[at - first] : s.key[at - first];
     project(args, epoch, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
@@ -246,7 +249,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
     *(uint4*)to = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
-  float peak = -INF, total = 0;  // of query `warp`; the sum is this lane's part of it
+  float peak = -INF, total = 0;  // of query `warp`; `total` is this lane's part
   float acc[DIMS_PER_WARP][4];   // queries r and r + 8, dimensions 2 t and 2 t + 1 of the tile
 #pragma unroll
   for (int d = 0; d < DIMS_PER_WARP; ++d)
@@ -288,7 +291,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     const bool more = block + KV_BLOCK < end;
     if (more) {
-      fetch(block + KV_BLOCK, next);  // its registers are free again, and there is work until it comes
+      fetch(block + KV_BLOCK, next);  // its registers are free, and there is work until it arrives
       if (block + 2 * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
       next = after;
       after = number_of(block + 3 * KV_BLOCK);
@@ -305,9 +308,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       b = block + lane + 32 < end ? b * scale : -INF;
       const float old = peak;
       peak = fmaxf(old, warp_max(fmaxf(a, b)));
-      u32 pair = pack_bf16(power2(a - peak), power2(b - peak));  // the sum is of the rounded shares too
-      s.share[warp][lane] = (bf16)pair;
-      s.share[warp][lane + 32] = (bf16)(pair >> 16);
+      u32 pair = pack_bf16(power2(a - peak), power2(b - peak));  // the sum uses the rounded weights, too
+      s.weight[warp][lane] = (bf16)pair;
+      s.weight[warp][lane + 32] = (bf16)(pair >> 16);
       const float shrink = power2(old - peak);
       if (lane == 0) s.shrink[warp] = shrink;
       total = total * shrink + (low(pair) + high(pair));
@@ -327,9 +330,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         load_transposed(m, shared_address(s.values[keys + lane] + dims * 8));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const bf16* share = s.share[r] + keys + 16 * i + 2 * t;
-          const bf16* other = s.share[SECOND ? 8 + r : r] + keys + 16 * i + 2 * t;
-          mma(acc[d], *(const u32*)share, SECOND ? *(const u32*)other : 0, *(const u32*)(share + 8),
+          const bf16* weights = s.weight[r] + keys + 16 * i + 2 * t;
+          const bf16* other = s.weight[SECOND ? 8 + r : r] + keys + 16 * i + 2 * t;
+          mma(acc[d], *(const u32*)weights, SECOND ? *(const u32*)other : 0, *(const u32*)(weights + 8),
               SECOND ? *(const u32*)(other + 8) : 0, m[2 * i], m[2 * i + 1]);
         }
       }

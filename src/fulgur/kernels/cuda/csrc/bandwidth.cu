@@ -1,4 +1,5 @@
-// How fast this GPU reads memory: every CTA streams 16 bytes a thread, eight loads in flight, and keeps a checksum.
+// Measures how fast this GPU reads memory: every thread streams 16 bytes at a time with eight loads in flight, and
+// keeps a checksum.
 extern "C" __global__ void __launch_bounds__(512) read_sweep(const uint4* from, unsigned long long count, uint4* sink) {
   unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
   unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;

@@ -1,6 +1,9 @@
-// The GPU engine's ground: the arguments of a step, the record a CTA keeps in shared memory, a wait for the grid, sums.
+// What all CUDA sources share: the arguments of a launch, the record that a CTA keeps in shared memory, barriers and
+// reductions. `constants.h` is generated from the plan of one model on one GPU (header.py).
 //
-// `constants.h` is generated from the plan of one model on one GPU (kernels/cuda/header.py).
+// Terms. A row is one token of a step. A tile is 16 rows of a matrix, a block 16 x 128 of its weights. A unit is what a
+// CTA is assigned: one tile (of one expert, of one split of K). A slice is the part of a unit's K that one warp
+// multiplies. An epoch numbers a layer of a step; values that pass between CTAs carry it (exchange.cuh).
 #pragma once
 #include "ptx.cuh"
 #include "constants.h"
@@ -16,25 +19,26 @@ using Router = Matrix<RouterConstants>;
 using Fold = Matrix<FoldConstants>;
 #endif
 
-// That compute; with those behind them that bring the weights; with those that guess.
+// Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
-              ALL_THREADS = FEEDING_THREADS + 32 * GUESSERS * GUESSES;
+              ALL_THREADS = FEEDING_THREADS + 32 * PREDICTORS * PREDICTION;
 constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
-constexpr int GROUP = HEADS / KV_HEADS;  // query heads that share a key/value head
+constexpr int GROUP = HEADS / KV_HEADS;  // query heads per key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
-// What the host tells a launch and what the launch keeps between steps. Read at the start of a step by every CTA.
+// Written by the host before a launch, kept up to date by the device between steps. Every CTA reads it at the start of
+// a step.
 struct State {
   int rows;         // rows of this step
   int steps;        // decode steps left in this launch
   int done;         // set by a stop token, the host's cancel flag or the last step; later steps do nothing
   int produced;     // tokens written to the ring in this run
   int stops;        // stop tokens in use
-  int error;        // a wait that never ended
+  int error;        // set when a wait never ended
   int epoch;        // of layer 0 of the first step
-  float sharpness;  // 1 / temperature, or 0 for the argmax
-  u32 seed[2];      // of the draws, low half first
+  float sharpness;  // 1 / temperature; 0: argmax
+  u32 seed[2];      // of the sampling noise, low half first
   int token[MAX_ROWS];
   int position[MAX_ROWS];
   int first[MAX_ROWS];  // position of the first row of the same sequence in this step
@@ -42,7 +46,7 @@ struct State {
   int stop[16];
 };
 
-// Pinned host memory: the device writes tokens and their count, the host writes cancel.
+// Pinned host memory. The device writes tokens and their count; the host writes cancel.
 struct Mailbox {
   int count;
   int cancel;
@@ -57,20 +61,20 @@ struct Args {
   const bf16* embed;    // [vocab, d]
   bf16* kv;             // [layer][key, value][block][kv head][64][head_dim]
   const float* rope;    // [context][cos half, sin half]
-  // Words (exchange.cuh) of a float, of two of 24 bits or of two bf16.
+  // Buffers of words that pass between CTAs (exchange.cuh). A word holds one float, two floats of 24 bits, or two bf16.
   u64* x;             // [after o, after down][rows][d / 2]: the residual
   u64* qkv;           // [rows][QKV_ROWS / 2]
   u64* partial;       // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
-  u64* attended;      // [rows][O blocks * 64]
-  u64* router;        // [split of router, split of fold][rows][experts]
-  u64* h;             // [rows][DOWN blocks * 64]
+  u64* attended;      // [rows][O blocks * 64]: the heads' outputs
+  u64* router;        // [split of router, split of fold][rows][experts]: parts of the router's logits
+  u64* h;             // [rows][DOWN blocks * 64]: the result of SwiGLU
   float* best;        // [cta][rows] value, then [cta][rows] index
   float* logits;      // [rows][vocab] or null
   const int* tables;  // [sequences][table_width]
   u32* counters;      // 0: arrivals at the barrier that ends a step
   State* state;
   Mailbox* mailbox;
-  u64* marks;  // [cta][32] cycles spent in each part of a step; null unless built with PROFILE
+  u64* marks;  // [cta][MARKS] cycles spent in each part of a step; null unless built with PROFILE
   long long kv_blocks;
   int table_width;
   int layer;  // the graph driver's layer; the persistent driver counts by itself
@@ -83,8 +87,9 @@ __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float exponential(float v) { return power2(v * 1.4426950408889634f); }
 
-// Barriers are monotonic counters: an arrival is a release-add by one thread, a wait polls with acquire until the goal.
-// Nothing is reset inside a launch. A wait that never ends (a grid that is not resident at once) traps after seconds.
+// The grid barrier is a monotonic counter: one thread of each CTA adds 1 with release, then polls with acquire until
+// the counter reaches `goal`. It is never reset within a launch. A wait that never ends (the grid is not resident at
+// once) traps after seconds.
 __device__ __forceinline__ void await(const u32* counter, u32 goal, State* state) {
   u32 spins = 0;
   while ((int)(load_acquire(counter) - goal) < 0)
@@ -94,7 +99,7 @@ __device__ __forceinline__ void await(const u32* counter, u32 goal, State* state
     }
 }
 
-// The barrier of the threads that compute. With all threads of a CTA, the feeders too: __syncthreads.
+// Barrier of the compute threads. (__syncthreads is the barrier of all threads of a CTA.)
 __device__ __forceinline__ void block_barrier() { barrier_of<THREADS>(1); }
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -102,7 +107,7 @@ __device__ __forceinline__ float warp_sum(float v) {
   for (int i = 16; i; i >>= 1) v += __shfl_xor_sync(~0u, v, i);
   return v;
 }
-// Integers in the order of floats: negative ones are turned round. And back.
+// Maps floats to unsigned integers of the same order, and back.
 __device__ __forceinline__ u32 ordered(float v) {
   const u32 bits = __float_as_uint(v);
   return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
@@ -112,44 +117,47 @@ __device__ __forceinline__ float unordered(u32 bits) {
 }
 __device__ __forceinline__ float warp_max(float v) { return unordered(warp_max_bits(ordered(v))); }
 
-// What one CTA does of a matrix: units.
-struct Share {
+// Units first .. last - 1 of a matrix, those of one CTA. (In a flat cut: blocks.)
+struct Range {
   int first, last;
 };
 
-// Shared memory of a CTA, in this order: this record; the slices of tiles that wait to be added; an area that holds the
-// operand of a matrix product or the scratch of attention; the gates and the ring of weights.
+// Shared memory of a CTA, in this order: this record; the slices, partial sums of tiles that wait to be added; an area
+// for the operand of a matrix product or the scratch of attention; the rings of weights (stream.cuh). Fields are
+// ordered by alignment, as records.py describes them.
 constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
-  alignas(16) float sums[MAX_ROWS][WARPS];  // of squares, by warp: a row's norm. First: `phase` finds them by the
-                                            // record's address
+  // Sums of squares by warp, for a row's RMSNorm. Must come first: `finish_one_tile` finds them by the record's
+  // address.
+  alignas(16) float sums[MAX_ROWS][WARPS];
 #if EXPERTS
-  alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];  // not yet divided by the root mean square
+  alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];  // router logits, before the division by the root mean square
 #endif
   u64 last_mark;
-  Share shares[MATRICES];
+  Range units[MATRICES];
 #if EXPERTS
-  alignas(8) uint2 bounds[(EXPERTS + 31) / 32];  // by warp: the lowest logit of the guessed, the highest of the others;
-                                                 // in the order of `ordered`
+  // By warp: the lowest logit of the predicted experts and the highest of the others, as `ordered` integers.
+  alignas(8) uint2 bounds[(EXPERTS + 31) / 32];
 #endif
   int token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int rows, done, produced, epoch;
-  u32 routed, guessed, multiplying,
-      finished;   // for the feeders: layers whose experts are known and guessed, the phase at work, the end
-  u32 weighed;    // layers whose experts' shares are known
-  u32 wrong;      // a bit for each place of the last guess that was wrong
-  u32 projected;  // for the warp that guesses: layers whose qkv this CTA has multiplied
+  // Read by the feeders: layers whose experts are known; layers whose experts are predicted; the phase that multiplies
+  // now; the end.
+  u32 layers_routed, layers_predicted, multiplying, finished;
+  u32 layers_weighted;   // layers whose routing weights are known
+  u32 mispredicted;      // bit i: the i-th predicted expert of the last layer was wrong
+  u32 layers_projected;  // read by the prediction warp: layers whose qkv this CTA has multiplied
   float sharpness;
   u32 seed[2];
 #if EXPERTS
   int expert[MAX_ROWS][CHOSEN];
-  int guess[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];  // by rank: without attention, and with it
-  float share[CHOSEN];              // of the first row's experts, by a warp beside those that compute (guess.cuh)
-  signed char place[EXPERTS_OF_4];  // of an expert in the guess; -1: none
+  int predicted[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];  // by rank: predicted before attention, chosen after it
+  float routing_weight[CHOSEN];     // of the first row's experts, from a prediction warp (predict.cuh)
+  signed char place[EXPERTS_OF_4];  // an expert's index in `predicted`; -1: none
 #endif
 };
-// The factor of a row's RMSNorm, after the barrier behind its sums. It is the product that it multiplies: the weights
-// need not wait for it.
+// The factor of a row's RMSNorm; valid after the barrier that follows its sums. It multiplies the sums of the product
+// instead of the operand, so the weights are multiplied without waiting for it.
 __device__ __forceinline__ float inverse_at(u32 sums) {
   float total = 0;
 #pragma unroll
@@ -166,15 +174,15 @@ static_assert(sizeof(Shared) == SHARED_SIZE && SHARED_SIZE <= SHARED_BYTES, "as 
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
-// Before the feeders begin: by one thread, a barrier of all threads follows.
+// Called by one thread before the feeders start; a barrier of all threads must follow.
 constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
-  shared.routed = shared.guessed = shared.projected = shared.weighed = routed;
+  shared.layers_routed = shared.layers_predicted = shared.layers_projected = shared.layers_weighted = routed;
   shared.multiplying = NO_PHASE;
   shared.finished = 0;
 }
 
-// The step's rows, from global memory to shared. Ends with a block barrier.
+// Copies the step's rows from global to shared memory. Ends with a block barrier.
 __device__ inline void load_state(Shared& shared, const State* state) {
   if (threadIdx.x < MAX_ROWS) {
     shared.token[threadIdx.x] = __ldcg(&state->token[threadIdx.x]);
@@ -184,7 +192,7 @@ __device__ inline void load_state(Shared& shared, const State* state) {
   }
 #if EXPERTS
   for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS)
-    shared.expert[0][i] = shared.guess[0][i] = shared.chosen[0][i] = 0;  // stays where logits are not numbers
+    shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = 0;  // valid indices even if logits are NaN
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
 #endif
@@ -203,11 +211,11 @@ __device__ inline void load_state(Shared& shared, const State* state) {
   block_barrier();
 }
 
-// With one row at most the compiler may know that it is one.
+// With MAX_ROWS == 1 the compiler knows the number.
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
-// Where a step's time goes: cycles since the last mark, added up per part by one thread of every CTA. header.py names
-// the parts.
+// Profiling: adds the cycles since the last mark to a part of the step, by one thread of every CTA. header.py names the
+// parts.
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE
   if (threadIdx.x) return;
@@ -216,10 +224,10 @@ __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part
   shared.last_mark = now;
 #endif
 }
-__device__ __forceinline__ void mark_wrong(const Args& args, const Shared& shared) {
+__device__ __forceinline__ void mark_mispredicted(const Args& args, const Shared& shared) {
 #if PROFILE
   if (threadIdx.x) return;
   add_later(args.marks + blockIdx.x * MARKS + WRONG_LAYERS, 1);
-  add_later(args.marks + blockIdx.x * MARKS + WRONG_EXPERTS, count_bits(shared.wrong));
+  add_later(args.marks + blockIdx.x * MARKS + WRONG_EXPERTS, count_bits(shared.mispredicted));
 #endif
 }

@@ -1,36 +1,35 @@
-// The feeders: four warps of a CTA that keep the rings of the others full, a lane a ring.
+// The feeders: four warps of a CTA that keep the rings of the compute warps full, one lane per ring.
 //
-// How much is on its way matters as much as how far ahead it goes. Every load of the GPU queues behind the copies that
-// are on their way: with 32 KB of them a multiprocessor a value passes from CTA to CTA in 1.6 µs at 85% of the memory's
-// speed, with 128 KB in 8 µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for values,
-// and more (DEEP) of the very phase that it multiplies. Beyond 128 KB the memory itself becomes slower, and CTAs no
-// longer get equal shares of it.
+// How much is in flight matters as much as how far ahead it is. Every load on the GPU queues behind the copies in
+// flight: with 32 KB per SM a value passes from CTA to CTA in 1.6 µs at 85% of the memory bandwidth, with 128 KB in 8
+// µs at all of it. So a ring has few pieces in flight (SHALLOW) while its CTA waits for activations, and more (DEEP) of
+// the phase that multiplies now. Beyond 128 KB memory itself slows down, and CTAs no longer get equal bandwidth.
 //
-// A full ring does not leave the memory idle: a scout goes on along the list and draws up to AHEAD further pieces into
-// L2, one every PACE cycles, which the memory bears without a queue. (Dense models only.)
+// When a ring is full, the feeder prefetches up to AHEAD further pieces into L2, one every PACE cycles, which causes no
+// queue. (Dense models only.)
 //
-// Only the experts of a layer are not known before it has run half: there a ring waits for `shared.routed`, or goes on
-// slowly on a guess (guess.cuh).
+// The experts of a layer are not known until half of it has run. There a ring waits for `shared.layers_routed`, or
+// continues slowly with predicted experts (predict.cuh).
 #pragma once
 #include "stream.cuh"
 
-constexpr int RINGS = WARPS / FEEDERS;  // that one warp feeds
+constexpr int RINGS = WARPS / FEEDERS;  // rings per feeder warp
 
-// A place in a ring's sequence of pieces.
+// A position in a ring's sequence of pieces.
 struct Cursor {
-  const char *base, *at;     // the layer's weights, the next piece
-  int index, layer, layers;  // the next run; layers begun since the launch
-  int left, size, piece;     // pieces left in the run, bytes of each, number of the next within its block
+  const char *base, *at;     // the layer's weights; the next piece
+  int index, layer, layers;  // the next run; the current layer; layers begun since the launch
+  int left, size, piece;     // pieces left in the run; bytes of each; index of the next within its block
   u32 phase;                 // of the run
-  u32 passed;                // pieces
-  int guessed;               // the first run of this layer that comes on a guess; -1: none
+  u32 passed;                // pieces so far
+  int first_predicted;       // the first run of this layer that holds predicted experts; -1: none
 
   __device__ __forceinline__ void begin(const char* first, bool whole) {
     base = first;
     index = layers = left = piece = 0;
     layer = whole ? 0 : LAYERS;
     passed = 0;
-    guessed = -1;
+    first_predicted = -1;
   }
 };
 
@@ -41,16 +40,17 @@ struct Feeder {
   Slot* slots;
   u32 bytes, ring;  // shared addresses
   int layer_runs, all_runs;
-  int to, from;  // the slots that the next piece goes to, that the next is expected in
-  u32 arrived;   // pieces
-  u32 parity;    // of the phase that completes `from`
-  bool wrap;     // after the head comes layer 0 of the next step
+  int to, from;  // slots: where the next piece goes; where the next copy completes
+  u32 arrived;   // pieces whose copies have completed
+  u32 parity;    // of the mbarrier phase that completes `from`
+  bool wrap;     // layer 0 of the next step follows the head
 
-  // The next run, in whichever phase and layer it lies. None is left, or none known yet: `left` stays 0.
+  // Moves to the next run, of whichever phase and layer. `left` stays 0 if there is none, or its expert is not known
+  // yet.
   __device__ __forceinline__ void next(Cursor& c) {
 #pragma unroll 1
     while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {
-      if (GUESSES && c.guessed >= 0) return;  // a layer ends when its experts are known
+      if (PREDICTION && c.first_predicted >= 0) return;  // a layer ends only when its experts are known
       if (c.layer < LAYERS && ++c.layer < LAYERS) {
         c.base += LAYER_STRIDE;
         c.index = 0;
@@ -70,11 +70,12 @@ struct Feeder {
 #if EXPERTS
     if (run.phase == GateUp::ID || run.phase == Down::ID) {
       const int* expert = shared->expert[run.choice / CHOSEN];
-      if ((int)load_acquire_shared(shared_address(&shared->routed)) <= c.layers) {
-#if GUESSES
-        if (run.phase == Down::ID || (int)load_acquire_shared(shared_address(&shared->guessed)) <= c.layers) return;
-        expert = shared->guess[0];
-        if (c.guessed < 0) c.guessed = c.index;
+      if ((int)load_acquire_shared(shared_address(&shared->layers_routed)) <= c.layers) {
+#if PREDICTION
+        if (run.phase == Down::ID || (int)load_acquire_shared(shared_address(&shared->layers_predicted)) <= c.layers)
+          return;
+        expert = shared->predicted[0];
+        if (c.first_predicted < 0) c.first_predicted = c.index;
 #else
         return;
 #endif
@@ -93,7 +94,7 @@ struct Feeder {
 #endif
     ++c.index;
   }
-  // Where a block with scales comes in several pieces, the last brings them.
+  // If a block with scales is cut into several pieces, the last one carries the scales.
   __device__ __forceinline__ int length_of(Cursor& c) {
     if (!UNEVEN) return c.size;
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
@@ -106,29 +107,29 @@ struct Feeder {
     c.piece = last ? 0 : c.piece + 1;
     return c.size + (last ? record : 0);
   }
-  // The experts are known: if one of this ring's was guessed wrongly all come again, and the warp drops what came
-  // (stream.cuh).
+  // The experts are known now. If one of this ring's predictions was wrong, all its experts are copied again, and the
+  // warp drops the predicted pieces (stream.cuh).
   __device__ __forceinline__ void settle(Cursor& c) {
-    if (shared4(ring + 8) & shared->wrong) {
-      c.index = c.guessed;
+    if (shared4(ring + 8) & shared->mispredicted) {
+      c.index = c.first_predicted;
       c.left = c.piece = 0;
     }
-    c.guessed = -1;
+    c.first_predicted = -1;
   }
   __device__ __forceinline__ void issue(Cursor& c) {
     int length = length_of(c);
-    // Blocks with scales begin anywhere in a line of 128 bytes: so does their copy, and lines are copied whole.
+    // Blocks with scales may begin anywhere in a 128-byte line. The copy keeps that offset, so whole lines are copied.
     u32 within = SHIFTED ? (u32)(u64)c.at & 127 : 0;
     if (SHIFTED) slots[to].within = within;
-    if (GUESSES) slots[to].guessed = c.guessed >= 0;
+    if (PREDICTION) slots[to].predicted = c.first_predicted >= 0;
     copy_piece(bytes + to * SLOT_BYTES + within, c.at, length, shared_address(&slots[to].gate));
     c.at += length;
     --c.left;
     ++c.passed;
     to = to + 1 == SLOTS ? 0 : to + 1;
   }
-  // One step of the scout: up to the place of the copies, or a piece further.
-  __device__ __forceinline__ void scout(Cursor& c, u32 issued, u32& rested) {
+  // One step of the L2 prefetch: catch up with the copies, or prefetch one piece more.
+  __device__ __forceinline__ void prefetch_ahead(Cursor& c, u32 issued, u32& rested) {
     if (c.left == 0) next(c);
     int behind = (int)(issued - c.passed);
     if (c.left == 0 || -behind >= AHEAD) return;
@@ -144,8 +145,8 @@ struct Feeder {
     c.passed += pieces;
   }
 
-  // `memory`: behind the area. Until `shared.finished`, and until nothing is on its way any more: a CTA must not end
-  // before.
+  // `memory` starts after the area. Runs until `shared.finished` and until no copy is in flight: a CTA must not exit
+  // earlier.
   __device__ __forceinline__ void run(const Args& args, const Shared& s, char* memory, const char* first, bool whole,
                                       bool wrap_) {
     const int lane = threadIdx.x & 31, of = (threadIdx.x - THREADS) / 32 * RINGS + lane;
@@ -177,10 +178,10 @@ struct Feeder {
         }
       }
       if (over) continue;
-      if (GUESSES && copies.guessed >= 0) {
-        if ((int)load_acquire_shared(shared_address(&s.routed)) > copies.layers)
+      if (PREDICTION && copies.first_predicted >= 0) {
+        if ((int)load_acquire_shared(shared_address(&s.layers_routed)) > copies.layers)
           settle(copies);
-        else if (clock_low() - rested < GUESS_PACE)
+        else if (clock_low() - rested < PREDICTION_PACE)
           continue;
       }
       const u32 taken = load_acquire_shared(ring);
@@ -191,12 +192,13 @@ struct Feeder {
       const int most = copies.phase == multiplying ? deep : shallow;
       if (!full && (int)flying < most) {
         issue(copies);
-        // Another at once: to look at everything again takes longer than to copy.
-        if (copies.left && (int)flying + 1 < most && copies.passed - taken < SLOTS && !(GUESSES && copies.guessed >= 0))
+        // Issue a second piece at once: checking all conditions again takes longer than the copy.
+        if (copies.left && (int)flying + 1 < most && copies.passed - taken < SLOTS &&
+            !(PREDICTION && copies.first_predicted >= 0))
           issue(copies);
-        if (GUESSES) rested = clock_low();
+        if (PREDICTION) rested = clock_low();
       } else if (AHEAD && !UNEVEN && whole && full && flying == 0)
-        scout(ahead, copies.passed, rested);
+        prefetch_ahead(ahead, copies.passed, rested);
     }
   }
 };

@@ -1,5 +1,4 @@
-// The end of a step: the best token of each row from the candidates of all CTAs, the ring to the host, whether to go
-// on.
+// The end of a step: the best token of each row from all CTAs' candidates, the ring to the host, whether to continue.
 #pragma once
 #include "common.cuh"
 
@@ -22,8 +21,8 @@ struct Best {
   }
 };
 
-// Sampling with a temperature: the largest of logit / temperature + noise, where noise has Gumbel's distribution,
-// follows the softmax. The noise belongs to seed, position and token. `engine/gumbel.py` does the same operations in
+// Sampling with a temperature by the Gumbel-max trick: the argmax of logit / temperature + Gumbel noise is distributed
+// as the softmax. The noise is a function of seed, position and token. `engine/gumbel.py` does the same operations in
 // the same order, so host and device choose the same token.
 constexpr u64 GOLDEN = 0x9E3779B97F4A7C15ull;
 __device__ __forceinline__ u64 mix(u64 v) {
@@ -32,7 +31,7 @@ __device__ __forceinline__ u64 mix(u64 v) {
   v = (v ^ (v >> 27)) * 0x94D049BB133111EBull;
   return v ^ (v >> 31);
 }
-// Of a normal positive number. The library's differs from numpy's in the last bit.
+// ln of a normal positive number. The library's differs from numpy's in the last bit.
 __device__ __forceinline__ float natural_log(float x) {
   u32 bits = __float_as_uint(x);
   float exponent = (float)((int)(bits >> 23) - 127), m = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);
@@ -48,16 +47,16 @@ __device__ __forceinline__ float gumbel(u64 key, int token) {
   u32 bits = (u32)(mix(key + (u64)token * GOLDEN) >> 32);
   float v = ((float)bits + 0.5f) * 2.3283064e-10f;  // 2^-32
   v = fminf(v, 0.99999994f);
-  // -ln(1 - v), exact for small v too: that is where unlikely tokens win.
+  // -ln(1 - v), accurate for small v: that is where unlikely tokens win.
   float waited = v < 0.0078125f ? v + v * v * (0.5f + v * 0.33333334f) : -natural_log(1.f - v);
   return -natural_log(waited);
 }
-__device__ __forceinline__ float drawn(const Shared& shared, int row, float logit, int token) {
+__device__ __forceinline__ float perturbed(const Shared& shared, int row, float logit, int token) {
   u64 seed = (u64)shared.seed[1] << 32 | shared.seed[0];
   return logit * shared.sharpness + gumbel(mix(seed + (u64)(shared.position[row] + 1)), token);
 }
 
-// After the head: this CTA's best per row. Each thread holds one for the column that `linear` gave it.
+// After the head: this CTA's best token per row. Each thread holds one for the column that `linear` gave it.
 __device__ inline void store_candidates(const Args& args, char* memory, int rows, const Best& mine) {
   float* values = slices_of(memory);
   int* indices = (int*)(values + THREADS);
@@ -79,7 +78,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
   block_barrier();
 }
 
-// The argmax of every row into shared.token; all CTAs agree. Ends with a block barrier.
+// The best token of every row into shared.token; all CTAs agree. Ends with a block barrier.
 __device__ inline void choose(const Args& args, Shared& shared) {
   int row = threadIdx.x >> 5;
   if (row < shared.rows) {
@@ -88,7 +87,7 @@ __device__ inline void choose(const Args& args, Shared& shared) {
     for (int cta = threadIdx.x & 31; cta < CTAS; cta += 32)
       best.offer(load(args.best + cta * MAX_ROWS + row), __ldcg((const int*)args.best + (CTAS + cta) * MAX_ROWS + row));
     best.across_warp();
-    // Logits that are not numbers leave no index: token 0 keeps every address valid.
+    // NaN logits leave no index: token 0 keeps every address valid.
     if ((threadIdx.x & 31) == 0) shared.token[row] = best.index < VOCAB ? best.index : 0;
   }
   block_barrier();
@@ -102,7 +101,7 @@ __device__ __forceinline__ bool is_stop(const State* state, int token) {
   return false;
 }
 
-// One thread of the grid: the rows' tokens to the host, in order, then their number.
+// By one thread of the grid: writes the rows' tokens to the host, in order, then their count.
 __device__ inline void publish(const Args& args, const Shared& shared, bool done) {
   volatile Mailbox* box = args.mailbox;
 #pragma unroll 1

@@ -1,7 +1,7 @@
-// The graph driver: one kernel a phase, captured once into a CUDA graph with programmatic dependent launch.
+// The graph driver: one kernel per phase, captured once into a CUDA graph with programmatic dependent launch.
 //
-// A kernel fills its ring with weights before it waits for the kernel in front of it. The plain path: every phase can
-// be looked at alone, and it runs where a cooperative launch cannot.
+// A kernel fills its rings with weights before it waits for the previous kernel. This is the plain path: every phase
+// can be inspected alone, and it runs where a cooperative launch cannot.
 #include "phases.cuh"
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1)
@@ -10,8 +10,8 @@ __device__ __forceinline__ void finish(Shared& shared) {
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
 }
 
-// The feeders' warps, then the others: weights known in advance are on their way before the state is read. False when
-// there is nothing (more) to do for a thread.
+// Starts the feeders, then loads the state: weights that are known in advance are in flight before the state is read.
+// Returns false for threads that have nothing (more) to do.
 template <class M>
 __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, char* memory) {
   char* rings = area_of(memory) + AREA_BYTES;
@@ -37,11 +37,11 @@ __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, c
 }
 
 __device__ __forceinline__ void run(Stream& stream, const Args& args, Shared& shared, char* memory, const Shape& s) {
-  const Share share = share_of(s, rows_of(shared));
-  prepare_task(area_of(memory) + AREA_BYTES, args, memory, s, share);
+  const Range units = units_of(s, rows_of(shared));
+  prepare_task(area_of(memory) + AREA_BYTES, args, memory, s, units);
   __syncwarp();
   Phase{stream,  args, shared, memory, rows_of(shared), args.layer, shared.epoch + args.layer,
-        s.phase, s,    share,  nullptr}
+        s.phase, s,    units,  nullptr}
       .run();
 }
 
@@ -57,7 +57,7 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   finish(shared);
 }
 
-// All of its registers: sums of GROUP heads stay in them.
+// May use all registers: the sums of GROUP heads stay in them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
@@ -102,7 +102,7 @@ KERNEL step_fold(const __grid_constant__ Args args) {
 }
 #endif
 
-// The experts are not known before the kernels in front have ended: find them, then open the stream.
+// The experts are known only after the previous kernels: find them, then open the stream.
 template <class M>
 __device__ inline void open_experts(Stream& stream, const Args& args, Shared& shared, char* memory) {
 #if EXPERTS
@@ -112,7 +112,7 @@ __device__ inline void open_experts(Stream& stream, const Args& args, Shared& sh
 #endif
 }
 
-// Logits without attention lie where slices will; experts that make their number a multiple of four are never chosen.
+// The early logits (without attention) lie where slices will. Padding experts get -infinity and are never chosen.
 __device__ __forceinline__ void pad_early(const Shared& shared, char* memory) {
   if (EXPERTS < EXPERTS_OF_4 && threadIdx.x >= EXPERTS && threadIdx.x < EXPERTS_OF_4)
     for (int row = 0; row < rows_of(shared); ++row) slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = -INF;
@@ -164,7 +164,7 @@ KERNEL step_head(const __grid_constant__ Args args) {
   finish(shared);
 }
 
-// One CTA: the tokens, the ring, and the state of the next step.
+// One CTA: choose the tokens, write the ring, prepare the state of the next step.
 KERNEL step_finish(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;

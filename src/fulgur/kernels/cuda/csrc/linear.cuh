@@ -1,24 +1,25 @@
-// A matrix times up to 8 rows: weights stream through the ring, a block of 16 x 128 of a warp's at a time.
+// A matrix times up to 8 rows. Weights stream through the rings; a warp multiplies one block of 16 x 128 at a time.
 //
-// KW warps share a tile of 16 rows by cutting K into slices; a slice is summed in fp32 block by block, the slices of a
-// tile meet in shared memory and are added in a fixed order. A result thus never depends on the number of rows or on
+// KW warps share a tile of 16 rows by cutting K into slices. A slice is summed in fp32 block by block; the slices of a
+// tile meet in shared memory and are added in a fixed order. So a result never depends on the number of rows or on
 // timing. Several tiles are reduced at a time to keep block barriers rare.
 //
-// On Hopper narrow weights go to the tensor cores as they are (`multiply_slices`). Elsewhere they become bf16 in
-// registers, exactly, and meet 8 rows of bf16 activations, as bf16 weights do everywhere (`multiply_units`). Scales
-// multiply the sums.
+// On Hopper, fp8 and 4-bit weights go to the tensor cores as fp8 (`multiply_slices`). Elsewhere they are widened to
+// bf16 in registers, exactly, and multiplied with bf16 activations, as bf16 weights are everywhere (`multiply_units`).
+// Scales multiply the sums.
 #pragma once
 #include "operand.cuh"
 #include "stream.cuh"
 
-// Eight weights of 4 bits, sign and magnitude, as e4m3 codes of a 512th of their value: those of bits 0-2 and 7 of
-// every byte; those of bits 4-6, whose sign is bit 3 of the next byte.
+// Splits eight 4-bit weights (sign and magnitude) into e4m3 codes of 1/512 of their value. `first`: bits 0-2 and 7 of
+// every byte. `second`: bits 4-6, with the sign in bit 3 of the next byte.
 __device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
-  first = (u32)fresh((int)(w & 0x87878787u));  // made here: between two `wgmma` it would keep them from overlapping
-  second = (u32)fresh((int)((w >> 4 | w << 28) & 0x87878787u));
+  // Computed here (`opaque`): between two `wgmma` it would keep them from overlapping.
+  first = (u32)opaque((int)(w & 0x87878787u));
+  second = (u32)opaque((int)((w >> 4 | w << 28) & 0x87878787u));
 }
-// Four fp8 e4m3 to two bf16 pairs, bytes 0 and 2, 1 and 3: moving exponent and mantissa into place makes a number 2^120
-// too small.
+// Widens four fp8 e4m3 to two bf16 pairs (bytes 0 and 2, 1 and 3). Moving exponent and mantissa into place gives 2^-120
+// of the value; the multiplication restores it.
 __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
   u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
   u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
@@ -26,7 +27,7 @@ __device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
   odd = fma_bf16x2(o, 0x7b807b80u, 0x80008000u);
 }
 
-// Rows 0-7 and 8-15 of a tile have their own scale; a product with 1 is exact.
+// Rows 0-7 and 8-15 of a tile have their own scale. A product with 1 is exact.
 __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top,
                                        float bottom) {
   acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
@@ -35,7 +36,7 @@ __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], 
   acc[3] = fmaf(bottom, even[3] + odd[3], acc[3]);
 }
 
-// A block's weights and scales in registers. Codes of 4 bits become those of 8.
+// A block's weights and scales in registers. 4-bit codes become fp8 codes.
 template <class M>
 struct Block {
   static constexpr int FORMAT = M::FORMAT, CHUNKS = M::PIECE_BYTES / CHUNK, GROUPS = FORMAT == INT4_64 ? 2 : 1;
@@ -124,7 +125,7 @@ __device__ __forceinline__ int split_of(const Shape& s, int unit) {
   return M::SPLITS && s.cut_bits > s.kw_bits ? (int)(((float)unit + 0.5f) * s.per_tile) : 0;
 }
 
-// A warp's sums of a tile, to shared memory: [row of the step][16].
+// Writes a warp's sums of a tile to shared memory: [row of the step][16].
 __device__ __forceinline__ void keep_sums(float* to, const float (&acc)[4], int columns) {
   const int g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
   if (2 * t < columns) {
@@ -137,19 +138,18 @@ __device__ __forceinline__ void keep_sums(float* to, const float (&acc)[4], int 
   }
 }
 
-// Rounds begin..stop of this warp's units, each 1 / KW of K; the sums go to the slices in shared memory. The first unit
-// is of the first warps, or of those `shift` before the end.
+// Multiplies rounds begin .. stop - 1 of this warp's units, 1 / KW of K each, and writes the sums to `slices`: [unit of
+// the batch][warp of the unit][row][16]. The first unit belongs to the first warps, or to the last `shift` ones.
 template <class M>
-__device__ __forceinline__ void multiply_units(
-    Stream& stream, char* memory, float* slices, const Shape& s, const Share& share, int begin, int stop, int columns,
-    int shift = 0) {  // slices: [unit of the batch][warp of the unit][row][16]
+__device__ __forceinline__ void multiply_units(Stream& stream, char* memory, float* slices, const Shape& s,
+                                               const Range& units, int begin, int stop, int columns, int shift = 0) {
   const int thread = (int)thread_index(), warp = ((thread >> 5) + shift) & (WARPS - 1), lane = thread & 31,
             g = lane >> 2, t = lane & 3;
   int team = warp >> s.kw_bits, member = warp & ((1 << s.kw_bits) - 1), teams = WARPS >> s.kw_bits;
 #pragma unroll 1
   for (int round = begin; round < stop; ++round) {
-    int unit = share.first + round * teams + team;
-    if (unit >= share.last) break;
+    int unit = units.first + round * teams + team;
+    if (unit >= units.last) break;
     int slice = (split_of<M>(s, unit) << s.kw_bits) + member;
     int row = MAX_ROWS == 1 ? 0 : s.row_units ? unit / s.row_units : g < columns ? g : 0;
     u32 x = shared_address(area_of(memory)) + BF16_AT + row * OPERAND_STRIDE + t * 16;
@@ -163,12 +163,12 @@ __device__ __forceinline__ void multiply_units(
   }
 }
 
-// The same with `wgmma`, its other operand the two terms of operand.cuh, one row of the step at a time. The four warps
-// of a warpgroup have the same unit and go step by step together (KW is 4 at least); one whose slice is shorter
-// multiplies its last block once more and forgets it. In lanes t == warp % 4 are the sums of the warp's own columns, in
-// the others those of its neighbours.
+// The same with `wgmma`, whose second operand is the two-term form of operand.cuh, one row of the step at a time. The
+// four warps of a warpgroup work on the same unit and step through K together (KW is at least 4). A warp with a shorter
+// slice multiplies its last block again and ignores the result. Lanes with t == warp % 4 hold the sums of the warp's
+// own columns, the others those of its neighbours.
 //
-// N blocks at once, of which the warp has `left` (all if slices are EVEN): one wait for their instructions.
+// Multiplies N blocks with one wait for their instructions. The warp has `left` of them (all, if slices are EVEN).
 template <class M, int N>
 __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms,
                                                u32 scales, int left, int columns) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
     if (EVEN || n < left)
 #pragma unroll
       for (int piece = 0; piece < M::PIECES; ++piece) b[n].load(stream, piece);
-    // Once for both, where the ring holds them: between loads it takes longer than they do.
+    // One release for both if the ring holds them: between the loads it takes longer than they do.
     if (n + 1 == N || SLOTS < N * M::PIECES) stream.release();
   }
 #pragma unroll
@@ -208,8 +208,8 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
     }
   }
 }
-// K is not split over CTAs where `wgmma` multiplies.
-__device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Share& share) {
+// With `wgmma`, K is never split over CTAs.
+__device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Range& units) {
   const int warp = threadIdx.x >> 5, slice = warp & ((1 << s.kw_bits) - 1), first = slice * s.blocks >> s.cut_bits,
             teams = WARPS >> s.kw_bits;
   const u32 x = shared_address(area_of(memory));
@@ -221,21 +221,21 @@ __device__ __forceinline__ Cut cut_of(char* memory, const Shape& s, const Share&
     cut.less = s.steps - (((slice + 1) * s.blocks >> s.cut_bits) - first);
   }
   cut.slices = shared_address(slices_of(memory)) + warp * (TILE * 4);
-  cut.rounds = max(share.last - share.first - (warp >> s.kw_bits) + teams - 1, 0) / teams;
+  cut.rounds = max(units.last - units.first - (warp >> s.kw_bits) + teams - 1, 0) / teams;
   cut.kw_bits = s.kw_bits;
   return cut;
 }
 template <class M>
 __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, int id, const Shape& s,
-                                                const Share& share, int begin, int stop, int columns) {
-  const Cut cut = MAX_ROWS == 1 ? stream.cut(id) : cut_of(memory, s, share);
+                                                const Range& units, int begin, int stop, int columns) {
+  const Cut cut = MAX_ROWS == 1 ? stream.cut(id) : cut_of(memory, s, units);
   const int thread = (int)thread_index(), warp = thread >> 5, steps = cut.steps, length = steps - cut.less,
             teams = WARPS >> cut.kw_bits;
   u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
   Block<M> b[2];
-  if (!EVEN)
-    b[0] = b[1] = {};  // undefined they would be alive through all phases: registers, spills, a sixth of the speed
-  int unit = share.first + begin * teams + (warp >> cut.kw_bits);
+  // Uninitialised they would be live through all phases: more registers, spills, a sixth of the speed.
+  if (!EVEN) b[0] = b[1] = {};
+  int unit = units.first + begin * teams + (warp >> cut.kw_bits);
 #pragma unroll 1
   for (int left = (ONE_BATCH ? cut.rounds : min((int)cut.rounds, stop)) - begin; left > 0;
        --left, unit += teams, to += WARPS * columns * (TILE * 4)) {
@@ -258,16 +258,16 @@ __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, in
   }
 }
 template <class M>
-__device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, const Shape& s, const Share& share,
+__device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, const Shape& s, const Range& units,
                                          int begin, int stop, int columns) {
   if constexpr (BY_WGMMA<M>)
-    multiply_slices<M>(stream, memory, id, s, share, begin, stop, columns);
+    multiply_slices<M>(stream, memory, id, s, units, begin, stop, columns);
   else
-    multiply_units<M>(stream, memory, slices_of(memory), s, share, begin, stop, columns);
+    multiply_units<M>(stream, memory, slices_of(memory), s, units, begin, stop, columns);
 }
 
-// A row of a tile: its slices in order, `stride` apart. The first half of a warp adds the first half of them, the
-// second the second; all lanes get the sum.
+// A row of a tile: adds its slices in order, `stride` apart. The first half of a warp adds the first half of the
+// slices, the second half the rest; all lanes get the sum.
 __device__ __forceinline__ float added(const float* slices, int stride, int kw_bits) {
   const int half = threadIdx.x >> 4 & 1, middle = ((1 << kw_bits) + 1) >> 1,
             mine = half ? (1 << kw_bits) - middle : middle;
@@ -279,7 +279,7 @@ __device__ __forceinline__ float added(const float* slices, int stride, int kw_b
   return sum + __shfl_xor_sync(~0u, sum, 16);
 }
 
-// The same for N slices a half; `at`: the shared address of the first.
+// The same for N slices per half-warp. `at` is the shared address of the first.
 template <int N>
 __device__ __forceinline__ float added_at(u32 at) {
   float part[N], sum = 0;
@@ -291,20 +291,21 @@ __device__ __forceinline__ float added_at(u32 at) {
 }
 
 #if !FLAT
-// The product of a phase (phases.cuh): `phase.store(phase.place(unit, row, r), row, sum)` for rows r of a tile and of
-// the step, summed over K, by a whole warp; r is lane % 16, and lanes 16 on hold the same again. Where a sum goes is
-// found while others still multiply. `phase.multiply_fold()` runs when the slices are there. The caller has a block
-// barrier before they are written again. `phase.finish_one_tile()` does all this where a warp has one tile at most.
+// The product of a phase (phases.cuh). For every row r of a tile and every row of the step, a whole warp calls
+// `phase.store(phase.place(unit, row, r), row, sum)` with the sum over K; r is lane % 16, and lanes 16-31 repeat lanes
+// 0-15. Destinations are computed while other warps still multiply. `phase.multiply_fold()` runs once the slices are
+// written. The caller must have a block barrier before they are written again. `phase.finish_one_tile()` replaces all
+// this where every warp has at most one tile.
 template <class Phase>
 __device__ __forceinline__ void linear(Phase& phase) {
   Stream& stream = phase.stream;
   char* memory = phase.memory;
   const int rows = phase.rows, id = phase.id;
   const Shape& s = phase.s;
-  const Share& share = phase.share;
-  const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;  // experts are a row's own: one column at a time
+  const Range& units = phase.units;
+  const int columns = MAX_ROWS == 1 || s.row_units ? 1 : rows;  // experts belong to a row: one column at a time
   const int teams = WARPS >> s.kw_bits;
-  const int rounds = (share.last - share.first + teams - 1) >> (WARP_BITS - s.kw_bits);
+  const int rounds = (units.last - units.first + teams - 1) >> (WARP_BITS - s.kw_bits);
   const int column_bits = columns > 4 ? 3 : columns > 2 ? 2 : columns > 1;  // a warp always has the same column
   const int warp = threadIdx.x >> 5, r = threadIdx.x & 15;
   int begin = 0;
@@ -314,26 +315,26 @@ __device__ __forceinline__ void linear(Phase& phase) {
     if (begin) block_barrier();
 #if EXPERTS
     if (ROUTER_DIFFERS && (id == Router::ID || id == Fold::ID))
-      multiply<Router>(stream, memory, id, s, share, begin, stop, columns);
+      multiply<Router>(stream, memory, id, s, units, begin, stop, columns);
     else
 #endif
         if (HEAD_DIFFERS && id == Head::ID)
-      multiply<Head>(stream, memory, id, s, share, begin, stop, columns);
+      multiply<Head>(stream, memory, id, s, units, begin, stop, columns);
     else
-      multiply<Qkv>(stream, memory, id, s, share, begin, stop, columns);
-    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && share.last - share.first <= WARPS)
+      multiply<Qkv>(stream, memory, id, s, units, begin, stop, columns);
+    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && units.last - units.first <= WARPS)
       return phase.finish_one_tile();
-    const int units = min((stop - begin) * teams, share.last - share.first - begin * teams),
+    const int count = min((stop - begin) * teams, units.last - units.first - begin * teams),
               column = warp & ((1 << column_bits) - 1);
-    const bool adds = column < columns && warp < units << column_bits;
-    typename Phase::Place to{};  // undefined it would be alive through all phases
-    if (adds) to = phase.place(share.first + begin * teams + (warp >> column_bits), column, r);
+    const bool adds = column < columns && warp < count << column_bits;
+    typename Phase::Place to{};  // uninitialised it would be live through all phases
+    if (adds) to = phase.place(units.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
     if (begin == 0) phase.multiply_fold();
 #pragma unroll 1
-    for (int i = warp; adds && i < units << column_bits; i += WARPS) {
+    for (int i = warp; adds && i < count << column_bits; i += WARPS) {
       int u = i >> column_bits;
-      if (i != warp) to = phase.place(share.first + begin * teams + u, column, r);
+      if (i != warp) to = phase.place(units.first + begin * teams + u, column, r);
       float sum = added(slices_of(memory) + ((u << s.kw_bits) * columns + column) * TILE, columns * TILE, s.kw_bits);
       phase.store(to, column, sum);
     }

@@ -1,19 +1,19 @@
-// Which part of a matrix a CTA and a warp multiply (plan.py says why it is cut so).
+// Which part of a matrix a CTA and a warp multiply. plan.py says why it is cut so.
 #pragma once
 
-// CTA c has the units from first_unit(c) up to first_unit(c + 1). Where they do not come out even, neither the first
-// CTAs have one more nor the last quarter, as far as there are others; of fewer units than CTAs the last CTAs take one
-// each.
+// CTA c has units first_unit(c) .. first_unit(c + 1) - 1. If they do not divide evenly, the CTAs in the middle get one
+// more: not the first ones, which attend, nor the last quarter, which route (as far as there are others). If there are
+// fewer units than CTAs, the last CTAs take one each.
 static __device__ __forceinline__ int first_unit(int cta, int units) {
   const int each = units / CTAS, more = units % CTAS, even = CTAS - more;
   return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);
 }
 
-// A matrix of the plan; its constants are generated.
+// A matrix of the plan. `Constants` is generated (header.py).
 template <class Constants>
 struct Matrix : Constants {
   using C = Constants;
-  // Units of a step. With experts every row has its own.
+  // Units of a step. With experts, every row has its own.
   static __device__ __forceinline__ int units(int rows) {
     return C::COPIES == 1 ? C::TILES * C::SPLIT : rows * C::TILES * (C::JOINED ? 1 : C::CHOSEN_COPIES);
   }
@@ -22,7 +22,7 @@ struct Matrix : Constants {
   static __device__ __forceinline__ int slice(int split, int warp) {
     return (split * C::KW + warp) * C::BLOCKS / (C::SPLIT * C::KW);
   }
-  // Cut flat: the first block of a CTA, counted through all tiles.
+  // Flat cut: the first block of a CTA, counted through all tiles.
   static __device__ __forceinline__ int first_block(int cta) {
     return max(cta - (CTAS - C::OVER), 0) * C::GRAINS / C::OVER * C::GRAIN;
   }

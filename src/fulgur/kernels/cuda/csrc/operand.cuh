@@ -1,26 +1,26 @@
-// The right-hand side of a matrix product: up to 8 rows of activations in shared memory.
+// The operand of a matrix product: up to 8 rows of activations in shared memory.
 //
-// As bf16 they lie one after another: a lane's 16 bytes are its 8 columns of 32 (formats.py), and rows are padded by 64
-// bytes so that no two lanes of a load phase meet in a bank.
+// As bf16 they lie one after another. A lane's 16 bytes are its 8 columns of every 32 (formats.py). Rows are padded by
+// 64 bytes to avoid bank conflicts.
 //
-// For `wgmma` (fp8 times fp8) a value is two e4m3 terms, x = scale * (hi + lo / 16), with a power of two for each block
-// of 128 columns: what bf16 holds these hold exactly, 2^-15 of the block's largest value and up. An instruction has 8
-// columns and serves four warps that are at different blocks of K: slice i has columns 2 (i % 4) (hi) and 2 (i % 4) + 1
-// (lo), and a STEP holds the blocks that slices i .. i + 3 reach at the same time. What is in columns of others never
-// touches a sum.
+// For `wgmma` (fp8 times fp8) a value is two e4m3 terms, x = scale * (hi + lo / 16), with a power-of-two scale for each
+// block of 128 columns. Any bf16 value of at least 2^-15 of the block's maximum is represented exactly. An instruction
+// has 8 columns and serves four warps that are at different blocks of K: slice i uses columns 2 (i % 4) for hi and 2 (i
+// % 4) + 1 for lo. A STEP holds the blocks that slices i .. i + 3 reach at the same time. A warp ignores the columns of
+// the others.
 #pragma once
-#include "guess.cuh"
+#include "predict.cuh"
 
-// How a matrix is cut, as values: the persistent driver runs all of its phases through one copy of the code, which then
-// stays in the instruction cache.
+// How a matrix is cut, as data. The persistent driver runs all phases through one copy of the code, which then stays in
+// the instruction cache.
 struct Shape {
-  int phase, tiles, units;    // units of a step over one row
-  int kw_bits, cut_bits;      // logarithms of the warps that share a unit, and of these times the splits of K
+  int phase, tiles, units;    // units: of a step over one row
+  int kw_bits, cut_bits;      // log2 of the warps per unit, and of these times the splits of K
   int blocks;                 // along K, of all slices
   int steps;                  // blocks of the longest slice
-  int row_units;              // with experts: the units of one row; otherwise 0
-  float per_tile, per_block;  // inverses of tiles and blocks
-  float unit;                 // for wgmma: what the code 1.0 of a weight stands for; 0: the product is in bf16
+  int row_units;              // with experts: units of one row; otherwise 0
+  float per_tile, per_block;  // 1 / tiles, 1 / blocks
+  float unit;                 // for `wgmma`: the value of weight code 1.0; 0: the product is in bf16
 };
 template <class M>
 constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
@@ -40,30 +40,31 @@ constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
                                                     : 1.f}
 
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
-// Which kinds the readers of the residual need, and which those of copied vectors. The router reads the residual as it
-// is, and its fold the attended heads, both in bf16.
+// Which forms the readers of the residual and of copied vectors need. The router reads the residual itself, and its
+// fold the heads' outputs, both in bf16.
 constexpr bool NORM_IN_BF16 = EXPERTS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
-// Where qkv takes its operand as fp8 terms, the router's lies beside it: nobody has to ask for the residual twice.
-constexpr bool PLAIN_BESIDE = EXPERTS && BY_WGMMA<Qkv>;
+// When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for the router, so nobody fetches it twice.
+constexpr bool KEEPS_RAW = EXPERTS && BY_WGMMA<Qkv>;
 
-// From a row's operand to the two columns of one block.
+// Offset from a row's operand to the two columns of a block.
 __device__ __forceinline__ int terms_at(const Shape& s, int block) {
   int slice = (int)(((float)((block + 1) << s.cut_bits) - 0.5f) * s.per_block);
   return ((slice >> 2) * s.steps + block - (slice * s.blocks >> s.cut_bits)) * STEP_BYTES + (slice & 3) * 32;
 }
-// The power of two that brings values up to `peak` into 128..256, and its inverse.
+// The power of two that scales values up to `peak` into 128..256, and its inverse.
 __device__ __forceinline__ void scales_of(float peak, float& up, float& down) {
   u32 exponent = max(__float_as_uint(peak) & 0x7f800000u, 16u << 23);
   up = __uint_as_float((261u << 23) - exponent);
   down = __uint_as_float(exponent - (7u << 23));
 }
-// Where columns k .. k + 3 of a block (k a multiple of 4) lie from there. Eight columns are two places, CORE_BYTES
+// Offset of columns k .. k + 3 of a block (k a multiple of 4) from there. Eight columns are two places, CORE_BYTES
 // apart.
 __device__ __forceinline__ u32 within_terms(u32 k) {
   return (k >> 5) * (2 * CORE_BYTES) + (k >> 2 & 1) * CORE_BYTES + (k >> 1 & 12);
 }
-// Four values there. Columns lie as the weights' bytes do: 0, 2, 1, 3. The detour through f16 costs a twelfth bit.
+// Writes four values there. Columns are ordered as the weights' bytes: 0, 2, 1, 3. Rounding via f16 keeps 11 of the
+// terms' 12 bits.
 __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, float d) {
   const u32 sixteen = 0x4c004c00u, minus = 0xcc00cc00u;
   u32 ac = pack_half(a, c), bd = pack_half(b, d), high_ac = to_e4m3(ac), high_bd = to_e4m3(bd);
@@ -73,12 +74,12 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// A vector of bf16 pairs (attended heads, SwiGLU's result): `width` values a row, a multiple of 128. Of every `stretch`
-// values the first `filled` are sent, the rest is padding that meets weights of zero. A warp takes a block at a time,
-// so that its loads are whole sectors: half of one costs L2 as much.
+// Copies a vector of bf16 pairs (the heads' outputs, or the result of SwiGLU) into the operand: `width` values a row, a
+// multiple of 128. Of every `stretch` values the first `filled` are sent; the rest is padding that meets zero weights.
+// A warp takes a block at a time so that its loads are whole sectors: half a sector costs L2 as much.
 __device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows,
                                     u32 epoch, State* state, const Shape& s) {
-  // Blocks that a warp waits for together: all of its own of dense models up to 10,240 values, each wait is a trip
+  // Blocks that a warp waits for together: all of its own, for dense models of up to 10,240 values. Each wait is a trip
   // through L2.
   constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS;
   constexpr int AT_ONCE = COPY_IN_FP8 ? 3 : WIDEST < 5 ? WIDEST : 5;
@@ -89,15 +90,15 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
     for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {  // all lanes of a warp together
       u64 words[AT_ONCE][2] = {};
       bool wanted[AT_ONCE];
-      int terms[AT_ONCE];  // found before the wait, not behind it
+      int terms[AT_ONCE];  // computed before the wait
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         int at = begin + i * THREADS * 4;
         wanted[i] = at < width && (stretch == filled || at % stretch < filled);
-        if constexpr (COPY_IN_FP8) terms[i] = fresh(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
+        if constexpr (COPY_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
       }
-      // One word first: 132 CTAs that ask for all of theirs again and again keep L2 from those who are waited for.
-      for (u32 spins = 0; !is_of(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
+      // Polls one word first: 132 CTAs that poll all of theirs would slow L2 for everyone.
+      for (u32 spins = 0; !has_epoch(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
       for (u32 spins = 0;; count_spin(spins, state)) {
         bool here = true;
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
           if (wanted[i]) load_words(words[i], from + (begin + i * THREADS * 4) / 2);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          here &= !wanted[i] || (is_of(words[i][0], epoch) && is_of(words[i][1], epoch));
+          here &= !wanted[i] || (has_epoch(words[i][0], epoch) && has_epoch(words[i][1], epoch));
         if (here) break;
       }
 #pragma unroll
@@ -129,22 +130,23 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
   block_barrier();
 }
 
-constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;  // float4 of a row that a thread holds
+constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;  // float4 of a row per thread
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
-// What RMSNorm leaves to a matrix: x * weight, and the sums of squares that give the factor of its product
-// (`inverse_of`); x as it is if there is no weight, or beside it (`plain`). The rows are the embeddings of the step's
-// tokens, or are received; `routed`: with the router's logits (`early`: and those without attention).
+// Prepares x * weight (RMSNorm without its factor) as the operand, and writes the sums of squares from which the factor
+// comes (`inverse_of`). Without a weight: x itself; with `keep_raw`: x in bf16 as well. The rows are the embeddings of
+// the step's tokens, or are received. `routed`: also receive the router's logits; `early`: where to put those without
+// attention.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded,
                                     const u64* x, u32 epoch, int rows, const Shape& s, bool routed,
-                                    float* early = nullptr, bool plain = false) {
+                                    float* early = nullptr, bool keep_raw = false) {
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
-  int terms[PER_THREAD];  // found before the wait, not behind it
+  int terms[PER_THREAD];  // computed before the wait
 #pragma unroll
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
-    if constexpr (NORM_IN_FP8) terms[i] = fresh(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
+    if constexpr (NORM_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
     w[i] = !in_row(at)          ? make_float4(0, 0, 0, 0)
            : EXPERTS && !weight ? make_float4(1, 1, 1, 1)
                                 : *(const float4*)(weight + at);
@@ -162,7 +164,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       }
     } else {
       u64 words[PER_THREAD][2] = {}, second[PER_THREAD][2] = {};
-      const bool parts = DOWN_PARTS > 1 && x != args.x;  // the residual after down is two sums
+      const bool parts = DOWN_PARTS > 1 && x != args.x;  // the residual after down is the sum of two parts
       for (u32 spins = 0;; count_spin(spins, args.state)) {
         bool here = true;
 #pragma unroll
@@ -174,8 +176,8 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i)
           here &= !in_row((i * THREADS + thread) * 4) ||
-                  (is_pair_of(words[i][0], epoch) && is_pair_of(words[i][1], epoch) &&
-                   (!parts || (is_pair_of(second[i][0], epoch) && is_pair_of(second[i][1], epoch))));
+                  (pair_has_epoch(words[i][0], epoch) && pair_has_epoch(words[i][1], epoch) &&
+                   (!parts || (pair_has_epoch(second[i][0], epoch) && pair_has_epoch(second[i][1], epoch))));
         if (here) break;
       }
 #pragma unroll
@@ -189,17 +191,17 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
                              v[i].z + first_of(second[i][1]), v[i].w + second_of(second[i][1]));
     }
 #if EXPERTS
-    // The logits come a little later than the residual: asked for now, looked at when that has been dealt with.
+    // The logits arrive a little after the residual: request them now, wait for them when the operand is written.
     const bool asks = routed && thread < EXPERTS;
     Logits logits{};
     if (asks) logits.load(args, row, thread);
 #endif
     u32 peak[PER_THREAD];
-    uint2 unweighted[PER_THREAD];
+    uint2 raw[PER_THREAD];
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
-      if (PLAIN_BESIDE) unweighted[i] = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
+      if (KEEPS_RAW) raw[i] = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
       v[i] = make_float4(v[i].x * w[i].x, v[i].y * w[i].y, v[i].z * w[i].z, v[i].w * w[i].w);
       if constexpr (NORM_IN_FP8)  // a warp holds a block
@@ -210,10 +212,10 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     if ((thread & 31) == 0) shared.sums[row][thread >> 5] = sum;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
-      // Columns beyond the model's width are zeros here; they meet weights that are zero.
+      // Columns beyond the model's width are zeros; they meet zero weights.
       int at = (i * THREADS + thread) * 4;
       if (!in_row(at) && at >= (D_MODEL + BLOCK - 1) / BLOCK * BLOCK) break;
-      if (PLAIN_BESIDE && plain) *(uint2*)(operand + BF16_AT + at * 2) = unweighted[i];
+      if (KEEPS_RAW && keep_raw) *(uint2*)(operand + BF16_AT + at * 2) = raw[i];
       if (NORM_IN_BF16 && (!NORM_IN_FP8 || !s.unit))
         *(uint2*)(operand + BF16_AT + at * 2) = make_uint2(pack_bf16(v[i].x, v[i].y), pack_bf16(v[i].z, v[i].w));
       if (NORM_IN_FP8 && s.unit) {
@@ -232,8 +234,8 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     }
 #endif
   }
-#if GUESSES
-  if (routed) compare_guess(shared, epoch - shared.epoch + 1);
+#if PREDICTION
+  if (routed) check_prediction(shared, epoch - shared.epoch + 1);
 #endif
   if constexpr (NORM_IN_FP8) publish_to_wgmma();
   block_barrier();

@@ -1,8 +1,8 @@
-// The persistent driver: one cooperative launch, one CTA a multiprocessor, many decode steps.
+// The persistent driver: one cooperative launch of one CTA per SM runs many decode steps.
 //
-// All CTAs walk through the same phases. Nobody waits for anybody but for the values of a phase that come from others
-// (exchange.cuh); only a step ends with a barrier of all. The weight stream runs ahead across phases, layers and steps.
-// Keys and values of the next attention are drawn to L2 in time.
+// All CTAs go through the same phases. They wait only for the values they read (exchange.cuh); the one barrier of the
+// grid ends a step. The weight stream runs ahead across phases, layers and steps. The first keys and values of the next
+// attention are prefetched into L2.
 #include "phases.cuh"
 
 __constant__ Shape SHAPES[] = {
@@ -13,10 +13,10 @@ __constant__ Shape SHAPES[] = {
     SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;  // the router, or qkv
-// Whether this CTA has a share in the router.
+constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;  // the phase before attention: the router, or qkv
+// Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
 __device__ __forceinline__ bool routes(const Shared& shared) {
-  return PLAIN_BESIDE && shared.shares[BEFORE_ATTENTION].first < shared.shares[BEFORE_ATTENTION].last;
+  return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
@@ -28,79 +28,79 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     load_state(shared, args.state);
     stream.open_all(area + AREA_BYTES, rows_of(shared));
     if (threadIdx.x == 0) ready_feeder(shared, 0);
-    if (threadIdx.x < MATRICES) shared.shares[threadIdx.x] = share_of(SHAPES[threadIdx.x], rows_of(shared));
+    if (threadIdx.x < MATRICES) shared.units[threadIdx.x] = units_of(SHAPES[threadIdx.x], rows_of(shared));
   }
   __syncthreads();
   if (shared.done) return;
-  // Threads are launched with 96 registers each, with those that guess 80.
-#if GUESSES
+  // setmaxnreg: threads start with 96 registers each (80 with prediction warps).
+#if PREDICTION
   if (threadIdx.x >= FEEDING_THREADS) {
     give_registers<24>();
     if (threadIdx.x < FEEDING_THREADS + 32)
-      guess_experts(args, shared);
+      predict_experts(args, shared);
     else if (threadIdx.x < FEEDING_THREADS + 64)
-      weigh_experts(shared);
+      weight_experts(shared);
     return;
   }
 #endif
   if (threadIdx.x >= THREADS) {
-    give_registers<GUESSES ? 40 : 56>();
+    give_registers<PREDICTION ? 40 : 56>();
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, __ldcg(&args.state->steps) > 1);
     return;
   }
   take_registers<104>();
   const int rows = rows_of(shared);
 #pragma unroll 1
-  for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.shares[id]);
+  for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.units[id]);
   __syncwarp();
   int layer = 0;
-  u32 epoch = shared.epoch;  // the layers of this launch are counted by it
-  float held = 0;
+  u32 epoch = shared.epoch;  // counts the layers of this launch
+  float kept_residual = 0;
   int id = Qkv::ID;
 #pragma unroll 1
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool beside = EXPERTS && id == BEFORE_ATTENTION;  // the router, which few CTAs have a share in
-    const Share share = shared.shares[id];
-    if (!beside || share.first < share.last) {
-      // What the product is of: a norm of the residual (the router's: the residual itself), or a vector.
+    const bool router = EXPERTS && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
+    const Range units = shared.units[id];
+    if (!router || units.first < units.last) {
+      // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
       if (starts) attention_prefetch(args, shared, layer);
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
         args.state->done = 1;
-      if (PLAIN_BESIDE && beside) {
+      if (KEEPS_RAW && router) {
         block_barrier();  // some warp may still add slices of qkv
-      } else if (starts || ffn || ends || beside) {
-        operand_norm(area, shared, args, beside ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
+      } else if (starts || ffn || ends || router) {
+        operand_norm(area, shared, args, router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
                      !ffn && layer == 0, args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s,
                      ffn, nullptr, starts && routes(shared));
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
           const u32 layers = epoch - shared.epoch + 1;
-          if (thread_index() == 0)
-            store_relaxed(shared_address(&shared.multiplying), GateUp::ID);  // nothing is waited for any more
-#if GUESSES
+          // Nothing else is waited for: the feeders may go to full depth.
+          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), GateUp::ID);
+#if PREDICTION
           if (settle_experts(shared, layers)) {
-            mark_wrong(args, shared);
-            stream.drop_guessed(shared.wrong);
+            mark_mispredicted(args, shared);
+            stream.drop_predicted(shared.mispredicted);
           }
 #else
           rank_experts(args, shared, slices_of(memory), false);
-          if (thread_index() == 0) store_release(shared_address(&shared.routed), layers);
+          if (thread_index() == 0) store_release(shared_address(&shared.layers_routed), layers);
 #endif
         }
 #endif
-        if (!beside) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
+        if (!router) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
       } else {
         const bool heads = id == O::ID;
-        if (!SAME_ROWS && rows == 1) hold(args, shared, layer, epoch, s, share, held);
+        if (!SAME_ROWS && rows == 1) fetch_residual(args, shared, layer, epoch, s, units, kept_residual);
         operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
                      (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows,
                      epoch, args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
-      Phase{stream, args, shared, memory, rows, layer, epoch, id, s, share, &held}.run();
+      Phase{stream, args, shared, memory, rows, layer, epoch, id, s, units, &kept_residual}.run();
       mark(args, shared,
            starts           ? QKV
            : ffn            ? GATE_UP
@@ -109,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
            : id == Down::ID ? DOWN
                             : ROUTER);
     }
-    if (GUESSES && starts && threadIdx.x == 0)
-      store_relaxed(shared_address(&shared.projected), epoch - shared.epoch + 1);
+    if (PREDICTION && starts && threadIdx.x == 0)
+      store_relaxed(shared_address(&shared.layers_projected), epoch - shared.epoch + 1);
     if (id == BEFORE_ATTENTION) {
       attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       ++epoch;
       id = ++layer == LAYERS ? Head::ID : Qkv::ID;
     } else if (!ends) {
-      id = beside ? O::ID : id + 1;  // the fold comes with o
+      id = router ? O::ID : id + 1;  // the fold runs with o
     } else {
       const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {

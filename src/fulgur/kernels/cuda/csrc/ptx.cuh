@@ -1,10 +1,10 @@
-// Everything that is an instruction rather than C++: the only file with PTX in it.
+// The only file with PTX in it: wrappers of single instructions.
 //
-// No header of the CUDA toolkit is included, so that NVRTC alone builds this. The tests replace this file by one that
-// emulates it, and run the rest of the sources on the CPU.
+// It includes no header of the CUDA toolkit, so NVRTC alone builds it. The tests replace this file by an emulation and
+// run the other sources on the CPU.
 #pragma once
 
-typedef unsigned short bf16;  // bf16 is held as bits; conversions are to nearest even
+typedef unsigned short bf16;  // held as bits; conversions round to nearest even
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ float from_half(u32 bits16) {
   return r;
 }
 
-// Short forms: a unit or two in the last place, and a few instructions instead of dozens (code that does not fit the
-// instruction cache is fetched anew in every layer).
+// Approximations: wrong by a unit or two in the last place, but a few instructions instead of dozens. (Code that
+// exceeds the instruction cache is fetched again in every layer.)
 __device__ __forceinline__ float power2(float v) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
@@ -35,7 +35,7 @@ __device__ __forceinline__ float quotient(float a, float b) {
   return r;
 }
 
-// Activations are written by other SMs during the launch: they are read through L2, never from a stale L1 line.
+// Other SMs write activations during the launch: read them through L2, never from a stale L1 line.
 __device__ __forceinline__ float load(const float* p) { return __ldcg(p); }
 __device__ __forceinline__ uint4 load16(const void* p) { return __ldcg((const uint4*)p); }
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
@@ -47,12 +47,12 @@ __device__ __forceinline__ void barrier_of(int which) {
 }
 // Among the first four lanes.
 __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
-// A bit a lane; how many there are.
+// A bit per lane; the number of set bits.
 __device__ __forceinline__ u32 lanes_with(bool v) { return __ballot_sync(~0u, v); }
 __device__ __forceinline__ int count_bits(u32 v) { return __popc(v); }
-// For so many nanoseconds, about: who looks again and again takes the others' turns.
+// Sleeps for about so many nanoseconds: a warp that polls takes issue slots from the others.
 __device__ __forceinline__ void nap(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
-// Registers of a thread from here on, for four warps that lie together: what some give up others may take.
+// Registers per thread from here on, for a warpgroup (four adjacent warps): what one gives up another may take.
 template <int N>
 __device__ __forceinline__ void take_registers() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -65,22 +65,22 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
-// threadIdx.x, read anew: what is made of it is not kept in registers over all phases of a step.
+// Reads threadIdx.x again, so that values derived from it are not kept in registers through all phases of a step.
 __device__ __forceinline__ u32 thread_index() {
   u32 r;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(r));
   return r;
 }
-// The same value, of which the compiler knows nothing: what it is compared with is not kept either.
-__device__ __forceinline__ int fresh(int v) {
+// Hides a value from the optimiser, so that what is derived from it is not kept in registers either.
+__device__ __forceinline__ int opaque(int v) {
   asm volatile("" : "+r"(v));
   return v;
 }
-// Words that warps of a CTA leave for each other in shared memory.
+// Signals between the warps of a CTA through shared memory.
 __device__ __forceinline__ void store_release(u32 at, u32 v) {
   asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
-// Without order: a release waits for all that the thread has under way.
+// Without ordering: a release waits for all outstanding accesses of the thread.
 __device__ __forceinline__ void store_relaxed(u32 at, u32 v) {
   asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
@@ -90,8 +90,8 @@ __device__ __forceinline__ u32 load_acquire_shared(u32 at) {
   return v;
 }
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Copies into shared memory announce themselves at a gate (an mbarrier): a copy completes the gate's phase, whoever
-// waits for that phase's parity then sees the bytes.
+// A gate is an mbarrier: a copy into shared memory completes its phase, and a thread that waits for that phase's parity
+// then sees the bytes.
 __device__ __forceinline__ void gate_init(u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
@@ -100,8 +100,8 @@ __device__ __forceinline__ void gate_init(u32 gate) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(gate) : "memory");
 #endif
 }
-// Hopper's copy engine takes a whole piece; before it a lane asks for 16 bytes at a time. Lines that nobody reads again
-// are the first to leave L2: what is drawn ahead stays.
+// Hopper's copy engine takes a whole piece; older GPUs copy 16 bytes at a time. Weights are evicted first from L2, so
+// that prefetched lines stay.
 __device__ __forceinline__ void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(gate), "r"(bytes) : "memory");
@@ -173,7 +173,7 @@ __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// Four 8 x 8 matrices, transposed: lane i gives the address of row i % 8 of matrix i / 8, and gets rows 2 t and 2 t + 1
+// Four 8 x 8 matrices, transposed. Lane i gives the address of row i % 8 of matrix i / 8, and gets rows 2 t and 2 t + 1
 // of column i / 4 of each.
 __device__ __forceinline__ void load_transposed(u32 (&m)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -187,16 +187,16 @@ __device__ __forceinline__ u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   return r;
 }
 
-// Hopper's own matrix instruction, in fp8 (e4m3): c (+)= a * b by a warpgroup of four warps. Every warp brings 16 rows
-// x 32 columns of a in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns on) and gets its own
-// 16 x 8 of c; b (32 x 8) is shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16 rows
-// CORE_BYTES on.
-constexpr int CORE_BYTES = 144;  // 128, and 16 that spread stores over banks
+// Hopper's warpgroup matrix instruction in fp8 (e4m3): c (+)= a * b by four warps. Each warp brings 16 rows x 32
+// columns of a in registers (x, y: rows g and g + 8, bytes 4 t ..; z, w: the same 16 columns further) and gets its own
+// 16 x 8 of c. b (32 x 8) is in shared memory, the same for all four: 8 columns of 16 bytes lie together, the next 16
+// rows CORE_BYTES further.
+constexpr int CORE_BYTES = 144;  // 128, and 16 to avoid bank conflicts of stores
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-constexpr int WGMMA_UNIT = 16;  // bytes that b goes on when 1 is added to it
+constexpr int WGMMA_UNIT = 16;  // bytes per unit of b
 __device__ __forceinline__ u32 wgmma_operand(u32 at) { return at / WGMMA_UNIT | CORE_BYTES / WGMMA_UNIT << 16; }
 __device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
-  if (!add) {  // c is written only: what is read before it is written stays in registers through all phases
+  if (!add) {  // write c only: a register read before it is written would be live through all phases
     asm volatile(
         "{.reg .pred p; .reg .b64 d; setp.ne.b32 p, 0, 0; mov.b64 d, {%8, %9};\n"
         "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0,%1,%2,%3}, {%4,%5,%6,%7}, d, p, 1, 1;}"
@@ -210,16 +210,16 @@ __device__ __forceinline__ void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b), "n"(8));
 }
-// The sums are there after the wait, and not to be touched before they went through here.
+// The sums are valid after the wait; read them only through `wgmma_sums`.
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
   asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
 }
-// After ordinary stores to shared memory that matrix instructions will read, before the barrier.
+// After ordinary stores to shared memory that `wgmma` will read, before the barrier.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Pairs of f16. To e4m3 (two bytes) and back: to the nearest; beyond 448 it is 448.
+// Pairs of f16; to e4m3 (two bytes) and back. To nearest; beyond 448 it saturates.
 __device__ __forceinline__ u32 pack_half(float lo, float hi) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
@@ -251,8 +251,8 @@ __device__ __forceinline__ u32 warp_max_bits(u32 v) {
   return r;
 }
 
-// A kernel of the graph driver waits here for everything the kernels before it wrote; its own weights may be on their
-// way.
+// A kernel of the graph driver waits here for everything that earlier kernels wrote; its own weights may already be in
+// flight.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -264,11 +264,11 @@ __device__ __forceinline__ void let_successor_start() {
 #endif
 }
 
-// 8 bytes that no other thread of the GPU ever sees half of.
+// 8 bytes that no other thread sees torn.
 __device__ __forceinline__ void store_word(u64* to, u64 word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
-// Two of them at once, each as a whole.
+// Two of them with one instruction, each atomic.
 __device__ __forceinline__ void store_words(u64* to, u64 first, u64 second) {
   asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
 }
@@ -280,7 +280,7 @@ __device__ __forceinline__ u64 load_word(const u64* from) {
 __device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
 }
-constexpr u32 PATIENCE = 1u << 26;  // polls before a wait counts as hopeless: seconds
+constexpr u32 PATIENCE = 1u << 26;  // polls before a wait is given up: seconds
 
 __device__ __forceinline__ u32 clock_low() {
   u32 now;

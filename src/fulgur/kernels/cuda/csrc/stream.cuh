@@ -1,51 +1,51 @@
-// The stream of weights: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
+// The weight stream: every warp reads its own fixed sequence of pieces through a private ring in shared memory.
 //
-// Which pieces a warp needs, in which order, is known before any activation is, and is the same in every layer: its
-// slices of the units of its CTA, phase by phase. Each warp writes this down once as a list of runs; warps of their
-// own, the feeders (feed.cuh), copy along these lists, up to SLOTS pieces ahead of the arithmetic, across units,
-// phases, layers and steps. The memory system stays busy while values are waited for or normed.
+// Which pieces a warp needs, and in which order, does not depend on activations and is the same in every layer: its
+// slices of its CTA's units, phase by phase. Each warp writes this sequence down once as a list of runs. The feeder
+// warps (feed.cuh) copy along these lists, up to SLOTS pieces ahead of the arithmetic, across units, phases, layers and
+// steps. So memory stays busy while the CTA waits for activations or computes a norm.
 //
-// A piece is a block of 16 x 128 weights with its scales, or a part of one; it lies contiguous in memory. Each slot has
-// a gate that its copy completes; a slot may be filled again as soon as the warp has the piece in registers.
+// A piece is a block of 16 x 128 weights with its scales, or a part of one, contiguous in memory. Each slot has an
+// mbarrier that its copy completes. A slot may be refilled as soon as the warp has loaded the piece into registers.
 #pragma once
 #include "common.cuh"
 
 struct alignas(8) Run {
-  u32 at;  // in 16 bytes, from the start of the layer or of the head
+  u32 at;  // in units of 16 bytes, from the start of the layer or of the head
   unsigned short pieces;
   unsigned char phase;   // M::ID
-  unsigned char choice;  // with experts: row * CHOSEN + which of the row's experts
+  unsigned char choice;  // with experts: row * CHOSEN + index of the row's expert
 };
 struct alignas(16) Slot {
-  u64 gate;     // an mbarrier
-  u32 within;   // how far behind the slot's first byte its piece begins
-  u32 guessed;  // the piece is of experts that were guessed
+  u64 gate;       // an mbarrier
+  u32 within;     // offset of the piece from the slot's first byte
+  u32 predicted;  // the piece belongs to predicted experts
 };
-// What a warp has to know of its share of a matrix. For steps of one row it is found once, not in every layer while
-// others wait.
+// What a warp needs to know to multiply its slices of a matrix. For steps of one row it is computed once per launch,
+// not in every layer.
 struct alignas(16) Cut {
-  u32 terms,
-      scales;  // for `wgmma`, shared addresses: of the operand's terms (as the instruction takes it), of their scales
-  u32 slices;  // the same of the warp's slice of sums
-  unsigned short rounds;                // units of its team
+  // For `wgmma`, shared addresses: the operand's terms (as the instruction takes them) and their scales.
+  u32 terms, scales;
+  u32 slices;                           // shared address of the warp's slice of sums
+  unsigned short rounds;                // units of its team of KW warps
   unsigned char steps;                  // blocks of the longest slice
-  unsigned char kw_bits : 4, less : 4;  // as in Shape; blocks that its own has less
+  unsigned char kw_bits : 4, less : 4;  // as in Shape; by how many blocks its own slice is shorter
 };
-struct alignas(16) Aim {
-  u64* to;   // the word of the first row of its first tile; null: it has none, or its sums are not sent
-  u32 sums;  // shared address: the slices of that tile
-  unsigned char rows, shift, expert, pad;  // rows that are sent, 2^shift a word; which of the row's experts
+struct alignas(16) Output {
+  u64* to;   // word of the first row of its first tile; null: no tile, or its sums are not sent
+  u32 sums;  // shared address of that tile's slices
+  unsigned char rows, shift, expert, pad;  // rows to send, 2^shift per word; index of the row's expert
 };
 struct Task {
   Cut cut;
-  Aim aim;
+  Output output;
 };
-struct alignas(16) Ring {               // of one warp, behind its slots; then its tasks
+struct alignas(16) Ring {               // of one warp, after its slots; its tasks follow
   u32 taken;                            // pieces that the warp has read
-  unsigned short layer_runs, all_runs;  // the runs of a layer, then those of the head
-  u32 choices;                          // a bit for each of a row's experts that its runs of gate and up are of
+  unsigned short layer_runs, all_runs;  // runs of a layer; with those of the head
+  u32 choices;                          // bit i: its gate/up runs include the row's i-th expert
 };
-// In shared memory, each for all warps: runs; slots, ring and tasks; bytes.
+// Layout in shared memory: the runs of all warps; slots, ring and tasks of all warps; the bytes of all slots.
 constexpr int RUNS_BYTES = WARPS * MAX_RUNS * 8,
               TASKS_BYTES = MAX_ROWS == 1 && !FLAT ? MATRICES * (int)sizeof(Task) : 0;
 constexpr int WARP_BYTES = SLOTS * 16 + (int)sizeof(Ring) + TASKS_BYTES, SLOTS_BYTES = WARPS * WARP_BYTES;
@@ -62,15 +62,14 @@ static_assert(SHARED_BYTES + SLICE_BYTES + AREA_BYTES + RUNS_BYTES + SLOTS_BYTES
                   LAUNCH_BYTES,
               "header.py and these sources divide shared memory alike");
 
-// A warp's end of its ring. The feeders may begin after the block barrier that follows `open_all` or `open_one`.
+// The consumer end of a ring. The feeders may start after the block barrier that follows `open_all` or `open_one`.
 struct Stream {
   u32 bytes, slots;   // shared addresses
-  int slot;           // the next to be read
-  u32 parity, taken;  // of the phase that completes it; pieces read
+  int slot;           // the next slot to read
+  u32 parity, taken;  // of the mbarrier phase that completes it; pieces read
 
   __device__ static int warp() { return threadIdx.x >> 5; }
-  // Through the ring's address: the compiler would find that of shared memory anew each time, which takes longer than
-  // the load.
+  // Via the ring's address: deriving the shared-memory base again would take longer than the load.
   __device__ __forceinline__ u32 task(int id) const {
     return slots + SLOTS * 16 + (int)sizeof(Ring) + id * (int)sizeof(Task);
   }
@@ -84,10 +83,10 @@ struct Stream {
                (unsigned char)(v.w >> 24 & 15),
                (unsigned char)(v.w >> 28)};
   }
-  __device__ __forceinline__ Aim aim(int id) const {
+  __device__ __forceinline__ Output output(int id) const {
     const uint4 v = shared16(task(id) + sizeof(Cut));
-    return Aim{(u64*)((u64)v.y << 32 | v.x), v.z, (unsigned char)v.w, (unsigned char)(v.w >> 8),
-               (unsigned char)(v.w >> 16),   0};
+    return Output{(u64*)((u64)v.y << 32 | v.x), v.z, (unsigned char)v.w, (unsigned char)(v.w >> 8),
+                  (unsigned char)(v.w >> 16),   0};
   }
 
 #if FLAT
@@ -134,10 +133,10 @@ struct Stream {
     int lane = threadIdx.x & 31;
     if (lane < SLOTS) gate_init(slots + lane * 16);
   }
-  // All lanes write the same.
+  // All lanes write the same values.
   __device__ static void written(char* memory, int layer_runs, int all_runs) {
     u32 choices = 0;
-#if GUESSES
+#if PREDICTION
     __syncwarp();
     for (int i = 0; i < layer_runs; ++i)
       if (runs_of(memory, warp())[i].phase == GateUp::ID) choices |= 1u << runs_of(memory, warp())[i].choice;
@@ -168,7 +167,8 @@ struct Stream {
     written(memory, n, n);
   }
 
-  // The next piece has arrived at this shared address. `release` when the warp has read it, or it and some behind it.
+  // Waits for the next piece and returns its shared address. Call `release` once the warp has read it (or it and some
+  // after it).
   __device__ __forceinline__ u32 acquire() {
     gate_wait(slots + slot * 16, parity);
     u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
@@ -183,9 +183,9 @@ struct Stream {
       parity ^= 1;
     }
   }
-  // Before the experts' products, some of which were guessed wrongly: if one of the warp's was, all that came on the
-  // guess is dropped.
-  __device__ __forceinline__ void drop_guessed(u32 wrong) {
+  // Called before the experts' products when some predictions were wrong. If one of this warp's was, all of its
+  // predicted pieces are dropped; the feeder sends the right ones after them.
+  __device__ __forceinline__ void drop_predicted(u32 wrong) {
     if (!(shared4(slots + SLOTS * 16 + 8) & wrong)) return;
     for (;;) {
       gate_wait(slots + slot * 16, parity);
@@ -194,8 +194,7 @@ struct Stream {
       release();
     }
   }
-  // Loads and stores of a warp to shared memory happen in their order: when the number shows, the pieces have been
-  // read.
+  // A warp's accesses to shared memory are in order: when the feeder sees the count, the pieces have been read.
   __device__ __forceinline__ void release() {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) store_relaxed(slots + SLOTS * 16, taken);

@@ -1,4 +1,4 @@
-// Every fp8 code and every 4-bit code through the kernels' conversions, to compare with what they should be.
+// Sends every fp8 and every 4-bit code through the kernels' conversions; the caller compares the results.
 #include "linear.cuh"
 
 extern "C" __global__ void widen_all(u32* fp8, u32* int4) {
