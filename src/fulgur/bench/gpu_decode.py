@@ -1,8 +1,9 @@
-"""How fast is it? `python -m fulgur.bench.gpu_decode`: random models on the GPU, batch 1, greedy, no speculation.
+"""`python -m fulgur.bench.gpu_decode`: decode speed on the GPU. Random weights, batch 1, greedy, no speculation.
 
-Every row is a median over several runs of the decode loop after a prompt of random tokens; the share is of the read
-bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) beside it. `--phases` says
-where a step of the persistent driver goes. `--contexts` times decoding after so many tokens, too.
+Every row is the median of several runs of the decode loop after a prompt of random tokens, with its fraction of the
+read bandwidth measured in the same run. `--peer` times transformers (static cache, compiled) as well, `--phases` the
+parts of a step of the persistent driver, `--contexts` decoding after longer contexts. Runs on a bare GPU machine: it
+needs torch, cuda-bindings and NVRTC, but neither the package's other dependencies nor its C++ build.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fulgur.kernels.cuda.runtime import Runtime, open_random
 from fulgur.kernels.cuda.shapes import SHAPES
 from fulgur.sandbox import start
 
-# model, precision, and the tokens a second that are wanted of it
+# model, precision, and the target in tokens a second
 TABLE: tuple[tuple[str, str, float], ...] = (
     ("llama-3.2-1b", "bf16", 1400),
     ("qwen2.5-coder-1.5b", "bf16", 1100),
@@ -37,7 +38,7 @@ TABLE: tuple[tuple[str, str, float], ...] = (
     ("qwen3-coder-30b-a3b", "int4", 1400),
 )
 PROMPT, STEPS, RUNS = 512, 256, 5
-PEER_SECONDS = 240.0  # a model of 30B is made, compiled and timed in 133 s on an H200
+PEER_SECONDS = 240.0  # transformers needs 133 s to make, compile and time the 30B on an H200
 
 
 def read_bandwidth(gpu: Gpu) -> float:

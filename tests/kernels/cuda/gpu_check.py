@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,7 @@ def check_conversions() -> str:
     plan = widest(SMALL["llama"], "fp8", None, gpu)
     arch = architecture(gpu.capability)
     memory = layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
-    texts = {**sources("widen"), "constants.h": header(plan, "persistent", memory)}
+    texts = {**sources("widen", Path(__file__).parent), "constants.h": header(plan, "persistent", memory)}
     module = Module(compile_source("widen.cu", texts, arch))
     found = torch.zeros(2 * 256, dtype=torch.int32, device="cuda"), torch.zeros(256, dtype=torch.int32, device="cuda")
     pointers = (ctypes.c_void_p * 2)(*(t.data_ptr() for t in found))

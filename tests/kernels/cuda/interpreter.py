@@ -2,19 +2,22 @@
 
 Matrices are cut into the same K slices and added in the same order, attention into the same splits, activations are
 rounded at the same places (`narrow`) to bf16 or to two fp8 terms (`wgmma`), the weights come out of the packed arena.
-Only the order inside a block of 128 columns is numpy's own.
+Only the order inside a block of 128 columns is numpy's own. How a flat cut and the splits of attention are found stands
+here a second time, apart from the CUDA sources, so that the two check each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fulgur.kernels.cuda.formats import WARPS
 from fulgur.kernels.cuda.header import norm_stride
 from fulgur.kernels.cuda.pack import unpack
-from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Phase, early_overwrites
+from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Phase, Plan
 from fulgur.kernels.cuda.weights import GpuWeights
 from fulgur.kernels.reference import rms_norm, rotate, silu
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
@@ -98,8 +101,8 @@ class Interpreter:
         """[part, rows, out]"""
         out = np.zeros((matrix.parts, len(x), matrix.rows), np.float32)
         for cta in range(self.plan.ctas):
-            begin, _ = matrix.span(cta, self.plan.ctas)
-            for _, tile, first, last in matrix.segments(cta, self.plan.ctas):
+            begin, _ = span(matrix, cta, self.plan.ctas)
+            for _, tile, first, last in segments(matrix, cta, self.plan.ctas):
                 rows = slice(tile * 16, tile * 16 + 16)
                 total = np.zeros_like(out[0, :, rows])
                 for block in range(first, last):
@@ -139,9 +142,9 @@ class Interpreter:
         return {f"kv.{i}": self.cache[i], "attended": self._round(np.stack(rows).reshape(n, -1))}
 
     def _attend(self, layer: int, q: Float, position: int) -> Float:
-        """Split softmax: a split goes block by block with a running maximum and sum, its shares rounded to bf16; the
-        splits are added in ascending order."""
-        c, length = self.config, self.plan.split_length(position)
+        """Split softmax: a split goes block by block with a running maximum and sum, its softmax weights rounded to
+        bf16; the splits are added in ascending order."""
+        c, length = self.config, split_length(self.plan, position)
         grouped = self._round(q).reshape(c.n_kv_heads, -1, c.head_dim) * np.float32(c.head_dim**-0.5)
         peaks, totals, sums = [], [], []
         for begin in range(0, position + 1, length):
@@ -237,3 +240,52 @@ def _swiglu(both: Float) -> Float:
     """Tiles of 8 gate rows and their 8 up rows."""
     pairs = both.reshape(len(both), -1, 2, 8)
     return (silu(pairs[:, :, 0]) * pairs[:, :, 1]).reshape(len(both), -1)
+
+
+def span(m: Matrix, cta: int, ctas: int) -> tuple[int, int]:
+    """Flat cut: the blocks of a CTA, counted through all tiles."""
+    grain = 1 if m.parts > 1 else m.blocks
+    total = m.tiles * m.blocks // grain
+    first, last = (max(c - (ctas - m.over), 0) * total // m.over * grain for c in (cta, cta + 1))
+    return first, last
+
+
+def segments(m: Matrix, cta: int, ctas: int) -> Iterator[tuple[int, int, int, int]]:
+    """Flat cut: (warp, tile, first block, last block) of every sum that the CTA's warps make, in order."""
+    begin, end = span(m, cta, ctas)
+    for chunk in range(begin, end, WARPS * m.blocks):
+        n = min(end - chunk, WARPS * m.blocks)
+        for warp in range(WARPS):
+            at, stop = chunk + warp * n // WARPS, chunk + (warp + 1) * n // WARPS
+            while at < stop:
+                tile = at // m.blocks
+                upto = min(stop, (tile + 1) * m.blocks)
+                yield warp, tile, at - tile * m.blocks, upto - tile * m.blocks
+                at = upto
+
+
+def split_length(plan: Plan, position: int) -> int:
+    """Keys of one attention split, in whole blocks: a function of the position only."""
+    return (position // (KV_BLOCK * plan.max_splits) + 1) * KV_BLOCK
+
+
+def early_overwrites(phases: list[Phase]) -> list[str]:
+    """Phases that overwrite a value which some CTA may still read; no barrier stands between phases.
+
+    A reader is done when the writer holds, directly or through others, a value computed from what the reader read.
+    """
+    wrong: list[str] = []
+    needs: list[set[int]] = []  # for every phase, the earlier ones whose results it needs
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for i, phase in enumerate(phases):
+        direct = {writer[b] for b in phase.reads if b in writer}
+        needs.append(direct.union(*(needs[j] for j in direct)))
+        for buffer in sorted(phase.writes):
+            late = [phases[j] for j in readers.get(buffer, []) if j not in needs[i]]
+            wrong += [f"{phase.layer}.{phase.name} overwrites {buffer} read by {p.layer}.{p.name}" for p in late]
+        for buffer in phase.writes:
+            writer[buffer], readers[buffer] = i, []
+        for buffer in phase.reads - phase.writes:  # a phase has read what it overwrites itself
+            readers.setdefault(buffer, []).append(i)
+    return wrong

@@ -91,10 +91,10 @@ def test_nothing_is_spilled_where_it_was_measured(
 
 
 @pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
-@pytest.mark.parametrize("name", ["widen", "bandwidth"])
-def test_sources_of_checks_and_bench_compile(name: str) -> None:
+@pytest.mark.parametrize(("name", "folder"), [("widen", Path(__file__).parent), ("bandwidth", building.SOURCES)])
+def test_sources_of_checks_and_bench_compile(name: str, folder: Path) -> None:
     plan = make_plan(SMALL["llama"], weights="fp8")
-    texts = {**building.sources(name), "constants.h": header(plan, "persistent", layout(plan, "persistent"))}
+    texts = {**building.sources(name, folder), "constants.h": header(plan, "persistent", layout(plan, "persistent"))}
     assert building.compile_source(f"{name}.cu", texts, "sm_90a")[:4] == b"\x7fELF"
 
 

@@ -10,12 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from interpreter import early_overwrites, segments, span, split_length
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import SOURCES
 from fulgur.kernels.cuda.formats import FORMATS, WARPS
 from fulgur.kernels.cuda.header import layout
-from fulgur.kernels.cuda.plan import Plan, early_overwrites, make_plan
+from fulgur.kernels.cuda.plan import Plan, make_plan
 from fulgur.kernels.cuda.shapes import SHAPES, SMALL
 from fulgur.model.config import ModelConfig
 
@@ -69,19 +70,19 @@ def test_every_block_of_a_flat_cut_is_read_once(name: str, ctas: int) -> None:
     for matrix in plan.matrices.values():
         read = []  # blocks, counted through all tiles
         for cta in range(ctas):
-            share = list(matrix.segments(cta, ctas))
-            read += [tile * matrix.blocks + block for _, tile, first, last in share for block in range(first, last)]
-            lengths = [sum(last - first for warp, _, first, last in share if warp == w) for w in range(WARPS)]
+            mine = list(segments(matrix, cta, ctas))
+            read += [tile * matrix.blocks + block for _, tile, first, last in mine for block in range(first, last)]
+            lengths = [sum(last - first for warp, _, first, last in mine if warp == w) for w in range(WARPS)]
             assert max(lengths) - min(lengths) <= matrix.chunks, "no warp has much more than another"
         assert read == list(range(matrix.tiles * matrix.blocks))
 
 
 def test_the_down_projection_of_a_narrow_model_is_made_of_two_parts() -> None:
     down = make_plan(SHAPES["qwen2.5-coder-1.5b"]).matrices["down"]
-    shares = [down.span(cta, 132) for cta in range(132)]
-    makers = [sum(a < (t + 1) * down.blocks and b > t * down.blocks for a, b in shares) for t in range(down.tiles)]
+    stretches = [span(down, cta, 132) for cta in range(132)]
+    makers = [sum(a < (t + 1) * down.blocks and b > t * down.blocks for a, b in stretches) for t in range(down.tiles)]
     assert down.parts == 2 and set(makers) == {2}
-    assert max(b - a for a, b in shares) == 53 and down.blocks == 70  # not 70 for 96 CTAs and none for 36
+    assert max(b - a for a, b in stretches) == 53 and down.blocks == 70  # not 70 for 96 CTAs and none for 36
     assert make_plan(SHAPES["llama-3.2-1b"]).matrices["down"].parts == 1
 
 
@@ -143,9 +144,9 @@ def test_decoding_fits_with_a_deep_ring(name: str, weights: str, wgmma: bool) ->
 
 def test_splits_depend_on_the_position_only_and_are_bounded() -> None:
     plan = make_plan(SHAPES["qwen3-coder-30b-a3b"])
-    lengths = [plan.split_length(p) for p in range(0, 262144, 997)]
+    lengths = [split_length(plan, p) for p in range(0, 262144, 997)]
     assert lengths == sorted(lengths) and lengths[0] == 64
-    splits = [-(-(p + 1) // plan.split_length(p)) for p in range(0, 262144, 997)]
+    splits = [-(-(p + 1) // split_length(plan, p)) for p in range(0, 262144, 997)]
     assert max(splits) <= plan.max_splits
     assert all(n > plan.max_splits / 2 for n in splits[3:]) and min(splits[33:]) >= 30  # long contexts fill the GPU
 

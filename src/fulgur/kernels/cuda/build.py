@@ -1,4 +1,4 @@
-"""Build the CUDA sources for one plan with NVRTC at run time; cubins are cached by everything they depend on."""
+"""Compile the CUDA sources for one plan with NVRTC at run time; cubins are cached by all their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.kernels.cuda.header import Layout, header
 from fulgur.kernels.cuda.plan import Plan
 
 SOURCES = Path(__file__).parent / "csrc"
-# Where a product and a sum are fused is written in the sources: the bits never depend on what was inlined where.
+# The sources say where to fuse a product and a sum, so results never depend on inlining.
 OPTIONS = ("--std=c++17", "--fmad=false")
 OLDEST = (8, 0)  # bf16 matrix instructions and cp.async
 
@@ -33,9 +33,9 @@ def architecture(capability: tuple[int, int]) -> str:
     return f"sm_{capability[0]}{capability[1]}" + ("a" if capability == (9, 0) else "")
 
 
-def sources(driver: str) -> dict[str, str]:
-    """The driver's file and every header beside it."""
-    files = [SOURCES / f"{driver}.cu", *sorted(SOURCES.glob("*.cuh"))]
+def sources(program: str, folder: Path = SOURCES) -> dict[str, str]:
+    """The program's file (a driver's, or one of `folder`) and every header of the kernels."""
+    files = [folder / f"{program}.cu", *sorted(SOURCES.glob("*.cuh"))]
     return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
@@ -74,7 +74,7 @@ def _nvrtc_version() -> tuple[int, int]:
 
 
 def compile_source(name: str, texts: dict[str, str], arch: str) -> bytes:
-    """NVRTC over texts in memory; the log of a failure becomes the message, remarks about what compiled are logged."""
+    """Compile texts in memory. A failure raises with the compiler's log; warnings are logged."""
     nvrtc = _nvrtc()
     others = {key: text for key, text in texts.items() if key != name}
 
@@ -89,7 +89,7 @@ def compile_source(name: str, texts: dict[str, str], arch: str) -> bytes:
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     size = value(nvrtc.nvrtcGetProgramLogSize(program))
     text = ""
-    if size > 1:  # the bindings fill the buffer in place, and all bytes objects of length 1 are one
+    if size > 1:  # the bindings fill the buffer in place, and Python shares all bytes objects of length 1
         log = b" " * size
         value(nvrtc.nvrtcGetProgramLog(program, log))
         text = log.rstrip(b"\0 ").decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""The CUDA driver, as little of it as the engine needs: what the GPU can do, load a cubin, launch a kernel."""
+"""The few calls of the CUDA driver that the engine needs: what a GPU can do, load a cubin, launch a kernel."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Gpu:
     multiprocessors: int
     memory: int
     shared: int  # bytes a CTA may have
-    cooperative: bool = True  # a grid that is resident at once may be launched
+    cooperative: bool = True  # supports cooperative launches
     l2: int = 0
-    bandwidth: float = 0.0  # bytes a second by memory clock and bus; what can be read is some 90 to 95% of it
+    bandwidth: float = 0.0  # bytes a second, from memory clock and bus width; reads reach 90 to 95% of it
     driver: tuple[int, int] = (0, 0)  # the CUDA version that the driver speaks
 
     @property
     def wgmma(self) -> bool:
-        """Matrix instructions of whole warpgroups: Hopper's alone."""
+        """Warpgroup matrix instructions: Hopper only."""
         return self.capability == (9, 0)
 
     @property
@@ -73,7 +73,7 @@ def survey() -> list[Gpu]:
         call("cuDeviceTotalMem_v2", ctypes.byref(size), device)
         values = {}
         for key in (_MULTIPROCESSORS, _MEMORY_KHZ, _BUS_BITS, _L2, _MAJOR, _MINOR, _COOPERATIVE, _SHARED):
-            # One that a newer driver no longer knows is 0: only what is shown depends on clock, bus and cache.
+            # 0 for an attribute that a newer driver no longer knows: clock, bus and cache are only displayed.
             values[key] = 0 if cuda.cuDeviceGetAttribute(ctypes.byref(number), key, device) else number.value
         found.append(
             Gpu(

@@ -1,4 +1,4 @@
-"""The two ways to run a step on the device: one persistent launch, or a CUDA graph with one kernel a phase."""
+"""The two ways to run a step: one persistent launch, or a CUDA graph with one kernel per phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import architecture, build
 from fulgur.kernels.cuda.device import Gpu, Module
 from fulgur.kernels.cuda.formats import FEEDERS, PREDICTORS, WARPS
-from fulgur.kernels.cuda.header import DRIVERS, Layout, predicts_experts, layout
+from fulgur.kernels.cuda.header import DRIVERS, Layout, layout, predicts_experts
 from fulgur.kernels.cuda.plan import Plan
 from fulgur.kernels.cuda.records import Args
 
@@ -48,14 +48,14 @@ class Driver:
                 graph.replay()
 
     def warm(self, stream: Any) -> None:
-        """Load every kernel; the state says that the run is over, so they end at once."""
+        """Load every kernel. The state says that the run is over, so they return at once."""
         if self.name == "persistent":
             self.run(1, 0, stream)
         else:
             self.launch_phases(0, stream.cuda_stream)
 
     def launch_phases(self, logits: int, stream: int) -> None:
-        """The kernels of one step, one by one; what the graph captures."""
+        """Launch the kernels of one step one by one; the graph captures them."""
         for phase in self.plan.phases():
             args = self._copy(logits)
             args.layer = phase.layer

@@ -1,16 +1,16 @@
 """How weights are stored for the GPU: tiles of 16 rows, blocks of 128 columns, each lane's bytes together.
 
 A block is `data` chunks of 512 bytes (32 lanes x 16 bytes), then a record of scales. Lane l = 4 * g + t of a warp holds
-rows g and g + 8 of the tile; of every 32 columns it holds 8 t .. 8 t + 7 (the product sums over columns, so their order
-is ours to choose: this one lets a lane read the activations that meet them with one 16-byte load).
+rows g and g + 8 of the tile; of every 32 columns it holds 8 t .. 8 t + 7. (A product sums over columns, so their order
+is free: with this one a lane loads the matching activations with one 16-byte load.)
 
     bf16: chunk s of 8, columns 32 * (s // 2) + 8 t + 4 * (s % 2) + 0..3: row g, columns 0 and 1; row g + 8, the same;
           then columns 2 and 3. These are the registers of `mma.m16n8k16`.
     fp8:  chunk c of 4, words j = 0..3: row g + 8 * (j % 2), columns 32 c + 8 t + 4 * (j // 2) + 0, 2, 1, 3. These are
           the registers of `wgmma.m64n8k32`; shifts and masks give the bf16 pairs 0, 1 and 2, 3 for `mma`.
     int4: chunk c of 2: as fp8's chunks 2 c and 2 c + 1 in one. Sign, magnitude: bits 0-2 and 7 of a byte are a weight
-          of the first; bits 4-6 are the magnitude of one of the second, whose sign is bit 3 of the next byte (the word
-          goes round). A mask, and a rotation with the same mask, make fp8 codes of it (those of q / 512).
+          of the first; bits 4-6 are the magnitude of one of the second, whose sign is bit 3 of the next byte (of the
+          first, after the last). A mask, and a rotation with the same mask, turn a word into fp8 codes of q / 512.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from fulgur.errors import FulgurError
 
 TILE, BLOCK, CHUNK, WARPS = 16, 128, 512, 16
-FEEDERS = 4  # warps that bring the weights to the 16 that compute
-PREDICTORS = 4  # that guess experts (guess.cuh): one works, but registers are handed over by four together
+FEEDERS = 4  # warps that copy weights into the rings of the 16 compute warps
+PREDICTORS = 4  # warps for expert prediction (predict.cuh): two work, but only four together can hand over registers
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Format:
     scales: int  # scales of a group: 16, one a row; 2, for rows 0-7 and 8-15 of the tile; 0, none
 
     def piece(self, most: int) -> int:
-        """Bytes of a piece of a ring that takes `most` chunks at once; the last of a block brings the record."""
+        """Bytes of weights in a piece of at most `most` chunks; the last piece of a block also carries the record."""
         return min(self.data, most) * CHUNK
 
     @property

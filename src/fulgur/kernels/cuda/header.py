@@ -1,4 +1,4 @@
-"""The constants of the CUDA sources for one plan and one driver, and the shared memory they add up to."""
+"""The generated constants of the CUDA sources for one plan and one driver, and how shared memory is divided."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fulgur.kernels.cuda.plan import Matrix, Plan
 from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
 DRIVERS = ("persistent", "graph")
-# Bytes of weights on their way to a multiprocessor: while its CTA waits for values, and while it multiplies (feed.cuh).
-# From 160 KB on the memory gave two thirds of its speed (one H200).
+# Bytes of weights in flight to an SM: while its CTA waits for activations, and while it multiplies (feed.cuh). An H200
+# reads at two thirds of its bandwidth with 160 KB.
 SHALLOW, DEEP = 32 << 10, 96 << 10
-# Bytes that are drawn into L2 beyond full rings, and the cycles between two pieces of a ring. With experts little can
-# be known ahead, and drawing it cost more than it gave (3%).
+# Bytes to prefetch into L2 when the rings are full, and the cycles between two pieces of a ring. Not used with experts:
+# little is known ahead, and the prefetch cost 3%.
 AHEAD, PACE = 192 << 10, 2000
-PREDICTION_PACE = 1500  # cycles between two pieces of a ring that are copied on a guess (guess.cuh)
-CORE = 144  # of eight columns of 16 activations for `wgmma` (ptx.cuh)
+PREDICTION_PACE = 1500  # cycles between two pieces of predicted experts (predict.cuh)
+CORE = 144  # bytes of 8 columns of 16 activations for `wgmma` (CORE_BYTES in ptx.cuh)
 # What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
 # counts. Waiting for values counts in the part that needs them.
 LAYER_PARTS = (
@@ -34,9 +34,9 @@ MARKS = 32  # places of a CTA for these
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a row's activations lie (operand.cuh): scales of blocks at 0, fp8 terms for `wgmma`, bf16. The last two
-    share their place, but with experts for the attended heads and the residual, which are needed as both: the router
-    and its fold are multiplied in bf16."""
+    """Where a row's activations lie (operand.cuh): block scales at 0, fp8 terms for `wgmma`, bf16. Terms and bf16
+    overlap, except for operands that are needed in both forms: with experts, the router and its fold read the residual
+    and the heads' outputs in bf16."""
 
     wgmma: bool
     terms_at: int
@@ -46,24 +46,24 @@ class Operand:
 
 @dataclass(frozen=True)
 class Layout:
-    """Bytes of shared memory of a CTA, and how the ring of a warp is cut."""
+    """Bytes of a CTA's shared memory, and the dimensions of a warp's ring."""
 
     slots: int
-    chunks: int  # of a piece, at most
-    slot: int  # bytes
-    record: int
-    attention: int
-    area: int
-    runs: int  # of a warp's list, at most
-    tasks: int  # bytes of what a warp knows of its ring and, for one row and no flat cut, of its share of every matrix
-    rounds: int  # of units whose slices are kept at a time
+    chunks: int  # at most this many 512-byte chunks per piece
+    slot: int  # bytes of a slot
+    record: int  # `Shared`
+    attention: int  # scratch of attention
+    area: int  # the operand, or the scratch of attention
+    runs: int  # at most this many runs in a warp's list
+    tasks: int  # a warp's `Ring` and, for one row and no flat cut, its `Task` for every matrix
+    rounds: int  # rounds of units whose slices are kept at a time
     folded: int  # slices of the router's fold
-    overlap: int  # bytes of attention's scratch that lie where slices do
+    overlap: int  # bytes of attention's scratch that overlap the slices
     operand: Operand
 
     @property
     def slices(self) -> int:
-        """What follows stays aligned to 128 bytes: copies to 64 ran at three quarters of the speed."""
+        """A multiple of 128: copies to addresses aligned to 64 bytes ran at three quarters of the speed."""
         return (self.rounds * WARPS + self.folded) * TILE * 4
 
     @property
@@ -77,7 +77,7 @@ class Layout:
         return self.record + self.slices + self.attention - self.overlap
 
 
-LINE = 128  # bytes that memory, L2 and shared memory move together
+LINE = 128  # bytes of a cache line
 
 
 def _up(value: int, to: int = LINE) -> int:
@@ -89,9 +89,9 @@ def operand(plan: Plan, wgmma: bool) -> Operand:
     wide = [m for name, m in plan.matrices.items() if name not in narrow]
     terms = {name: m.kw * m.split // 4 * steps(m) * 8 * CORE for name, m in narrow.items()}
     terms_at = _up(4 * max((m.blocks for m in narrow.values()), default=0), 64)
-    beside = ("qkv", "o", "gate_up") if plan.moe else ()  # gate and up: some warps may still multiply the fold
+    beside = ("qkv", "o", "gate_up") if plan.moe else ()  # gate_up: some warps may still multiply the fold
     bf16_at = terms_at + max((terms.get(name, 0) for name in beside), default=0)
-    # 64 bytes spread rows of bf16 over banks.
+    # 64 bytes of padding avoid bank conflicts between rows of bf16.
     ends = [terms_at + max(terms.values(), default=0), bf16_at + max((256 * m.blocks + 64 for m in wide), default=0)]
     return Operand(wgmma, terms_at, bf16_at, max(ends))
 
@@ -102,7 +102,7 @@ def steps(m: Matrix) -> int:
 
 
 def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = False) -> Layout:
-    """The deepest ring that fits: the threads of a CTA, feeders too, leave no room for a second on a multiprocessor."""
+    """The deepest rings that fit; an SM runs one CTA."""
     c, rows = plan.config, plan.rows
     record, scratch = shared_bytes(plan), attention_record(plan)
     # Splits are joined in the same place (attention.cuh).
@@ -110,12 +110,12 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     attention = _up(max(sizeof(scratch), joined))
     activations = operand(plan, wgmma)
     folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
-    # What attention writes only behind a barrier, when nobody adds slices any more: values and scores.
+    # Attention writes these fields only after a barrier, when all slices have been added: they may overlap the slices.
     late = scratch.weight.offset
     formats = [m.format for m in plan.matrices.values()]
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
-    # Fewer than two slots hide nothing: rather smaller pieces, then sums of fewer units at a time.
+    # Fewer than two slots hide no latency: rather use smaller pieces, then fewer rounds of slices at a time.
     for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4
         overlap = min(slices, late) // LINE * LINE
@@ -134,13 +134,13 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
 
 
 def shared_bytes(plan: Plan) -> int:
-    """What the record of a CTA takes; it holds vectors of 16 bytes."""
+    """What is reserved for `Shared`, whose alignment is 16."""
     return _up(_up(sizeof(shared_record(plan)), 16))
 
 
 def slice_rounds(plan: Plan) -> list[int]:
-    """Rounds whose slices may wait in shared memory to be added, the best first: all of a phase, where that is not too
-    many. Every row of a step has slices of its own, of a flat cut two; candidates for a token need four rounds."""
+    """How many rounds of units may keep their slices in shared memory, the best first: all of a phase, if that is not
+    too many. Every row of a step has its own slices (two in a flat cut); `store_candidates` needs four rounds."""
     most = _most_rounds(plan)
     wanted = max(most, 4) if plan.rows == 1 and most <= 24 else 16
     least = max(4, plan.rows * (2 if plan.matrices["head"].flat else 1))
@@ -148,23 +148,23 @@ def slice_rounds(plan: Plan) -> list[int]:
 
 
 def _most_rounds(plan: Plan) -> int:
-    """Of any phase over one row."""
+    """The most rounds of any phase over one row."""
     return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
 
 
 def predicts_experts(plan: Plan, wgmma: bool) -> bool:
-    """Whether the persistent driver predicts_experts experts (guess.cuh): where warps can hand over registers, for those that
-    guess leave too few to the others."""
+    """Whether the persistent driver predicts experts (predict.cuh): in steps of one row, on GPUs where warps can hand
+    over registers, since the prediction warps would leave too few to the others."""
     return plan.moe and plan.rows == 1 and wgmma
 
 
 def in_flight(memory: Layout, limit: int) -> int:
-    """Pieces of all rings that make up so many bytes; at least one a ring."""
+    """Pieces of all rings that make up this many bytes; at least one per ring."""
     return max(WARPS, min(limit // (memory.chunks * 512), WARPS * memory.slots))
 
 
 def _slack(plan: Plan) -> int:
-    """Blocks with scales are no multiple of 128 bytes: how far behind one their pieces begin, at most."""
+    """Blocks with scales are no multiple of 128 bytes: the largest offset of a piece within a line."""
     return max(LINE - gcd(m.format.block_bytes, LINE) for m in plan.matrices.values())
 
 
@@ -247,13 +247,13 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
 
 
 def norm_stride(plan: Plan) -> int:
-    """float32 of a layer's small vectors: two norms, q and k norm, the bias of qkv; rounded up for 16-byte loads."""
+    """Floats of a layer's small vectors (two norms, q and k norm, the bias of qkv), rounded up for 16-byte loads."""
     c = plan.config
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
 
 
 def _constants(index: int, m: Matrix, chunks: int, plan: Plan) -> str:
-    """What matrix.cuh makes a `Matrix` of."""
+    """The constants of one `Matrix` (matrix.cuh)."""
     grain = 1 if m.parts > 1 else m.blocks
     values = {
         "ID": index,

@@ -1,4 +1,4 @@
-"""Matrices into the layout of `formats.py` and back, with torch on whichever device the tensor lies."""
+"""Matrices into the layout of `formats.py` and back, with torch on the tensor's own device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FP8_LIMIT = 448.0
 
 
 def order(fmt: Format) -> npt.NDArray[np.int64]:
-    """For each value of a packed block, in memory order, its place in the 16 x 128 block: row * 128 + column."""
+    """For each value of a packed block, in memory order, its index in the 16 x 128 block: row * 128 + column."""
     per_lane = 64 // fmt.data  # values in a lane's 16 bytes
     chunk, lane, value = np.meshgrid(np.arange(fmt.data), np.arange(32), np.arange(per_lane), indexing="ij")
     g, t = lane // 4, lane % 4
@@ -33,7 +33,7 @@ def order(fmt: Format) -> npt.NDArray[np.int64]:
 
 
 def nibbles(q: torch.Tensor) -> torch.Tensor:
-    """Weights -7..7 in memory order, two a byte, as `formats.py` says."""
+    """Weights -7..7 in memory order, two per byte, as in `formats.py`."""
     import torch
 
     magnitude, sign = q.abs().to(torch.uint8), (q < 0).to(torch.uint8)
@@ -42,7 +42,7 @@ def nibbles(q: torch.Tensor) -> torch.Tensor:
 
 
 def from_nibbles(raw: torch.Tensor) -> torch.Tensor:
-    """And back, as int8."""
+    """The inverse of `nibbles`, as int8."""
     import torch
 
     following = raw.unflatten(-1, (-1, 4)).roll(-1, -1).flatten(-2)
@@ -94,7 +94,7 @@ def _records(scale: torch.Tensor, fmt: Format, tiles: int, blocks: int) -> torch
     if fmt.scales == 2:
         halves = grouped.unflatten(3, (2, 8))
         peak = halves.amax(4)
-        # Rows of padding have scale 0 and weights 0: any scale serves them.
+        # Padding rows have scale 0 and weights 0: any scale will do.
         if bool((torch.where(halves == 0, peak[..., None], halves) != peak[..., None]).any()):
             raise FulgurError("fp8 scales differ within 8 rows", hint="Use the format fp8-rows.")
         grouped = torch.nn.functional.pad(peak, (0, 2))
@@ -126,8 +126,8 @@ def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tenso
 
 
 def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Float weights to what `pack` takes. int4 follows `model.quantise` to the bit (whose -8 comes up only where a
-    scale is too small for a float16, and is -7 here)."""
+    """Float weights to what `pack` takes. int4 equals `model.quantise` bit for bit, except that its -8, which
+    occurs only if a scale is too small for a float16, is -7 here."""
     import torch
 
     if fmt.name == "bf16":

@@ -1,16 +1,16 @@
-"""One decode step as data: matrices cut over CTAs and warps, phases in order, what each reads, writes and waits for.
+"""One decode step as data: how matrices are cut over CTAs and warps, the phases in order, what each reads and writes.
 
-Both drivers, the generated constants of the CUDA sources and the interpreter are made from this one description.
-A unit of work is a tile of 16 rows (of one expert, of one K split). CTAs take equal numbers of them; where that does
-not come out even, neither the first have more, which attend, nor the last quarter, which have a part in the router, as
-far as there are others. Of fewer units than CTAs the last take one each. KW warps share a unit by cutting its blocks of
-128 columns into slices, and 16 // KW units are worked on at a time. Slices are added in a fixed order, so a result
-never depends on how many rows run together.
+Both drivers and the generated constants of the CUDA sources are made from this description.
 
-Dense models in bf16 are cut flat instead: blocks are counted through all tiles, a CTA takes a stretch of them (whole
-tiles, or parts of tiles whose sums are sent apart), and its warps take equal shares of up to 16 tiles at a time,
-wherever in a tile these begin. No warp has much more to do than another, and what a warp reads lies together. (`wgmma`
-needs warps that go through K in step.)
+A unit of work is a tile of 16 rows (of one expert, of one split of K). CTAs take equal numbers of units. If they do not
+divide evenly, the CTAs in the middle take one more: not the first ones, which attend, nor the last quarter, which
+multiply the router (matrix.cuh). KW warps share a unit by cutting its blocks of 128 columns into slices; 16 // KW units
+run at a time. Slices are added in a fixed order, so a result never depends on how many rows run together.
+
+Dense models in bf16 use a flat cut instead. Blocks are counted through all tiles and a CTA takes one stretch of them:
+whole tiles, or parts of tiles whose sums are sent separately. Its warps divide the stretch evenly, up to 16 tiles at a
+time, and may begin anywhere in a tile. No warp has much more work than another, and each reads contiguous memory.
+(Formats that use `wgmma` cannot be cut flat: four warps must step through K together.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fulgur.model.config import ModelConfig
 KV_BLOCK = BLOCK_TOKENS  # also the shortest attention split
 MAX_ROWS = 8  # columns of the matrix instruction
 ALIGN = 256
-_ROUND_COST = 0.25  # of a block: what a further round of units costs in reduction
+_ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """`copies` experts of `tiles` tiles each; `chosen` of them are used by one row. `joined`: the experts lie one after
-    another along K (the down projection adds them up), otherwise each gives its own rows."""
+    """`copies` experts of `tiles` tiles each; one row uses `chosen` of them. `joined`: the experts follow each other
+    along K (the down projection adds them up); otherwise each gives its own rows."""
 
     name: str
     rows: int
@@ -44,8 +44,8 @@ class Matrix:
     copies: int = 1
     chosen: int = 1
     joined: bool = False
-    over: int = 0  # cut flat: over so many CTAs, the last ones
-    parts: int = 1  # cut flat: sums of every tile, by neighbouring CTAs, that who receives them adds
+    over: int = 0  # flat cut: over this many CTAs, the last ones
+    parts: int = 1  # flat cut: CTAs that each send a partial sum of every tile; the reader adds them
 
     @property
     def flat(self) -> bool:
@@ -75,7 +75,7 @@ class Matrix:
 
     @property
     def bytes_per_row(self) -> int:
-        """What one token makes the GPU read of it."""
+        """Bytes that one token makes the GPU read."""
         return self.chosen * self.copy_bytes
 
     def units(self, n: int) -> int:
@@ -84,33 +84,13 @@ class Matrix:
             return self.tiles * self.split
         return n * self.tiles * (1 if self.joined else self.chosen)
 
-    def span(self, cta: int, ctas: int) -> tuple[int, int]:
-        """Cut flat: the blocks of a CTA, counted through all tiles."""
-        grain = 1 if self.parts > 1 else self.blocks
-        total = self.tiles * self.blocks // grain
-        first, last = (max(c - (ctas - self.over), 0) * total // self.over * grain for c in (cta, cta + 1))
-        return first, last
-
-    def segments(self, cta: int, ctas: int) -> Iterator[tuple[int, int, int, int]]:
-        """Cut flat: (warp, tile, first block, last block) of every sum that the CTA's warps make, in order."""
-        begin, end = self.span(cta, ctas)
-        for chunk in range(begin, end, WARPS * self.blocks):
-            n = min(end - chunk, WARPS * self.blocks)
-            for warp in range(WARPS):
-                at, stop = chunk + warp * n // WARPS, chunk + (warp + 1) * n // WARPS
-                while at < stop:
-                    tile = at // self.blocks
-                    upto = min(stop, (tile + 1) * self.blocks)
-                    yield warp, tile, at - tile * self.blocks, upto - tile * self.blocks
-                    at = upto
-
     @property
     def chunks(self) -> int:
-        """Cut flat: of at most 16 tiles, that a CTA goes through."""
+        """Flat cut: passes of at most 16 tiles that a CTA makes."""
         return 1 if self.parts > 1 else -(-self.tiles // (self.over * WARPS))
 
     def runs(self, ctas: int, n: int) -> int:
-        """Contiguous runs of weights that a warp reads of it in a step over n rows, at most."""
+        """At most how many contiguous runs of weights a warp reads in a step over n rows."""
         if self.flat:
             return self.chunks
         units = -(-self.units(n) // ctas)
@@ -126,7 +106,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Phase:
-    """Every CTA does its share; a value it reads is waited for by itself (exchange.cuh), whoever makes it."""
+    """Every CTA runs its units of a phase, and waits for each value that it reads (exchange.cuh)."""
 
     name: str
     layer: int
@@ -154,10 +134,6 @@ class Plan:
         most = max(self.ctas // self.config.n_kv_heads, 1)
         return int(min(1 << (most.bit_length() - 1), 64))
 
-    def split_length(self, position: int) -> int:
-        """Keys of one attention split, whole blocks: a function of the position only."""
-        return (position // (KV_BLOCK * self.max_splits) + 1) * KV_BLOCK
-
     @property
     def operand_blocks(self) -> int:
         """The widest activation vector of any matrix, in blocks: the size of the operand buffer."""
@@ -165,7 +141,7 @@ class Plan:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Of the model's own: what is read beside them (`fold`) counts as time, not as work."""
+        """The model's own weights. `fold` is read in addition: it counts as time, not as work."""
         layers = [m.bytes_per_row for name, m in self.matrices.items() if name not in ("fold", "head")]
         return self.config.n_layers * sum(layers) + self.matrices["head"].bytes_per_row
 
@@ -174,7 +150,7 @@ class Plan:
         return base + copy * matrix.copy_bytes + (tile * matrix.copy_blocks + block) * matrix.format.block_bytes
 
     def phases(self) -> Iterator[Phase]:
-        """The step in order. `x` is the residual between layers (in front of layer 0 the token's embedding), `y` that
+        """The step in order. `x` is the residual between layers (before layer 0 the token's embedding), `y` that
         between attention and feed-forward."""
         m = self.matrices
         for i in range(self.config.n_layers):
@@ -184,7 +160,7 @@ class Plan:
                 yield _phase("router", i, m["router"], {x}, {"router"})
             yield _phase("attention", i, None, {"qkv", kv}, {kv, "attended"})
             routed = set()
-            if self.moe:  # before o: the experts are what the memory waits for
+            if self.moe:  # before o: memory waits for the experts
                 yield _phase("fold", i, m["fold"], {"attended"}, {"folded"})
                 routed = {"router", "folded"}
             yield _phase("o", i, m["o"], {"attended", x}, {"y"})
@@ -203,10 +179,10 @@ def make_plan(
 ) -> Plan:
     """Cut a model for a GPU of `ctas` multiprocessors.
 
-    The router R multiplies the norm of x + O a, the residual before attention and the projected heads. That is
-    R W x + (R W O) a, W the norm's weight, divided by a root mean square, which changes no order of experts. So
-    `router` = R W is multiplied while attention runs, `fold` = R W O beside O, and the experts are known as soon as the
-    residual is. Both stay in bf16: they decide where the rest goes.
+    The router R multiplies the norm of x + O a: the residual x before attention plus the projected heads O a. With W
+    the norm's weight that is R W x + (R W O) a, divided by a root mean square, which does not change the order of the
+    experts. So `router` = R W is multiplied while attention runs, `fold` = R W O together with O, and the experts are
+    known as soon as the residual is. Both stay in bf16, since they decide which weights are read.
     """
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
@@ -253,7 +229,8 @@ def make_plan(
     if moe:
         if -(-e // TILE) > ctas:
             raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
-        # A unit a CTA at most, by half of its warps while the others add up o. Few blocks a warp: all wait for experts.
+        # At most one unit per CTA, by half of its warps while the others add up o. Few blocks per warp, since every CTA
+        # waits for the experts.
         splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
         add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
         add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
@@ -267,8 +244,8 @@ def make_plan(
 
 
 def _flat(matrix: Matrix, ctas: int) -> Matrix:
-    """Whole tiles to CTAs. The down projection of a narrow model would leave many CTAs idle: there every tile is made
-    of two parts, if that takes a seventh off the longest share."""
+    """Whole tiles per CTA. The down projection of a narrow model would leave many CTAs idle: there two CTAs share every
+    tile, if that takes a seventh off the longest stretch."""
     whole = replace(matrix, over=min(ctas, matrix.tiles))
     tiles, blocks = matrix.tiles, matrix.blocks
     for over in range(min(ctas, 2 * tiles), tiles, -1) if matrix.name == "down" else ():
@@ -280,30 +257,8 @@ def _flat(matrix: Matrix, ctas: int) -> Matrix:
 
 
 def _cost(matrix: Matrix, ctas: int) -> tuple[float, int, int]:
-    """Blocks that the busiest warp works through for one row, plus what rounds and splits cost."""
+    """Blocks that the busiest warp multiplies for one row, plus the cost of rounds and splits."""
     units = -(-matrix.units(1) // ctas)
     rounds = -(-units // (WARPS // matrix.kw))
     longest = max(b - a for a, b in (matrix.slice(s, w) for s in range(matrix.split) for w in range(matrix.kw)))
     return rounds * (longest + _ROUND_COST) + 0.5 * (matrix.split - 1), matrix.split, matrix.kw
-
-
-def early_overwrites(phases: list[Phase]) -> list[str]:
-    """Phases that overwrite what somebody may still read: nothing but the flow of values holds CTAs together.
-
-    A reader is done when the writer holds, directly or through others, something made from what the reader read.
-    """
-    wrong: list[str] = []
-    needs: list[set[int]] = []  # of every phase, the earlier ones that it cannot begin without
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
-    for i, phase in enumerate(phases):
-        direct = {writer[b] for b in phase.reads if b in writer}
-        needs.append(direct.union(*(needs[j] for j in direct)))
-        for buffer in sorted(phase.writes):
-            late = [phases[j] for j in readers.get(buffer, []) if j not in needs[i]]
-            wrong += [f"{phase.layer}.{phase.name} overwrites {buffer} read by {p.layer}.{p.name}" for p in late]
-        for buffer in phase.writes:
-            writer[buffer], readers[buffer] = i, []
-        for buffer in phase.reads - phase.writes:  # what it overwrites itself it has read
-            readers.setdefault(buffer, []).append(i)
-    return wrong

@@ -14,7 +14,7 @@ from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 
 RING = 4096  # tokens of the ring to the host
 STOPS = 16
-WORD = 8  # bytes that pass a value from CTA to CTA: the value and its epoch
+WORD = 8  # bytes of a word that passes between CTAs: a value and its epoch (exchange.cuh)
 POINTERS = ("weights", "norms", "embed", "kv", "rope", "x", "qkv", "partial", "attended", "router", "h", "best")
 
 
@@ -97,12 +97,12 @@ def attention_record(plan: Plan) -> Any:
     return type("AttentionScratch", (ctypes.Structure,), {"_fields_": fields})
 
 
-PAIRS = ("x", "qkv")  # buffers of words with 16 bits of the epoch
-TURN = 1 << 14  # epochs after which words that may not have been written since must be made old anew
+PAIRS = ("x", "qkv")  # buffers whose words carry only 16 bits of the epoch
+TURN = 1 << 14  # epochs after which words that were not rewritten must be marked as old again
 
 
 def old_pair(epoch: int) -> int:
-    """A word (as a signed number) that counts as older than `epoch`, whatever the 16 bits of it are."""
+    """A word, as a signed number, whose 16 bits of the epoch count as older than `epoch`."""
     high = (epoch - 1) & 0xFFFF
     return (high - (1 << 16) if high >> 15 else high) << 48
 

@@ -1,7 +1,7 @@
 """A model's weights on the GPU: one arena in the plan's order, small vectors in fp32, the embedding in bf16.
 
-Tensors come one at a time from the memory map of the checkpoint, go to the device, are quantised and packed there and
-written to their place: the host never holds a second copy.
+Each tensor goes from the memory map of the checkpoint to the device, is quantised and packed there, and written into
+the arena: the host never holds a second copy.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _put(
 
 
 def _put_fold(out: GpuWeights, layer: int) -> None:
-    """The router times the output projection, both as they are used."""
+    """The router times the output projection, both as quantised."""
 
     def used(name: str) -> torch.Tensor:
         matrix = out.plan.matrices[name]
@@ -155,7 +155,7 @@ def _stack(parts: list[torch.Tensor]) -> torch.Tensor:
 def _prepared(
     weight: torch.Tensor, blocks: torch.Tensor | None, matrix: Matrix
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Quantise a part, or keep an fp8 part as it is with its 128 x 128 scales spread over its rows."""
+    """Quantise a part, or keep an fp8 part as it is and repeat its 128 x 128 scales for its rows."""
     import torch
 
     fmt: Format = matrix.format
@@ -171,7 +171,7 @@ def _prepared(
 
 
 def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
-    """Straight from safetensors, tensor by tensor."""
+    """Load a folder of safetensors, tensor by tensor."""
     import torch
 
     from fulgur.model.folder import FolderSource
@@ -186,7 +186,7 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
                 f"{folder}: tensor {name}: type {dtype} is not supported", hint=f"Supported: {', '.join(kinds)}."
             )
         with warnings.catch_warnings():
-            # A view of the map, read only: the copy to the device is the only one.
+            # A read-only view of the map: the copy to the device is the only one.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             return torch.frombuffer(raw, dtype=torch.uint8).to(device).view(kinds[dtype]).reshape(shape)
 
@@ -213,9 +213,9 @@ def from_folder(folder: Path, plan: Plan, device: Any) -> GpuWeights:
 
 
 def random_weights(plan: Plan, device: Any, seed: int = 0) -> GpuWeights:
-    """Random values made directly in packed form: a model of 30B takes seconds. Sizes keep activations near 1. What
-    layers add is small where the head is not the embedding: else all positions of a deep model become alike, and every
-    token the same. (With a tied head the token itself would come again.)"""
+    """Random values made directly in packed form: a model of 30B takes seconds. Their size keeps activations near 1. If
+    the head is not tied to the embedding, layers add little: otherwise all positions of a deep model become alike and
+    every token is the same. (With a tied head, small layers would repeat the input token.)"""
     import torch
 
     out = empty(plan, device)
