@@ -1,4 +1,4 @@
-// Weights from the layout of a file into the one the kernels read (layout.h).
+// Rearranges weights from the layout of a file into the one the kernels read (layout.h).
 #pragma once
 #include <cstring>
 #include <vector>
@@ -7,30 +7,31 @@
 
 namespace fulgur {
 
-// The block of `w`, which still is as a file holds it, that `tile` belongs to. `out`: w.block_bytes() zeroed bytes.
+// Writes the block of `w` that `tile` belongs to; `w` is still in the file's layout. `out`: w.block_bytes() zeroed
+// bytes.
 inline void arrange_block(const Matrix& w, int tile, uint8_t* out) {
-  const size_t scales = kTileRows * 2, step = w.abreast * kLine;
-  const int first = tile / w.abreast * w.abreast;
-  for (int lane = 0; lane < w.abreast && first + lane < w.tiles(); lane++) {
+  const size_t scales = kTileRows * 2, step = w.interleave * kLine;
+  const int first = tile / w.interleave * w.interleave;
+  for (int lane = 0; lane < w.interleave && first + lane < w.tiles(); lane++) {
     const uint8_t* from = w.data + (first + lane) * w.tile_bytes();
     const uint8_t* line = from + w.scale_bytes();
     uint8_t* to = out;
     for (int g = 0; g < w.groups(); g++, to += w.group_bytes()) {
       std::memcpy(to + lane * scales, from + g * scales, scales);
-      uint8_t* p = to + w.abreast * scales + lane * kLine;
+      uint8_t* p = to + w.interleave * scales + lane * kLine;
       for (size_t i = 0; i < w.lines(); i++, p += step, line += kLine) std::memcpy(p, line, kLine);
     }
   }
 }
 
 inline void arrange(Matrix& w, uint8_t* out) {
-  for (int tile = 0; tile < w.tiles(); tile += w.abreast)
-    arrange_block(w, tile, out + tile / w.abreast * w.block_bytes());
+  for (int tile = 0; tile < w.tiles(); tile += w.interleave)
+    arrange_block(w, tile, out + tile / w.interleave * w.block_bytes());
   w.data = out;
 }
 
-// Thread after thread, what it reads in a step in that order. `out`: the bytes of all matrices, zeroed. Returns the
-// table that the matrices then point into.
+// Lays out all matrices thread by thread, in the order in which a thread reads them in a step. `out`: the bytes of all
+// matrices, zeroed. Returns the table of block addresses that the matrices then point into.
 inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* out) {
   const auto each = [&](auto&& visit) {
     for (Layer& l : model.layers)
@@ -38,15 +39,15 @@ inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* o
     visit(model.head);
   };
   size_t count = 0;
-  each([&](Matrix& w) { count += (w.tiles() + w.abreast - 1) / w.abreast; });
+  each([&](Matrix& w) { count += (w.tiles() + w.interleave - 1) / w.interleave; });
   std::vector<const uint8_t*> table(count);
   const uint8_t** next = table.data();
-  each([&](Matrix& w) { w.blocks = next, next += (w.tiles() + w.abreast - 1) / w.abreast; });
+  each([&](Matrix& w) { w.blocks = next, next += (w.tiles() + w.interleave - 1) / w.interleave; });
 
   const auto take = [&](const Matrix& w, Range tiles) {
-    for (int tile = tiles.begin / w.abreast * w.abreast; tile < tiles.end; tile += w.abreast) {
-      const uint8_t*& place = table[static_cast<size_t>(w.blocks - table.data()) + tile / w.abreast];
-      if (place) continue;  // two threads need some of its tiles
+    for (int tile = tiles.begin / w.interleave * w.interleave; tile < tiles.end; tile += w.interleave) {
+      const uint8_t*& place = table[static_cast<size_t>(w.blocks - table.data()) + tile / w.interleave];
+      if (place) continue;  // already placed: two threads read some of its tiles
       arrange_block(w, tile, out);
       place = out;
       out += w.block_bytes();

@@ -1,20 +1,21 @@
-// Attention of the query heads that share a KV head, for some tokens of one sequence, over its cached blocks.
-// Two passes: all scores and their softmax, then the weighted sum of values. Every query is computed by itself in one
-// fixed order over positions; what lies beyond its own has the weight 0. So neither the number of queries done together
-// nor other tokens change its bits.
-// Where the CPU multiplies bf16, queries and probabilities are rounded to bf16; elsewhere they stay float.
+// Attention of the query heads of one KV head, for some tokens of one sequence, over its cached blocks. Two passes: all
+// scores and their softmax, then the weighted sum of the values.
+//
+// Every query is computed alone, in one fixed order over positions; positions after its own have weight 0. So neither
+// the number of queries computed together nor other tokens change its bits. If the CPU multiplies bf16, queries and
+// probabilities are rounded to bf16; otherwise they stay float.
 
 template <int N>
 INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
                           float* scores, size_t ld) {
   const int pairs = cache.head_dim / 2;
-  for (int first = 0; first < length; first += kKeysAbreast) {
+  for (int first = 0; first < length; first += kKeysAtOnce) {
     const int block = first / kBlockTokens;
     const uint32_t* keys = cache.keys(table[block], layer, kv_head) + first % kBlockTokens * pairs;
     F16 s[N], t[N];
 #pragma GCC unroll 8
     for (int h = 0; h < N; h++) s[h] = t[h] = set(0.f);
-    for (int i = 0; i < pairs; i++, keys += kKeysAbreast) {
+    for (int i = 0; i < pairs; i++, keys += kKeysAtOnce) {
 #pragma GCC unroll 8
       for (int h = 0; h < N; h++) {
         s[h] = dot_pair(s[h], keys, q[h * pairs + i]);
@@ -33,7 +34,7 @@ INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer,
 static float softmax(float* scores, Pair* probabilities, int length, int padded) {
   const int tail = length & ~15;
   if (tail < length) store(scores + tail, keep(load(scores + tail), length - tail, -1e30f));
-  // Four maxima and two sums, so that none waits for the last.
+  // Four maxima and two sums, so that none depends on the previous one.
   F16 top[4] = {set(-1e30f), set(-1e30f), set(-1e30f), set(-1e30f)};
   int i = 0;
   for (; i + 64 <= length; i += 64)
@@ -92,7 +93,7 @@ static void weigh_queries(const KvCache& cache, const int32_t* table, int layer,
   if (count - h == 1) call(Count<1>{});
 }
 
-// A few queries at once, where they and their results lie, and how many tokens each one sees.
+// A few queries at once: where they and their results lie, and how many tokens each one sees.
 struct Pass {
   int count, longest;
   size_t ld;  // of scores and probabilities
@@ -137,7 +138,7 @@ static void attend_pass(const KvCache& cache, const int32_t* table, int layer, i
   }
 
   float inverse[kTileRows];
-  const int padded = (longest + kKeysAbreast - 1) / kKeysAbreast * kKeysAbreast;
+  const int padded = (longest + kKeysAtOnce - 1) / kKeysAtOnce * kKeysAtOnce;
   for (int i = 0; i < count; i++)
     inverse[i] = softmax(scores + i * ld, probabilities + i * ld / 2, pass.length[i], padded);
   if (tiles) return weigh_tiles(cache, table, layer, kv_head, pass, probabilities, inverse);
@@ -157,7 +158,7 @@ static void attend(const KvCache& cache, const int32_t* table, int layer, int kv
   const bool tiles = tiles_attend(cache.head_dim);
   const int total = queries.rows * queries.heads, most = tiles ? kTileRows : kPassQueries;
   const int passes = (total + most - 1) / most;
-  // Full passes where the rest fills the registers too, equal ones where it would not.
+  // Full passes if the rest also fills the registers, otherwise equal ones.
   const int size = !tiles && total % most >= kQueriesAtOnce ? most : (total + passes - 1) / passes;
   for (int first = 0; first < total; first += size) {
     Pass pass;

@@ -1,12 +1,12 @@
-// Attention on AMX: keys and values lie in the cache as a tile register multiplies them (layout.h), and up to sixteen
-// queries are the rows of the other factor. One token and many go the same way, so their bits agree.
+// Attention on AMX. The cache holds keys and values as a tile register multiplies them (layout.h); up to sixteen
+// queries are the rows of the other factor. One token and many take the same path, so their bits agree.
 
 constexpr bool tiles_attend(int head_dim) { return head_dim % 32 == 0; }
 
 static void score_tiles(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pass& pass,
                         const Pair* queries, float* scores) {
   const int pairs = cache.head_dim / 2;
-  constexpr size_t kKeyStep = kKeysAbreast * 4;
+  constexpr size_t kKeyStep = kKeysAtOnce * 4;
   const size_t q_step = pairs * 4, out_step = pass.ld * 4;
   tile_rows(pass.count);
   tiles_written();
@@ -14,17 +14,17 @@ static void score_tiles(const KvCache& cache, const int32_t* table, int layer, i
     _tile_loadd(2, queries, q_step);
     _tile_loadd(3, queries + 16, q_step);
   }
-  for (int first = 0; first < pass.longest; first += kKeysAbreast) {
+  for (int first = 0; first < pass.longest; first += kKeysAtOnce) {
     const uint32_t* keys =
         cache.keys(table[first / kBlockTokens], layer, kv_head) + first % kBlockTokens * static_cast<size_t>(pairs);
     if (pairs == 32) {
       _tile_loadd(4, keys, kKeyStep);
       _tile_loadd(5, keys + 16, kKeyStep);
-      _tile_loadd(6, keys + 16 * kKeysAbreast, kKeyStep);
-      _tile_loadd(7, keys + 16 * kKeysAbreast + 16, kKeyStep);
+      _tile_loadd(6, keys + 16 * kKeysAtOnce, kKeyStep);
+      _tile_loadd(7, keys + 16 * kKeysAtOnce + 16, kKeyStep);
       if (first) {
-        _tile_stored(0, scores + first - kKeysAbreast, out_step);
-        _tile_stored(1, scores + first - kKeysAbreast + 16, out_step);
+        _tile_stored(0, scores + first - kKeysAtOnce, out_step);
+        _tile_stored(1, scores + first - kKeysAtOnce + 16, out_step);
       }
       _tile_zero(0);
       _tile_zero(1);
@@ -35,12 +35,12 @@ static void score_tiles(const KvCache& cache, const int32_t* table, int layer, i
       continue;
     }
     if (first) {
-      _tile_stored(0, scores + first - kKeysAbreast, out_step);
-      _tile_stored(1, scores + first - kKeysAbreast + 16, out_step);
+      _tile_stored(0, scores + first - kKeysAtOnce, out_step);
+      _tile_stored(1, scores + first - kKeysAtOnce + 16, out_step);
     }
     _tile_zero(0);
     _tile_zero(1);
-    for (int i = 0; i < pairs; i += 16, keys += 16 * kKeysAbreast) {
+    for (int i = 0; i < pairs; i += 16, keys += 16 * kKeysAtOnce) {
       _tile_loadd(2, queries + i, q_step);
       _tile_loadd(4, keys, kKeyStep);
       _tile_dpbf16ps(0, 2, 4);
@@ -48,7 +48,7 @@ static void score_tiles(const KvCache& cache, const int32_t* table, int layer, i
       _tile_dpbf16ps(1, 2, 5);
     }
   }
-  const int last = (pass.longest - 1) / kKeysAbreast * kKeysAbreast;
+  const int last = (pass.longest - 1) / kKeysAtOnce * kKeysAtOnce;
   _tile_stored(0, scores + last, out_step);
   _tile_stored(1, scores + last + 16, out_step);
 }
@@ -64,16 +64,16 @@ static void weigh_tiles(const KvCache& cache, const int32_t* table, int layer, i
     };
     _tile_zero(0);
     _tile_zero(1);
-    for (int first = 0; first < pass.longest; first += 2 * kKeysAbreast) {
+    for (int first = 0; first < pass.longest; first += 2 * kKeysAtOnce) {
       const uint32_t* v = values(first);
       _tile_loadd(2, probabilities + first / 2, p_step);
       _tile_loadd(4, v, value_step);
       _tile_loadd(5, v + 16, value_step);
       _tile_dpbf16ps(0, 2, 4);
       _tile_dpbf16ps(1, 2, 5);
-      if (first + kKeysAbreast >= pass.longest) break;
-      v = values(first + kKeysAbreast);
-      _tile_loadd(3, probabilities + (first + kKeysAbreast) / 2, p_step);
+      if (first + kKeysAtOnce >= pass.longest) break;
+      v = values(first + kKeysAtOnce);
+      _tile_loadd(3, probabilities + (first + kKeysAtOnce) / 2, p_step);
       _tile_loadd(6, v, value_step);
       _tile_loadd(7, v + 16, value_step);
       _tile_dpbf16ps(0, 3, 6);

@@ -1,5 +1,5 @@
-// Which of the compiled kernels this CPU can run. CPUID alone is not believed for AMX: some hypervisors show the flag
-// and fault on the instruction, others hide a leaf, so the kernels are tried once in a child process.
+// Which of the compiled kernels this CPU can run. For AMX, CPUID alone is not trusted: some hypervisors show the flag
+// and fault on the instruction, others hide a leaf. So the kernels are tried once in a child process.
 #include "ops.h"
 
 #if defined(FULGUR_X86)

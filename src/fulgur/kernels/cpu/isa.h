@@ -1,5 +1,5 @@
-// One instruction set's table of operations. An isa_*.cpp defines ISA (its namespace) and SIMD_HEADER and includes
-// this; everything is static and in its own namespace, so no code built for one CPU is ever linked into another's.
+// One instruction set's table of operations. An isa_*.cpp defines ISA (its namespace) and SIMD_HEADER and includes this
+// file. Everything is static and in its own namespace, so code built for one CPU is never linked into another's.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +24,7 @@ using Count = std::integral_constant<int, N>;
 #include SIMD_HEADER
 #include "norm.h"
 
-// A block of tiles side by side.
+// A block of interleaved tiles.
 struct Block {
   const uint8_t *scales, *weights;
   size_t step;  // bytes from one group to the next
@@ -46,8 +46,8 @@ INLINE void tiles_product(const Matrix&, const Block&, int, int, int, const Acts
 
 extern const Ops table;
 const Ops table = {
-    ISA_NAME, kAbreast4, kAbreast8, quantise, linear, linear_add, linear_swiglu,  linear_argmax,
-    embed,    widen,     norm_rope, store_kv, attend, read_bytes, multiply_bytes, scan,
+    ISA_NAME, kInterleave4, kInterleave8, quantise, linear, linear_add, linear_swiglu,  linear_argmax,
+    embed,    widen,        norm_rope,    store_kv, attend, read_bytes, multiply_bytes, scan,
 };
 
 }  // namespace fulgur::ISA

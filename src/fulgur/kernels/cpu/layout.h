@@ -1,16 +1,16 @@
-// The data the kernels work on. Plain views: nobody here owns memory.
+// The data the kernels work on. These are views; they own no memory.
 //
-// Weights are taken 16 rows at a time (a tile), because 16 int32 accumulators are one AVX-512 register, two AVX2
+// Weights are processed 16 rows at a time (a tile), because 16 int32 accumulators are one AVX-512 register, two AVX2
 // registers, one AMX row. A file holds them in layout "rows16", tile after tile:
 //     scales   fp16 [groups][16], padded to 64 bytes
 //     weights  int8: for k in steps of 4, 64 bytes (a line) = 16 rows x 4 consecutive k, value q + 128
 //              int4: for k in steps of 8, a line = 16 rows x 4 bytes, byte j = (q[k+j]+8) | (q[k+4+j]+8) << 4
-// In memory `abreast` neighbouring tiles, which a kernel multiplies at once, lie side by side:
+// In memory, `interleave` neighbouring tiles form a block, which a kernel multiplies at once:
 //     for each group   the scales of every tile, then line by line the weights of every tile
-// and the blocks of a model lie in the order in which a thread reads them in a step (arrange.h). So a thread reads
-// every byte once, in the order of its address: one stream from the first product to the last, which the CPU's own
-// prefetcher follows to the full bandwidth, also beyond the end of a product. Weights are unsigned with an offset
-// because that is what VNNI and AMX multiply; the offset is taken back with the sum of the activations.
+// The blocks of a model lie in the order in which a thread reads them in a step (arrange.h). So a thread reads every
+// byte once, in address order: one stream from the first product to the last, which the hardware prefetcher follows at
+// full bandwidth, also beyond the end of a product. Weights are unsigned with an offset because that is what VNNI and
+// AMX multiply; the sum of the activations corrects for the offset.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace fulgur {
 constexpr int kTileRows = 16;
 constexpr size_t kLine = 64;      // bytes of one vector of weights
 constexpr int kBlockTokens = 64;  // tokens in one KV block
-constexpr int kKeysAbreast = 32;  // keys scored at once
+constexpr int kKeysAtOnce = 32;   // keys scored at once
 
 struct Matrix {
   const uint8_t* data = nullptr;
@@ -28,7 +28,7 @@ struct Matrix {
   int group = 64;
   int rows = 0;  // as the model has them; tiles() rounds up
   int cols = 0;
-  int abreast = 1;
+  int interleave = 1;
   const uint8_t* const* blocks = nullptr;  // where each block of tiles lies; null: one after the other from `data`
 
   int offset() const { return bits == 8 ? 128 : 8; }
@@ -40,11 +40,11 @@ struct Matrix {
   size_t file_bytes() const { return tile_bytes() * tiles(); }
   // As it lies in memory.
   size_t lines() const { return static_cast<size_t>(group) * kTileRows * bits / 8 / kLine; }  // of a tile, in a group
-  size_t group_bytes() const { return (kTileRows * 2 + lines() * kLine) * abreast; }
+  size_t group_bytes() const { return (kTileRows * 2 + lines() * kLine) * interleave; }
   size_t block_bytes() const { return group_bytes() * groups(); }
-  size_t bytes() const { return block_bytes() * ((tiles() + abreast - 1) / abreast); }
+  size_t bytes() const { return block_bytes() * ((tiles() + interleave - 1) / interleave); }
   const uint8_t* block(int tile) const {
-    return blocks ? blocks[tile / abreast] : data + tile / abreast * block_bytes();
+    return blocks ? blocks[tile / interleave] : data + tile / interleave * block_bytes();
   }
 };
 

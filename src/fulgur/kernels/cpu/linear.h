@@ -1,14 +1,13 @@
-// Matrix times a few activation rows, over tiles of 16 weight rows. Included by each isa_*.cpp after its simd header.
+// A matrix times a few activation rows, over tiles of 16 weight rows. Included by each isa_*.cpp after its simd header.
 //
-//   out[m][r] = sum over groups g of  weight_scale[r][g] * act_scale[m][g] * (integer dot of the group)
+// out[m][r] = sum over groups g of  weight_scale[r][g] * act_scale[m][g] * (integer dot of the group)
 //
-// The integer dot is exact and the groups are added in ascending order with one fused multiply-add each, so a row's
-// result is the same bits whether it is computed alone, with others, or by another instruction set's integer unit.
+// The integer dot is exact, and the groups are added in ascending order with one fused multiply-add each. So a row's
+// result has the same bits whether it is computed alone, with others, or by another instruction set's integer unit.
 
-// M activation rows against a block of A tiles, T of them at a time; out[tile][row]. Within a group all tiles take
-// their turn, so that the weights are read in the order in which they lie. GROUP: the columns of a group where the
-// compiler may know them, or 0. Of bytes it must not: it would read whole groups in another order than that of their
-// addresses, a quarter slower from memory.
+// M activation rows times a block of A tiles, T of them at a time; out[tile][row]. Within a group all tiles take turns,
+// so the weights are read in address order. GROUP: the columns of a group if the compiler may know them, otherwise 0.
+// For 8-bit weights it must not: it would read whole groups in another order, a quarter slower from memory.
 template <int BITS, int M, int A, int GROUP>
 static __attribute__((noinline)) void block_dot(const Block& block, int groups, int columns, const Acts& acts, int row,
                                                 F16* out) {
@@ -65,37 +64,37 @@ struct BlockDots {  // by the number of rows
 };
 template <int GROUP>
 static const BlockDot* block_dots(const Matrix& w) {
-  static const BlockDots<8, kAbreast8, kMaxRows8, 0> bytes;
-  static const BlockDots<4, kAbreast4, kMaxRows4, GROUP> nibbles;
-  static const BlockDots<4, std::min(kAbreast4, 2), kMaxRows4, GROUP> nibbles_2;
-  return w.bits == 8 ? bytes.rows : w.abreast == kAbreast4 ? nibbles.rows : nibbles_2.rows;
+  static const BlockDots<8, kInterleave8, kMaxRows8, 0> bytes;
+  static const BlockDots<4, kInterleave4, kMaxRows4, GROUP> nibbles;
+  static const BlockDots<4, std::min(kInterleave4, 2), kMaxRows4, GROUP> nibbles_2;
+  return w.bits == 8 ? bytes.rows : w.interleave == kInterleave4 ? nibbles.rows : nibbles_2.rows;
 }
 
 // Calls epilogue(tile, first_row, rows, F16 out[rows]) for every tile of [begin, end) and every block of rows. The
-// tiles of a block follow each other for the same rows, and the sums of the one before lie right before these.
+// tiles of a block follow each other for the same rows, and the sums of the previous tile lie right before these.
 template <class Epilogue>
 INLINE void for_tiles(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
                       Epilogue&& epilogue) {
   const int most = w.bits == 8 ? kMaxRows8 : kMaxRows4;
   const int parts = (m + most - 1) / most, part = (m + parts - 1) / parts;
   const BlockDot* dots = w.group == 64 ? block_dots<64>(w) : block_dots<0>(w);
-  for (int tile = begin / w.abreast * w.abreast; tile < end; tile += w.abreast) {
+  for (int tile = begin / w.interleave * w.interleave; tile < end; tile += w.interleave) {
     const uint8_t* base = w.block(tile);
-    const Block block{base, base + w.abreast * kTileRows * 2, w.group_bytes()};
+    const Block block{base, base + w.interleave * kTileRows * 2, w.group_bytes()};
     if (use_tiles(m, w.group)) {
       if (w.bits == 8)
-        tiles_product<8, kAbreast8>(w, block, tile, begin, end, acts, m, scratch, epilogue);
-      else if (w.abreast == 2)
-        tiles_product<4, std::min(kAbreast4, 2)>(w, block, tile, begin, end, acts, m, scratch, epilogue);
+        tiles_product<8, kInterleave8>(w, block, tile, begin, end, acts, m, scratch, epilogue);
+      else if (w.interleave == 2)
+        tiles_product<4, std::min(kInterleave4, 2)>(w, block, tile, begin, end, acts, m, scratch, epilogue);
       else
-        tiles_product<4, kAbreast4>(w, block, tile, begin, end, acts, m, scratch, epilogue);
+        tiles_product<4, kInterleave4>(w, block, tile, begin, end, acts, m, scratch, epilogue);
       continue;
     }
-    F16 out[std::max(kMaxRows4 * kAbreast4, kMaxRows8 * kAbreast8)];
+    F16 out[std::max(kMaxRows4 * kInterleave4, kMaxRows8 * kInterleave8)];
     for (int row = 0; row < m; row += part) {
       const int rows = m - row < part ? m - row : part;
       dots[rows](block, w.groups(), w.group, acts, row, out);
-      for (int t = 0; t < w.abreast; t++)
+      for (int t = 0; t < w.interleave; t++)
         if (tile + t >= begin && tile + t < end) epilogue(tile + t, row, rows, out + t * rows);
     }
   }
@@ -125,10 +124,10 @@ static void linear_swiglu(const Matrix& w, int begin, int end, const Acts& acts,
     for (int i = 0; i < rows; i++) {
       float* p = out + (row + i) * ld + tile / 2 * kTileRows;
       if (tile % 2) {
-        const F16 gate = w.abreast > 1 ? v[i - rows] : load(p);
+        const F16 gate = w.interleave > 1 ? v[i - rows] : load(p);
         const F16 e = exp2(min(gate * set(-1.44269504f), set(120.f)));
         store(p, gate * v[i] / (e + set(1.f)));
-      } else if (w.abreast == 1) {  // the gate waits in its place for the up tile, which has a block of its own
+      } else if (w.interleave == 1) {  // the gate is kept in `out` until the up tile, which has its own block
         store(p, v[i]);
       }
     }
@@ -161,14 +160,14 @@ static void linear_argmax(const Matrix& w, int begin, int end, const Acts& acts,
 }
 
 static void embed(const Matrix& w, int row, float* out) {
-  const int tile = row / kTileRows, lane = row % kTileRows, t = tile % w.abreast;
+  const int tile = row / kTileRows, lane = row % kTileRows, t = tile % w.interleave;
   const uint8_t* block = w.block(tile);
   for (int g = 0; g < w.groups(); g++, block += w.group_bytes()) {
     float lanes[kTileRows];
     store(lanes, scale_of(block + t * kTileRows * 2));
     const auto put = [&](int value) { *out++ = static_cast<float>(value) * lanes[lane]; };
-    const uint8_t* p = block + w.abreast * kTileRows * 2 + t * kLine + lane * 4;
-    for (size_t i = 0; i < w.lines(); i++, p += w.abreast * kLine) {
+    const uint8_t* p = block + w.interleave * kTileRows * 2 + t * kLine + lane * 4;
+    for (size_t i = 0; i < w.lines(); i++, p += w.interleave * kLine) {
       if (w.bits == 8) {
         for (int j = 0; j < 4; j++) put(p[j] - 128);
       } else {

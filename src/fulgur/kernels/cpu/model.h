@@ -16,7 +16,7 @@ struct Dims {
 struct Layer {
   Matrix qkv, o, gate_up, down;
   const float *attn_norm, *ffn_norm;
-  const float *q_norm, *k_norm, *qkv_bias;  // null where the family has none
+  const float *q_norm, *k_norm, *qkv_bias;  // null if the family has none
 };
 
 struct Model {
@@ -33,7 +33,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Every product's rows are split among the threads: in whole blocks of tiles, and gate with up.
+// Every product's rows are split among the threads, in whole blocks of tiles, gate together with up.
 struct Division {
   const Dims* dims;
   int threads;
@@ -43,14 +43,14 @@ struct Division {
             static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / threads)};
   }
   Range tiles(const Matrix& w, int thread) const {
-    const int unit = std::max(w.abreast, 2), count = w.tiles();
+    const int unit = std::max(w.interleave, 2), count = w.tiles();
     const Range r = share((count + unit - 1) / unit, thread);
     return {std::min(r.begin * unit, count), std::min(r.end * unit, count)};
   }
-  // Where the threads divide the KV heads evenly, each computes the query, key and value rows of its own heads and
-  // needs no barrier before it attends.
+  // If the KV heads divide evenly among the threads, each thread computes the query, key and value rows of its own
+  // heads and needs no barrier before attention.
   bool owns_heads() const { return dims->kv_heads % threads == 0; }
-  // The tiles of the queries, keys and values that a thread computes; of any where it does not own heads.
+  // The tiles of queries, keys and values that a thread computes. (All tiles if it does not own heads.)
   std::array<Range, 3> projections(const Matrix& qkv, int thread) const {
     if (!owns_heads()) return {tiles(qkv, thread), Range{0, 0}, Range{0, 0}};
     const int per_head = dims->head_dim / kTileRows, group = dims->heads / dims->kv_heads;

@@ -1,4 +1,4 @@
-// The Python face of the kernels: fulgur.kernels.cpu._native. Shapes are checked here, once; the kernels trust them.
+// The Python module fulgur.kernels.cpu._native. Shapes are checked here, once; the kernels trust them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -45,7 +45,7 @@ const Ops* find_ops(const std::string& name) {
   throw std::invalid_argument("this CPU or build has no kernels named '" + name + "'");
 }
 
-// A matrix as a file holds it; `data` still points there.
+// A matrix in the file's layout; `data` still points into the file.
 Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
   Matrix m{data.data(), bits, group, rows, cols, 1};
   if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group || rows <= 0)
@@ -79,7 +79,7 @@ class NativeRuntime {
       const auto t = nb::cast<nb::tuple>(value);
       Matrix& m = views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]),
                                      nb::cast<int>(t[3]), nb::cast<int>(t[4]), name.c_str());
-      m.abreast = choose_abreast(*ops, m, threads);
+      m.interleave = choose_interleave(*ops, m, threads);
       total += m.bytes();
     }
     weights_ = std::make_unique<Arena>(total);
@@ -158,7 +158,7 @@ class NativeRuntime {
       if (position < 0 || position >= dims_.context || position / kBlockTokens >= static_cast<int>(tables.shape(1)))
         throw std::out_of_range("position " + std::to_string(position) + " is outside the context or the block table");
       const int32_t* table = tables.data() + sequence * tables.shape(1);
-      // Rows of a sequence ascend, so only its first row needs its whole table looked at.
+      // The rows of a sequence ascend, so only its first row needs a check of the whole table.
       for (int b = i && sequences.data()[i - 1] == sequence ? position / kBlockTokens : 0; b <= position / kBlockTokens;
            b++)
         if (table[b] < 0 || table[b] >= kv_blocks_)
@@ -217,12 +217,12 @@ class NativeRuntime {
   int kv_blocks_ = 0;
   std::unique_ptr<Arena> weights_;
   std::vector<const uint8_t*> blocks_;
-  std::optional<Halves> embed_;  // large and rarely read: used where it lies
+  std::optional<Halves> embed_;  // large and rarely read: used in place
   std::vector<std::vector<float>> vectors_;
-  std::unique_ptr<Runtime> runtime_;  // last: its threads end before the memory they read
+  std::unique_ptr<Runtime> runtime_;  // declared last: its threads end before the memory they read is freed
 };
 
-// The best rate of several runs of work(thread) on all threads, which returns how much it did; a nanosecond.
+// Runs work(thread), which returns how much it did, on all threads several times; returns the best rate per nanosecond.
 template <class Work>
 double best_rate(int threads, double seconds, Work&& work) {
   nb::gil_scoped_release release;
@@ -240,7 +240,7 @@ double best_rate(int threads, double seconds, Work&& work) {
   return best;
 }
 
-// Reading `bytes`, GB/s: what any decoder on this machine is bounded by.
+// Read bandwidth over `bytes`, in GB/s: the bound of any decoder on this machine.
 double read_bandwidth(size_t bytes, int threads, double seconds) {
   const Ops* ops = available().front();
   Arena arena(bytes);
@@ -253,7 +253,7 @@ double read_bandwidth(size_t bytes, int threads, double seconds) {
   });
 }
 
-// Multiplying and adding bytes, a nanosecond: what any step of many rows is bounded by.
+// Byte multiply-adds per nanosecond: the bound of any step of many rows.
 double multiply_rate(int threads, double seconds) {
   const Ops* ops = available().front();
   return best_rate(threads, seconds, [&](int) { return ops->multiply(20000); });
@@ -278,7 +278,7 @@ class ArrangedMatrix {
  public:
   ArrangedMatrix(const std::string& isa, const Bytes& data, int bits, int group, int rows, int cols, int threads)
       : ops(find_ops(isa)), matrix(view(data, bits, group, rows, cols, "weights")) {
-    matrix.abreast = choose_abreast(*ops, matrix, threads);
+    matrix.interleave = choose_interleave(*ops, matrix, threads);
     memory_ = std::make_unique<Arena>(matrix.bytes());
     arrange(matrix, memory_->data());
   }
@@ -297,7 +297,7 @@ void op_linear(const ArrangedMatrix& weights, const std::string& kind,
   const Ops* ops = weights.ops;
   const Matrix& w = weights.matrix;
   const int m = static_cast<int>(q.shape(0));
-  // The kernels want the rows of a group side by side.
+  // The kernels expect the rows of a group next to each other.
   std::vector<float> scales(scale.size());
   std::vector<int32_t> corrections(scale.size());
   for (size_t i = 0, groups = scale.shape(1); i < scale.size(); i++) {

@@ -1,4 +1,4 @@
-// Row-wise arithmetic between the matrix products: norm, quantisation, rotary embedding, exp.
+// Row-wise arithmetic between the matrix products: norm, quantisation, RoPE, exp.
 
 INLINE F16 dequantise(I16 dot, F16 weight_scale, float act_scale, F16 sum) {
   return fma(to_float(dot), weight_scale * set(act_scale), sum);
@@ -89,9 +89,9 @@ static void norm_rope(float* head, const float* weight, float eps, const float* 
 static void store_kv(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
                      const float* value) {
   const int dim = cache.head_dim;
-  uint32_t* k = cache.keys(block, layer, head) + slot / kKeysAbreast * (dim / 2) * kKeysAbreast + slot % kKeysAbreast;
+  uint32_t* k = cache.keys(block, layer, head) + slot / kKeysAtOnce * (dim / 2) * kKeysAtOnce + slot % kKeysAtOnce;
   for (int i = 0; i < dim / 2; i++)
-    k[i * kKeysAbreast] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
+    k[i * kKeysAtOnce] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
   auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
   for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
 }

@@ -1,7 +1,7 @@
 // The operations of a decode step, once per instruction set. The step (runtime.cpp) knows only this table.
 //
 // Contract of every entry: the result of a row does not depend on how many rows are passed with it. Integer dot
-// products are exact, and every float sum has one fixed order. Speculation, prefix reuse and batching rest on it.
+// products are exact, and every float sum has one fixed order. Speculation, prefix reuse and batching rely on it.
 #pragma once
 #include "layout.h"
 
@@ -15,7 +15,7 @@ struct Best {  // a running argmax in each lane of a tile; the lowest index wins
 inline void clear(Best& best) {
   for (int r = 0; r < kTileRows; r++) best.value[r] = -3.4e38f, best.index[r] = 0;
 }
-// Folds `other` in lane by lane.
+// Merges `other` lane by lane.
 inline void merge(Best& best, const Best& other) {
   for (int r = 0; r < kTileRows; r++)
     if (other.value[r] > best.value[r] || (other.value[r] == best.value[r] && other.index[r] < best.index[r]))
@@ -30,7 +30,7 @@ inline int32_t argmax(const Best& best) {
   return best.index[top] + top;
 }
 
-// The query heads of one KV head, for rows of one sequence that follow each other: row i sees `length` + i tokens.
+// The query heads of one KV head for consecutive rows of one sequence: row i sees `length` + i tokens.
 struct Queries {
   const float* q;
   size_t q_ld;
@@ -41,10 +41,12 @@ struct Queries {
 
 struct Ops {
   const char* name;
-  int abreast4, abreast8;  // tiles that lie side by side in memory (layout.h), by the bits of a weight; for int4 also 2
+  // Tiles that are interleaved in memory (layout.h), by the bits of a weight; int4 also supports 2.
+  int interleave4, interleave8;
 
-  // Columns [begin, end) of x, which are whole groups, quantised into row `row` of `acts` for a product with `w`. With
-  // the weight of a norm: x * weight, and the squares of x, from which norm_factor follows when all columns are there.
+  // Quantises columns [begin, end) of x, whole groups, into row `row` of `acts` for a product with `w`. With the weight
+  // of a norm: quantises x * weight and adds up the squares of x, from which norm_factor follows once all columns are
+  // done.
   void (*quantise)(const float* x, const float* weight, const Matrix& w, const Acts& acts, int row, int begin, int end);
 
   // out[m][r] = w[r] . acts[m] for the rows of tiles [begin, end); `scratch` holds a block of tiles as bytes.
@@ -56,15 +58,15 @@ struct Ops {
   // Tiles alternate gate, up: out[m][r] = silu(gate) * up, for tile pairs [begin, end).
   void (*linear_swiglu)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, float* out,
                         size_t ld);
-  // best[m] grows by the rows of the tiles; logits[m][r] is written too where logits is given.
+  // Updates best[m] with the rows of the tiles; also writes logits[m][r] if logits is given.
   void (*linear_argmax)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch, Best* best,
                         float* logits, size_t ld);
 
-  // One row of the embedding: read back from the packed output head, or from a table of halves.
+  // One row of the embedding: read back from the packed output head, or from a table of fp16.
   void (*embed)(const Matrix& w, int row, float* out);
   void (*widen)(const uint16_t* halves, int n, float* out);
 
-  // Optional per-head rmsnorm, then rotary embedding (rotate-half), in place, scaled.
+  // Optional per-head RMSNorm, then RoPE (rotate-half), in place, scaled.
   void (*norm_rope)(float* head, const float* weight, float eps, const float* cos, const float* sin, int head_dim,
                     float scale);
   void (*store_kv)(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
@@ -76,29 +78,29 @@ struct Ops {
 
   // Reads `bytes` once; for the bandwidth probe.
   uint64_t (*read)(const uint8_t* data, size_t bytes);
-  // Multiplies and adds bytes in registers as fast as the CPU can; returns how many, for what no kernel can beat.
+  // Multiplies and adds bytes in registers as fast as the CPU can and returns how many: an upper bound for any kernel.
   uint64_t (*multiply)(int rounds);
-  // Reads the weights of tiles [begin, end) and multiplies them with one row, and nothing else: what no product with
-  // one row can beat.
+  // Reads the weights of tiles [begin, end) and multiplies them with one row, nothing else: an upper bound for any
+  // product with one row.
   uint64_t (*scan)(const Matrix& w, int begin, int end);
 };
 
-// What rmsnorm multiplies the quantised row's scales with.
+// The factor of RMSNorm, which multiplies the scales of the quantised row.
 inline float norm_factor(const Acts& acts, int row, const Matrix& w, float eps) {
   float total = 0;
   for (int g = 0; g < w.groups(); g++) total += acts.square[g * acts.group_stride + row];
   return 1.f / __builtin_sqrtf(total / static_cast<float>(w.cols) + eps);
 }
 
-// Floats from one row of attention scores to the next; off the power of two, so that rows do not share cache sets.
+// Floats from one row of attention scores to the next; not a power of two, so that rows do not compete for cache sets.
 inline size_t attention_ld(int length) {
   return ((static_cast<size_t>(length) + kBlockTokens) & ~static_cast<size_t>(kBlockTokens - 1)) + 32;
 }
-// Floats of scratch `attend` needs: scores, probabilities and rounded queries of sixteen queries.
+// Floats of scratch that `attend` needs: scores, probabilities and rounded queries of sixteen queries.
 inline size_t attention_scratch(int length) { return kTileRows * (attention_ld(length) * 2 + 256); }
 
 const Ops* ops_portable();
-const Ops* ops_avx2();  // null where this build or this CPU has none
+const Ops* ops_avx2();  // null if this build or this CPU has none
 const Ops* ops_avxvnni();
 const Ops* ops_avx512();
 const Ops* ops_avx512bf16();

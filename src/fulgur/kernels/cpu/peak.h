@@ -1,4 +1,4 @@
-// What the CPU can do at most, for the bench: reading memory, multiplying bytes, both at once.
+// Upper bounds of this CPU, for the bench: reading memory, multiplying bytes, both at once.
 
 static uint64_t read_bytes(const uint8_t* data, size_t bytes) {
   F16 s[8];
@@ -26,7 +26,7 @@ static uint64_t multiply_bytes(int rounds) {
 }
 #else
 static uint64_t multiply_bytes(int rounds) {
-  constexpr int kSums = 12;  // none waits for itself
+  constexpr int kSums = 12;  // enough that none depends on its own last result
   const volatile int32_t four_ones = 0x01010101;
   const I16 ones = seti(four_ones);
   I16 sum[kSums];
@@ -40,8 +40,8 @@ static uint64_t multiply_bytes(int rounds) {
 }
 #endif
 
-// Every line of the blocks of tiles [begin, end) is read, unpacked and multiplied with a row that stays in L1, by the
-// loop of the products with one row. Scales are taken for weights, and nothing is done with the sums.
+// Reads every line of the blocks of tiles [begin, end), unpacks it and multiplies it with a row that stays in L1, in
+// the loop of the one-row products. Scales are treated as weights, and the sums are discarded.
 template <int BITS, int A>
 static uint64_t scan_blocks(const Matrix& w, int begin, int end) {
   constexpr int T = std::min(tiles_at_once(BITS, 1), A), kColumns = 512;
@@ -61,7 +61,7 @@ static uint64_t scan_blocks(const Matrix& w, int begin, int end) {
   return static_cast<uint32_t>(hsumi(total));
 }
 static uint64_t scan(const Matrix& w, int begin, int end) {
-  if (w.bits == 8) return scan_blocks<8, kAbreast8>(w, begin, end);
-  return w.abreast == 2 ? scan_blocks<4, std::min(kAbreast4, 2)>(w, begin, end)
-                        : scan_blocks<4, kAbreast4>(w, begin, end);
+  if (w.bits == 8) return scan_blocks<8, kInterleave8>(w, begin, end);
+  return w.interleave == 2 ? scan_blocks<4, std::min(kInterleave4, 2)>(w, begin, end)
+                           : scan_blocks<4, kInterleave4>(w, begin, end);
 }

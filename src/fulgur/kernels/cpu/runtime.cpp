@@ -1,13 +1,12 @@
 // A step, phase by phase. Every phase splits its output rows among the threads, so no partial sums are exchanged and
 // the weights of a thread are one contiguous stream:
 //
-//   qkv, rotate, store KV, attend | o, residual | gate/up, silu | down, residual | ... head, argmax   ("|" is a
-//   barrier)
+//   qkv, RoPE, store KV, attend | o, residual | gate/up, SwiGLU | down, residual | ... head, argmax  ("|": barrier)
 //
-// Before each product its input is normed and quantised. In narrow steps every thread does that for itself after the
-// barrier, which costs least there. In wide ones a thread quantises the columns it has written, before the barrier:
-// between cores travel bytes instead of floats. And it keeps those columns in memory of its own, not side by side with
-// another's in one row: CPUs fetch a few lines beyond what is read, and would fetch what the other core is writing.
+// Before each product its input is normed and quantised. In narrow steps every thread does all of it after the barrier,
+// which is cheapest there. In wide steps a thread quantises the columns it has written before the barrier, so that
+// bytes instead of floats pass between cores. It keeps those columns in its own memory, not next to another thread's in
+// one row: CPUs prefetch a few lines beyond what is read, and would fetch lines that another core is writing.
 #include "runtime.h"
 
 #include <sys/mman.h>
@@ -81,7 +80,7 @@ Runtime::Runtime(Model model, int kv_blocks, int threads, const Ops* ops)
   whole_ = whole_groups();
 }
 
-// Hands out the buffers of a step from `base`; returns the bytes they take, so that a first pass can measure.
+// Carves the buffers of a step out of `base` and returns the bytes they take; a first pass measures.
 size_t Runtime::carve(uint8_t* base) {
   const Dims& d = model_.dims;
   const size_t rows = d.max_rows;
@@ -113,7 +112,7 @@ size_t Runtime::carve(uint8_t* base) {
   return c.used;
 }
 
-// The columns this thread writes of the result of a product, of SwiGLU, of the attention.
+// The columns that this thread writes of the result of a product, of SwiGLU, of attention.
 Range Runtime::columns(const Matrix& w, int thread) const {
   const Range r = tiles(w, thread);
   return {r.begin * kTileRows, std::min(r.end * kTileRows, w.rows)};
@@ -142,7 +141,7 @@ bool Runtime::whole_groups() const {
   return whole;
 }
 
-// Where this thread finds its columns, the first of which is `first`.
+// Where this thread's columns lie; the first of them is `first`.
 Runtime::Rows Runtime::view(const Buffer& buffer, int first, int thread) const {
   if (!apart_) return {buffer.data, buffer.ld};
   return {buffer.data + static_cast<size_t>(thread) * model_.dims.max_rows * buffer.part_ld - first, buffer.part_ld};
@@ -196,7 +195,7 @@ void Runtime::project(const Layer& layer, const Acts& acts, int rows, int thread
   part(values, value_first(thread));
 }
 
-// The column of a whole row that would lie at the start of this thread's memory: its queries lie there, then its keys,
+// The column of a whole row that would lie at the start of this thread's memory. Its queries lie there, then its keys,
 // then its values.
 int Runtime::query_first(int thread) const { return head_columns(thread).begin; }
 int Runtime::key_first(int thread) const {
@@ -233,7 +232,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows
   const int per = d.heads / d.kv_heads, threads = team_.size();
   const size_t hd = d.head_dim;
   const Rows q = view(qkv_, query_first(thread), thread);
-  // Rows of one sequence from `row` on, `most` of them at most, read its keys and values together.
+  // At most `most` rows of one sequence from `row` on: they read its keys and values together.
   const auto together = [&](int row, int most) {
     int count = 1;
     while (count < most && row + count < in.rows && in.sequences[row + count] == in.sequences[row]) count++;
@@ -262,7 +261,7 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows
   const Range mine = share(in.rows * d.kv_heads, thread);
   for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads, thread);
   team_.barrier(thread);
-  // Few rows: split the query heads of a KV head too, so that every thread has something to do.
+  // Few rows: split the query heads of a KV head as well, so that every thread has work.
   constexpr int kTogether = 4;
   const int units = (in.rows + kTogether - 1) / kTogether * d.kv_heads;
   const int parts = std::clamp(threads / units, 1, per);
@@ -309,7 +308,7 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
     project(layer, acts, rows, thread);
     attention(in, layer, l, attn, thread);
     if (l == d.layers - 1 && in.wanted != rows) {
-      // The keys and values of every row are stored; what is left is computed only for the rows whose logits count.
+      // The keys and values of every row are stored; the rest is computed only for the rows whose logits are needed.
       rows = in.wanted;
       if (rows == 0) return;
       if (!apart_) team_.barrier(thread);
@@ -346,7 +345,7 @@ Range Runtime::share_columns(int width, int thread) const {
   return {r.begin * kTileRows, r.end * kTileRows};
 }
 
-// Moves some columns of the wanted rows to the front. They ascend, so none is overwritten before its turn.
+// Moves some columns of the requested rows to the front. They ascend, so none is overwritten before it is read.
 void Runtime::gather(Rows x, Range columns, const StepInput& in) const {
   for (int i = 0; i < in.wanted; i++) {
     const float* from = x.data + in.wanted_rows[i] * x.ld;
@@ -378,7 +377,7 @@ int64_t Runtime::scan(int context, bool multiply) {
       if (multiply) {
         sum += ops_->scan(w, r.begin, r.end);
       } else {
-        for (int tile = r.begin / w.abreast * w.abreast; tile < r.end; tile += w.abreast)
+        for (int tile = r.begin / w.interleave * w.interleave; tile < r.end; tile += w.interleave)
           sum += ops_->read(w.block(tile), w.block_bytes());
       }
     };
@@ -395,7 +394,8 @@ int64_t Runtime::scan(int context, bool multiply) {
       product(layer.down, tiles(layer.down, thread));
     }
     product(model_.head, tiles(model_.head, thread));
-    workers_[thread].best[0].index[0] = static_cast<int32_t>(sum);  // somebody wants it: the loops are not dropped
+    workers_[thread].best[0].index[0] =
+        static_cast<int32_t>(sum);  // the result is used, so the compiler keeps the loops
   });
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Pace::Clock::now() - start).count();
 }

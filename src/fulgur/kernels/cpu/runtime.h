@@ -12,19 +12,19 @@
 
 namespace fulgur {
 
-// How many tiles of a matrix to lay side by side: what the kernels like best, or half where few blocks of that size
-// would leave some of the threads with less to do.
-inline int choose_abreast(const Ops& ops, const Matrix& w, int threads) {
-  if (w.bits == 8) return ops.abreast8;
-  const int blocks = (w.tiles() + ops.abreast4 - 1) / ops.abreast4;
-  return ops.abreast4 > 2 && blocks % threads && blocks < 8 * threads ? 2 : ops.abreast4;
+// How many tiles of a matrix to interleave: what the kernels prefer, or half of it if few large blocks would leave some
+// threads with less to do.
+inline int choose_interleave(const Ops& ops, const Matrix& w, int threads) {
+  if (w.bits == 8) return ops.interleave8;
+  const int blocks = (w.tiles() + ops.interleave4 - 1) / ops.interleave4;
+  return ops.interleave4 > 2 && blocks % threads && blocks < 8 * threads ? 2 : ops.interleave4;
 }
-// Bytes of scratch that a product with `cols` columns needs: a block of tiles as bytes, or a few groups of one.
+// Bytes of scratch for a product with `cols` columns: a block of tiles as bytes, or a few groups of one.
 inline size_t scratch_bytes(const Ops& ops, int cols) {
-  return static_cast<size_t>(std::max(cols, 256)) * kTileRows * std::max(ops.abreast4, ops.abreast8);
+  return static_cast<size_t>(std::max(cols, 256)) * kTileRows * std::max(ops.interleave4, ops.interleave8);
 }
 
-// Zeroed memory on huge pages where the system grants them; the weights are read end to end every step.
+// Zeroed memory, on huge pages if the system grants them; the weights are read end to end in every step.
 class Arena {
  public:
   explicit Arena(size_t bytes);
@@ -52,11 +52,11 @@ class Runtime {
  public:
   Runtime(Model model, int kv_blocks, int threads, const Ops* ops);
 
-  // Writes the argmax of each wanted row to out and, where logits is given, logits[wanted][ld].
+  // Writes the argmax of each requested row to out and, if logits is given, logits[requested][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   void copy_block(int source, int target);
-  // The least that a step of one row after `context` tokens does, without its results: every thread reads and, if asked
-  // to, multiplies the weights of its share and reads the keys and values of its heads, and waits for nobody. Returns
+  // A lower bound for a step of one row after `context` tokens, without its results: every thread reads (and
+  // multiplies, if asked to) its own weights, reads the keys and values of its heads, and waits for nobody. Returns
   // nanoseconds.
   int64_t scan(int context, bool multiply);
 
@@ -67,20 +67,20 @@ class Runtime {
   size_t work_bytes() const { return work_->bytes(); }
 
  private:
-  struct Worker {   // what one thread writes alone
+  struct Worker {   // what only one thread writes
     Acts acts;      // of narrow steps
-    float* scales;  // of normed activations of wide ones
+    float* scales;  // scales of normed activations, of wide steps
     float* attention;
     uint8_t* tile;
     Best* best;
   };
-  struct Rows {  // some columns of a buffer; they are counted as in a whole row
+  struct Rows {  // some columns of a buffer, numbered as in a whole row
     float* data;
     size_t ld;
   };
   struct Buffer {
     float* data;
-    size_t ld, part_ld;  // floats from row to row: whole rows, or the columns of one thread
+    size_t ld, part_ld;  // floats from row to row: in whole rows; in the columns of one thread
   };
 
   size_t carve(uint8_t* base);
@@ -113,12 +113,12 @@ class Runtime {
   KvCache cache_;
   Arena kv_;
   std::unique_ptr<Arena> work_;
-  // By turns: the input of qkv and gate/up, and that of o and down. While some threads still read one, others write the
-  // other.
+  // Double buffer: the input of qkv and gate/up, and that of o and down. While some threads still read one, others
+  // write the other.
   Acts acts_, other_acts_;
   Buffer x_, qkv_, attn_, hidden_;
   bool whole_ = false;  // each thread writes whole groups of columns, the same in every layer
-  bool apart_ = false;  // in this step every thread keeps the columns it writes to itself
+  bool apart_ = false;  // in this step every thread keeps the columns it writes in its own memory
   std::vector<Worker> workers_;
 };
 

@@ -1,4 +1,4 @@
-// Sixteen lanes with AVX2 + FMA + F16C: two registers. AVX-VNNI for the integer products where the CPU has it.
+// Sixteen lanes with AVX2 + FMA + F16C: two registers. Uses AVX-VNNI for integer products if the CPU has it.
 
 struct F16 {
   __m256 a, b;
@@ -99,7 +99,7 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 static inline void store_pairs(Pair* p, F16 x) { store(&p->a, x); }
 
 constexpr int kQueriesAtOnce = 4, kPassQueries = 8;
-constexpr int kAbreast4 = 1, kAbreast8 = 1;
+constexpr int kInterleave4 = 1, kInterleave8 = 1;
 constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
 constexpr int tiles_at_once(int, int) { return 1; }
 
@@ -109,11 +109,12 @@ static inline __m256i broadcast4(const int8_t* p) {
   return _mm256_set1_epi32(v);
 }
 
-// acc += w (unsigned bytes) * q (signed bytes), four to a lane, exactly.
+// acc += w (unsigned bytes) * q (signed bytes), four per lane, exact.
 #ifdef __AVXVNNI__
 static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) { return _mm256_dpbusd_avx_epi32(acc, w, q); }
 #else
-// maddubs saturates at 16 bits, which 255 * 127 * 2 exceeds: split the weight byte into its nibbles' worth.
+// maddubs saturates at 16 bits, which 255 * 127 * 2 exceeds: handle the weight's low seven bits and its top bit
+// separately.
 static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) {
   const __m256i low = _mm256_set1_epi8(0x7f), ones = _mm256_set1_epi16(1);
   __m256i a = _mm256_maddubs_epi16(_mm256_and_si256(w, low), q);  // <= 127 * 128 * 2 = 32512

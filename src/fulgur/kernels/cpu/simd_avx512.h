@@ -1,4 +1,4 @@
-// Sixteen lanes with AVX-512: one register. VNNI for the integer products, BF16 for attention where the CPU has it.
+// Sixteen lanes with AVX-512: one register. Uses VNNI for integer products, and BF16 for attention if the CPU has it.
 
 struct F16 {
   __m512 v;
@@ -76,13 +76,13 @@ static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 #endif
 
 constexpr int kQueriesAtOnce = 6, kPassQueries = 12;
-constexpr int kAbreast4 = 4, kAbreast8 = 2;
+constexpr int kInterleave4 = 4, kInterleave8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
-// A broadcast activation serves every tile, and each row of each tile is a sum that waits for no other. More at once
-// and the compiler runs out of registers.
+// A broadcast activation serves every tile, and each row of each tile is an independent sum. With more at once the
+// compiler runs out of registers.
 constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 4 ? 4 : 1; }
 
-// sum += a (unsigned bytes) * b (signed bytes), four to a lane
+// sum += a (unsigned bytes) * b (signed bytes), four per lane
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)}; }
 
 static inline __m512i broadcast4(const int8_t* p) {
@@ -91,15 +91,16 @@ static inline __m512i broadcast4(const int8_t* p) {
   return _mm512_set1_epi32(v);
 }
 
-// acc[m][t] += sum over a group of (weight + offset) * activation, for M activation rows and T tiles side by side.
-// Lines are not prefetched where several tiles of a block are taken at once: asked for by the program, a line from
-// memory waits in one of the L1 cache's few places for misses; the CPU's own prefetcher brings one stream into L2 twice
-// as fast. Tile by tile it does not see the stream, and there is time enough between two lines.
+// acc[m][t] += sum over a group of (weight + offset) * activation, for M activation rows and T interleaved tiles.
+//
+// No software prefetch if several tiles of a block are multiplied at once: a prefetched line occupies one of L1's few
+// miss buffers until it arrives, while the hardware prefetcher streams into L2 twice as fast. Tile by tile the hardware
+// does not see the stream, and there is enough time between two lines.
 template <int BITS, int M, int T>
 INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const int8_t* q, size_t stride,
                       I16 (&acc)[M][T]) {
-  // Few sums: every second product gets its own, because one waits for the last for five cycles. High nibbles then
-  // stay in place and their sum is shifted once.
+  // With few sums, every second product gets its own: a product depends on the last for five cycles. High nibbles then
+  // stay in place, and their sum is shifted once.
   constexpr bool kTwoSums = M * T <= 4;
   constexpr bool kPrefetch = BITS == 4 && T == 1;
   const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
@@ -109,7 +110,7 @@ INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const 
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) a[m][t] = acc[m][t].v, b[m][t] = _mm512_setzero_si512();
   for (int i = 0; i < k; i += 8, w += BITS == 8 ? 2 * line : line, q += 8) {
-    if constexpr (M == 1) {  // each line straight into its products: 5% faster than all lines first
+    if constexpr (M == 1) {  // each line straight into its products: 5% faster than loading all lines first
       const __m512i first = broadcast4(q), second = broadcast4(q + 4);
 #pragma GCC unroll 4
       for (int t = 0; t < T; t++) {

@@ -1,4 +1,4 @@
-// Sixteen floats and sixteen int32 in plain C++: the path that is right everywhere.
+// Sixteen floats and sixteen int32 in plain C++: the path that works everywhere.
 
 struct F16 {
   float v[16];
@@ -131,7 +131,7 @@ static inline I16 loadi(const int32_t* p) {
 }
 static inline void storei(int32_t* p, I16 a) { std::memcpy(p, a.v, 64); }
 
-// A pair of attention factors, against a pair of bf16 in each lane.
+// A pair of attention factors, multiplied with a pair of bf16 in each lane.
 struct Pair {
   float a, b;
 };
@@ -150,11 +150,11 @@ static inline F16 dot_pair(F16 acc, const uint32_t* kv, const Pair& q) {
 static inline void store_pairs(Pair* p, F16 a) { std::memcpy(p, a.v, 64); }  // 16 floats = 8 pairs
 
 constexpr int kQueriesAtOnce = 4, kPassQueries = 8;
-constexpr int kAbreast4 = 1, kAbreast8 = 1;
+constexpr int kInterleave4 = 1, kInterleave8 = 1;
 constexpr int kMaxRows4 = 4, kMaxRows8 = 4;
 constexpr int tiles_at_once(int, int) { return 1; }
 
-// sum += a (unsigned bytes) * b (signed bytes), four to a lane
+// sum += a (unsigned bytes) * b (signed bytes), four per lane
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) {
   for (int r = 0; r < 16; r++)
     for (int j = 0; j < 32; j += 8) sum.v[r] += (a.v[r] >> j & 255) * static_cast<int8_t>(b.v[r] >> j);

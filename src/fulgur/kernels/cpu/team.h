@@ -1,6 +1,6 @@
-// A few persistent threads that meet at barriers. They spin for a tenth of a millisecond, because the next phase is
-// closer than that and the next step mostly too, and then sleep, because on a busy machine a spinning thread holds the
-// core the others need.
+// A few persistent threads that meet at barriers. They spin for a tenth of a millisecond, since the next phase, and
+// mostly the next step, comes sooner. Then they sleep: on a busy machine a spinning thread holds a core that the others
+// need.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -23,7 +23,7 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // The threads that take part in the next run: all, or the caller alone (the others sleep on).
+  // The threads that take part in the next run: all, or the caller alone (the others stay asleep).
   int size() const { return alone_ ? 1 : size_; }
   int threads() const { return size_; }
   void set_alone(bool alone) { alone_ = alone; }
@@ -39,7 +39,7 @@ class Team {
     barrier(0);
   }
 
-  // Every thread raises its own flag and waits for the others': with few threads cheaper than one shared counter.
+  // Every thread raises its own flag and waits for the others' flags: with few threads cheaper than a shared counter.
   void barrier(int thread) {
     if (size() == 1) return;
     const uint32_t now = advance(flags_[thread]);
@@ -53,7 +53,7 @@ class Team {
   };
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::microseconds kSpin{100};
-  static constexpr int kLook = 64;  // pauses from one look at the clock to the next
+  static constexpr int kLook = 64;  // pauses between two looks at the clock
 
   static void pause() {
 #if defined(__x86_64__)
@@ -62,7 +62,7 @@ class Team {
     asm volatile("yield");
 #endif
   }
-  // Sequentially consistent on both sides: either the waker sees the sleeper or the sleeper sees the new value.
+  // Sequentially consistent on both sides: either the waker sees the sleeper, or the sleeper sees the new value.
   uint32_t advance(Flag& flag) {
     const uint32_t now = flag.value.load(std::memory_order_relaxed) + 1;
     flag.value.store(now);

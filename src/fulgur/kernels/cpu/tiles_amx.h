@@ -1,10 +1,10 @@
-// Integer products of several activation rows with a block of weight tiles, on AMX. Sixteen weight rows by 64 columns
-// as bytes are what a tile register multiplies; int4 is unpacked group by group into a buffer that stays in L1, with
-// its sign, so that nothing is left to correct. Registers: 0 and 1 sums, 2 and 3 activations, 4 to 7 weights.
+// Integer products of several activation rows with a block of weight tiles, on AMX. A tile register multiplies sixteen
+// weight rows by 64 columns of bytes. int4 is unpacked group by group into a buffer that stays in L1, with its sign, so
+// no correction is needed. Registers: 0 and 1 sums, 2 and 3 activations, 4 to 7 weights.
 //
-// Each of load, product and store takes fifty cycles or so, and a core looks only two or three products ahead. So none
-// of them waits for the one before: weights are unpacked eight products before they are multiplied and loaded four
-// before, across the end of a block too; sums are stored two products later and scaled and added three later.
+// Loads, products and stores take about fifty cycles each, and a core looks only two or three products ahead. So the
+// code is software-pipelined: weights are unpacked eight products before they are multiplied and loaded four before,
+// across the end of a block too; sums are stored two products later, and scaled and added three later.
 //
 // With FULGUR_AMX_EMULATED the tile instructions are plain C++, so that the kernels are tested on every machine.
 
@@ -68,7 +68,7 @@ static void load_tile_rows(int rows) {
     config.bytes_per_row[i] = 64;
     config.rows[i] = static_cast<uint8_t>(i < 4 ? rows : 16);
   }
-  // gcc 12 declares only part of the configuration as an input and may drop the stores above.
+  // gcc 12 declares only part of the configuration as an input and might drop the stores above.
   asm volatile("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
@@ -80,21 +80,22 @@ static void tile_rows(int rows) {
   if (configured != rows) load_tile_rows(configured = rows);
 }
 
-// gcc 12 does not say that a tile load reads memory: what was written for it must be there.
+// gcc 12 does not know that a tile load reads memory: all stores must be done before it.
 INLINE void tiles_written() { asm volatile("" ::: "memory"); }
 
-// Up to four rows AVX-512 multiplies as fast as memory brings the weights.
+// Up to four rows, AVX-512 multiplies as fast as memory delivers the weights.
 constexpr bool use_tiles(int rows, int group) { return rows >= 5 && group == 64; }
 
-// A line of int4 as two lines of bytes: 16 times the weight, which is exact in every sum.
+// A line of int4 as two lines of bytes: 16 times the weight, which stays exact in every sum.
 INLINE void unpack_line(const uint8_t* p, uint8_t* out) {
   const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x88)), high = _mm512_set1_epi8(static_cast<char>(0xf0));
   const __m512i x = _mm512_loadu_si512(p);
   _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_slli_epi16(x, 4), sign, high, 0x28));  // (a ^ b) & c
   _mm512_store_si512(out + kLine, _mm512_ternarylogic_epi32(x, sign, high, 0x28));
 }
-// Eight lines of a group of A tiles, from line 8 * part on: in the order of their addresses, although each belongs to
-// the next tile, because that is how memory brings them fastest. `out`: the tiles of the group as bytes.
+// Unpacks eight lines of a group of A tiles, from line 8 * part on. They are read in address order, although
+// neighbouring lines belong to different tiles, because memory is fastest that way. `out`: the tiles of the group as
+// bytes.
 template <int A>
 INLINE void unpack_part(const uint8_t* group, int part, uint8_t* out) {
 #pragma GCC unroll 8
@@ -102,21 +103,21 @@ INLINE void unpack_part(const uint8_t* group, int part, uint8_t* out) {
     unpack_line(group + i * kLine, out + i % A * 64 * kTileRows + i / A * 2 * kLine);
 }
 
-// Blocks of a product follow each other: at the end of one the first groups of the next are unpacked and loaded.
+// The blocks of a product form a chain: at the end of one, the first groups of the next are unpacked and loaded.
 struct Chain {
-  const uint8_t* next = nullptr;  // its weights, if there is one
+  const uint8_t* next = nullptr;  // its weights; null: this is the last
   int phase = 0;                  // groups before this block
-  bool primed = false;            // the block before has prepared this one
+  bool primed = false;            // the previous block has prepared this one
 };
 
-// `rows` (at most 16) activation rows against a block of A tiles, groups of 64 columns; out[tile][row].
-// BITS 4: the block is unpacked into `ring` on the way. BITS 8: bytes as they lie in the matrix.
-// BITS 0: a block that unpack_block has left in `ring`.
+// `rows` (at most 16) activation rows times a block of A tiles, in groups of 64 columns; out[tile][row]. BITS 4: the
+// block is unpacked into `ring` on the way. BITS 8: bytes as they lie in the matrix. BITS 0: a block that unpack_block
+// has left in `ring`.
 template <int BITS, int A>
 static __attribute__((noinline)) void tiles_dot(const Block& block, int groups, const Acts& acts, int row, int rows,
                                                 uint8_t* ring, F16* out, const Chain& chain = {}) {
-  constexpr int kGroup = 64, kLead = 4 / A;  // groups between the one that is multiplied and the one that is loaded
-  constexpr int kRing = kLead + 1, kAhead = kLead + 2;  // and those that are unpacked or, as bytes, asked for
+  constexpr int kGroup = 64, kLead = 4 / A;  // groups from the one that is multiplied to the one that is loaded
+  constexpr int kRing = kLead + 1, kAhead = kLead + 2;  // and to the one that is unpacked or, as bytes, prefetched
   constexpr size_t kTile = kGroup * kTileRows;
   constexpr size_t kLineStep = BITS == 8 ? A * kLine : kLine;  // from one line of a tile to the next
   alignas(64) int32_t dots[8][16][16];                         // the last eight products
