@@ -54,7 +54,7 @@ def build(plan: Plan, driver: str, folder: Path, wgmma: bool = True, profile: bo
 
 
 def fenced(values: np.ndarray) -> np.ndarray:
-    """A copy whose end lies before a page that nobody may touch: who reads or writes beyond it ends the process."""
+    """A copy that ends at a guard page: a read or write beyond it ends the process."""
     whole = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, whole + mmap.PAGESIZE)
     end = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + whole

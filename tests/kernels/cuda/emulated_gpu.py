@@ -25,7 +25,7 @@ GPU = Gpu("emulated", (9, 0), 2, 1 << 30, 227 << 10)
 
 
 class Stream:
-    """The queue of the one device there is."""
+    """The queue of the only device."""
 
     cuda_stream = 0
     queue = ThreadPoolExecutor(1)
@@ -40,7 +40,7 @@ class Stream:
 
 
 class Graph:
-    """What torch's graphs do: launches are kept while it captures and run when it is replayed."""
+    """As torch's graphs: keeps launches while it captures and runs them on replay."""
 
     capturing: Graph | None = None
 

@@ -1,4 +1,4 @@
-"""A driver library with GPUs that are not there: the few calls that `device.survey` makes."""
+"""A driver library that reports GPUs of our choice: the few calls that `device.survey` makes."""
 
 from __future__ import annotations
 

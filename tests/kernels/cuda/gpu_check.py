@@ -1,4 +1,4 @@
-"""Is the GPU engine right? `python tests/kernels/cuda/gpu_check.py`: small models of every family on this GPU.
+"""`python tests/kernels/cuda/gpu_check.py`: the GPU engine's correctness, with small models of every family.
 
 Against transformers with the same weights in fp32 (relative error of the logits, KL divergence), one driver against the
 other, wide steps against single ones bit by bit, the decode loop over a thousand tokens, prefill through torch.
@@ -88,7 +88,7 @@ def tokens_of(runtime: Runtime, count: int, seed: int = 1) -> list[int]:
 
 
 def decoded(runtime: Runtime, token: int, position: int, blocks: Any, limit: int, *stop: int) -> Any:
-    """What the device's own loop makes of it."""
+    """The tokens of the device's own loop."""
     return np.fromiter(runtime.decode(token, position, blocks, np.array(stop, np.int32), None, limit), np.int32)
 
 
@@ -193,7 +193,7 @@ def check_prefill(family: str, weights: str, device: Any, length: int) -> str:
 
 
 def check_conversions() -> str:
-    """fp8 and 4-bit codes become exactly the bf16 they stand for, the smallest fp8 numbers too."""
+    """Every fp8 and 4-bit code is converted exactly, subnormal fp8 numbers too."""
     import torch
 
     gpu = probe()

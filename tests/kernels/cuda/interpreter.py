@@ -118,7 +118,7 @@ class Interpreter:
         return product * factor
 
     def _residual(self, phase: Phase, b: dict[str, Any]) -> Float:
-        """In front of attention and o."""
+        """Before attention and o."""
         x: Float = self._embed[b["token"]] if phase.layer == 0 else b["x"]
         return x
 
@@ -186,22 +186,22 @@ class Interpreter:
         logits = logits / np.sqrt(np.mean(b["y"] ** 2, axis=1, keepdims=True) + np.float32(c.norm_eps))
         chosen = np.argsort(-logits, axis=1, kind="stable")[:, : c.experts_per_token]
         weight = np.exp(logits - logits.max(axis=1, keepdims=True))
-        share = np.take_along_axis(weight, chosen, axis=1)
-        return chosen, share / (share if c.norm_topk else weight).sum(axis=1, keepdims=True)
+        routing = np.take_along_axis(weight, chosen, axis=1)
+        return chosen, routing / (routing if c.norm_topk else weight).sum(axis=1, keepdims=True)
 
     def _gate_up(self, phase: Phase, b: dict[str, Any]) -> dict[str, Any]:
         c = self.config
         y, at = b["y"], c.d_model
         if not self.plan.moe:
             return {"h": self._round(_swiglu(self._normed(phase, y, phase.layer, at)[0])[:, : c.d_ffn])}
-        chosen, share = self._routes(b)
+        chosen, routing = self._routes(b)
         assert phase.matrix is not None
         width = -(-c.d_expert // 128) * 128  # the experts lie one after another, each padded to whole blocks
         h = np.zeros((len(y), c.experts_per_token * width), np.float32)
         for row in range(len(y)):
             for rank, expert in enumerate(chosen[row]):
                 both = self._normed(phase, y[row : row + 1], phase.layer, at, [int(expert)])[0]
-                part = _swiglu(both)[0, : c.d_expert] * share[row, rank]
+                part = _swiglu(both)[0, : c.d_expert] * routing[row, rank]
                 h[row, rank * width : rank * width + c.d_expert] = part
         return {"h": self._round(h)}
 
@@ -222,7 +222,7 @@ class Interpreter:
 
 
 def two_terms(x: Float) -> Float:
-    """Activations as `wgmma` sees them: hi + lo / 16 in e4m3 by way of f16, with a power of two for each block."""
+    """Activations as `wgmma` sees them: hi + lo / 16 in e4m3, rounded via f16, with a power of two for each block."""
     import torch
 
     def rounded(v: Float) -> Float:

@@ -40,7 +40,7 @@ def test_matches_transformers(family: str) -> None:
     weights, expected, clear = against_transformers(config)
     plain = Interpreter(weights, narrow=False)
     got = np.concatenate([plain.step(TOKENS[:8], 0), plain.step(TOKENS[8:], 8)])
-    # The norm's weight inside the router and the fold costs a rounding to bf16 that shares of experts show.
+    # The norm's weight inside the router and the fold costs a rounding to bf16 that shows in the routing weights.
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < (3e-3 if config.n_experts else 2e-5)
     rounded = Interpreter(weights)
     narrow = np.concatenate([rounded.step(TOKENS[:8], 0), rounded.step(TOKENS[8:], 8)])
@@ -50,7 +50,7 @@ def test_matches_transformers(family: str) -> None:
     assert (errors > 1e-5).all() and (errors[clear > CLOSE] < 1e-2).all(), errors
 
 
-def test_experts_without_normalised_shares() -> None:
+def test_experts_without_normalised_weights() -> None:
     weights, expected, _ = against_transformers(replace(SMALL["qwen3_moe"], norm_topk=False))
     got = Interpreter(weights, narrow=False).step(TOKENS, 0)
     assert np.linalg.norm(got - expected) / np.linalg.norm(expected) < 3e-3

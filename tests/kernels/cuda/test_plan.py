@@ -21,11 +21,11 @@ from fulgur.kernels.cuda.shapes import SHAPES, SMALL
 from fulgur.model.config import ModelConfig
 
 ALL = {**SHAPES, **SMALL}
-Shares = Callable[[int], list[tuple[int, int]]]
+Units = Callable[[int], list[tuple[int, int]]]
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Shares:
+def units_of(tmp_path_factory: pytest.TempPathFactory) -> Units:
     """The units of each of 132 CTAs, as the CUDA sources find them."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -43,10 +43,10 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Shares:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("rows", [1, 5, 8])
-def test_every_block_is_read_once(name: str, rows: int, shares: Shares) -> None:
+def test_every_block_is_read_once(name: str, rows: int, units_of: Units) -> None:
     plan = make_plan(ALL[name], weights="fp8")
     for matrix in plan.matrices.values():
-        edges = shares(matrix.units(rows))
+        edges = units_of(matrix.units(rows))
         assert edges[0][0] == 0 and edges[-1][1] == matrix.units(rows)
         assert all(a[1] == b[0] for a, b in pairwise(edges))
         slices = [matrix.slice(s, w) for s in range(matrix.split) for w in range(matrix.kw)]
@@ -55,9 +55,9 @@ def test_every_block_is_read_once(name: str, rows: int, shares: Shares) -> None:
         assert WARPS % matrix.kw == 0
 
 
-def test_who_attends_or_routes_has_no_unit_more_than_others(shares: Shares) -> None:
+def test_ctas_that_attend_or_route_have_no_extra_unit(units_of: Units) -> None:
     plan = make_plan(SHAPES["qwen3-coder-30b-a3b"], weights="fp8")
-    units = {name: [b - a for a, b in shares(m.units(1))] for name, m in plan.matrices.items()}
+    units = {name: [b - a for a, b in units_of(m.units(1))] for name, m in plan.matrices.items()}
     assert set(units["qkv"][:40]) == set(units["qkv"][99:]) == {2} and sorted(set(units["qkv"])) == [2, 3]
     assert units["fold"] == [0] * 100 + [1] * 32 and units["router"] == [0] * 116 + [1] * 16
     assert units["gate_up"] == [6] * 108 + [5] * 24, "most of those with a part of the fold"

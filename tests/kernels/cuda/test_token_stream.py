@@ -41,7 +41,7 @@ def step(model: Runtime, token: int, position: int, table: np.ndarray) -> np.nda
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_draws_are_those_of_the_host(driver: str) -> None:
+def test_the_device_samples_as_the_host_does(driver: str) -> None:
     """With a temperature: the device's tokens are the ones that the host chooses from its logits, seed by seed."""
     model, table, gumbel = opened(driver), check.table()[0], Gumbel(check.SMALL["qwen2"].vocab_size)
     found = []

@@ -1,8 +1,9 @@
-// The GPU in one CPU thread: stands in for ptx.cuh, so that the CUDA sources themselves run where there is no GPU.
+// Replaces ptx.cuh and emulates the GPU in one CPU thread, so that the CUDA sources themselves run where there is no
+// GPU.
 //
-// Every CUDA thread is a fiber; which runs next is drawn at random, so that a missing barrier shows as a wrong result. Asynchronous
-// copies land at a random moment between their issue and the wait that promises them. Shared memory starts as NaNs. A
-// collective that not all lanes reach ends as a reported deadlock.
+// Every CUDA thread is a fiber. Which one runs next is random, so that a missing barrier shows as a wrong result.
+// Asynchronous copies complete at a random moment between their issue and the wait for them. Shared memory starts as
+// NaNs. A collective that not all lanes reach is reported as a deadlock.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -25,26 +26,54 @@
 typedef unsigned short bf16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(16) uint4 { u32 x, y, z, w; };
-struct alignas(8) uint2 { u32 x, y; };
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  u32 x, y, z, w;
+};
+struct alignas(8) uint2 {
+  u32 x, y;
+};
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
-template <class A> A min(A a, A b) { return a < b ? a : b; }
-template <class A> A max(A a, A b) { return a > b ? a : b; }
-inline float __uint_as_float(u32 v) { float f; memcpy(&f, &v, 4); return f; }
-inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
-inline u32 float_bits(float f) { u32 v; memcpy(&v, &f, 4); return v; }
+template <class A>
+A min(A a, A b) {
+  return a < b ? a : b;
+}
+template <class A>
+A max(A a, A b) {
+  return a > b ? a : b;
+}
+inline float __uint_as_float(u32 v) {
+  float f;
+  memcpy(&f, &v, 4);
+  return f;
+}
+inline float __int_as_float(int v) {
+  float f;
+  memcpy(&f, &v, 4);
+  return f;
+}
+inline u32 float_bits(float f) {
+  u32 v;
+  memcpy(&v, &f, 4);
+  return v;
+}
 inline u32 __float_as_uint(float f) { return float_bits(f); }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 #define INF __int_as_float(0x7f800000)
 
 namespace emu {
-struct Dim { int x; };
+struct Dim {
+  int x;
+};
 struct Fiber;
-struct Gate {                       // a barrier of a fixed number of fibers
+struct Gate {  // a barrier of a fixed number of fibers
   int members, arrived = 0;
   std::vector<Fiber*> waiting;
 };
@@ -56,17 +85,20 @@ struct Warpgroup {
   Gate gate{128};
   u32 slot[2][128];
 };
-struct Copy { u32 to, gate, bytes; const char* from; };
+struct Copy {
+  u32 to, gate, bytes;
+  const char* from;
+};
 struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{0}, barriers[3]{{0}, {0}, {0}};    // of all threads; of some, by number (1: of those that compute)
+  Gate gate{0}, barriers[3]{{0}, {0}, {0}};  // of all threads; of some, by number (1: compute threads)
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
-  std::vector<char> published;                 // shared memory as matrix instructions of warpgroups see it
+  std::vector<char> published;  // shared memory as `wgmma` sees it
   int publishers = 0;
-  std::vector<Copy> copies;                    // issued, not landed yet
+  std::vector<Copy> copies;  // issued, not completed yet
 };
 struct Fiber {
   ucontext_t context;
@@ -75,8 +107,11 @@ struct Fiber {
   Cta* cta;
   Warp* warp;
   int parity = 0, group_parity = 0;
-  struct { float* c; float sum[4]; } pending[2] = {};      // sums of wgmma on their way
-  bool multiplying = false;                                // between its begin and its wait
+  struct {
+    float* c;
+    float sum[4];
+  } pending[2] = {};         // sums of `wgmma` in flight
+  bool multiplying = false;  // between its begin and its wait
   bool begun = false, finished = false;
   jmp_buf place;
 };
@@ -84,8 +119,13 @@ inline Fiber* current;
 inline jmp_buf scheduler;
 inline std::vector<Fiber*> ready;
 inline u32 noise = 1;
-inline u32 draw() { noise ^= noise << 13; noise ^= noise >> 17; noise ^= noise << 5; return noise; }
-// A context begins a fiber on its own stack; after that jumps switch between fibers without system calls.
+inline u32 random_bits() {
+  noise ^= noise << 13;
+  noise ^= noise >> 17;
+  noise ^= noise << 5;
+  return noise;
+}
+// A context starts a fiber on its own stack; after that, jumps switch between fibers without system calls.
 inline void sleep() {
   if (!_setjmp(current->place)) _longjmp(scheduler, 1);
 }
@@ -106,7 +146,7 @@ inline void meet(Gate& gate) {
   gate.waiting.push_back(current);
   sleep();
 }
-// A gate counts its phases; a copy that lands completes one.
+// A gate counts its phases; a completed copy completes one.
 inline u64& gate_at(u32 gate) { return *(u64*)(current->cta->base + gate); }
 inline void land(const Copy& c) {
   memcpy(current->cta->base + c.to, c.from, c.bytes);
@@ -121,23 +161,28 @@ inline void land(const Copy& c) {
 
 inline u32 thread_index() { return emu::current->thread.x; }
 inline void __syncthreads() { emu::meet(emu::current->cta->gate); }
-template <int MEMBERS> void barrier_of(int which) {
+template <int MEMBERS>
+void barrier_of(int which) {
   emu::Gate& gate = emu::current->cta->barriers[which];
   gate.members = MEMBERS;
   emu::meet(gate);
 }
 inline void __syncwarp() { emu::meet(emu::current->warp->gate); }
-template <class T> T __shfl_xor_sync(u32 members, T v, int mask) {
+template <class T>
+T __shfl_xor_sync(u32 members, T v, int mask) {
   emu::Fiber* f = emu::current;
   int lane = f->thread.x & 31, p = f->parity;
-  if (members != ~0u) { fprintf(stderr, "a shuffle of some lanes only\n"); abort(); }
+  if (members != ~0u) {
+    fprintf(stderr, "a shuffle of some lanes only\n");
+    abort();
+  }
   memcpy(f->warp->slot[p][lane], &v, 4);
   emu::meet(f->warp->gate);
   memcpy(&v, f->warp->slot[p][lane ^ mask], 4);
   f->parity ^= 1;
   return v;
 }
-// A bit for each of the first `lanes`, who meet at the gate.
+// A bit for each of the first `lanes`, which meet at the gate.
 inline u32 vote(emu::Gate& gate, int lanes, bool v) {
   emu::Fiber* f = emu::current;
   int p = f->parity;
@@ -145,7 +190,7 @@ inline u32 vote(emu::Gate& gate, int lanes, bool v) {
   emu::meet(gate);
   f->parity ^= 1;
   u32 bits = 0;
-  for (int i = 0; i < lanes; ++i) bits |= (u32)!!f->warp->slot[p][i][0] << i;
+  for (int i = 0; i < lanes; ++i) bits |= (u32) !!f->warp->slot[p][i][0] << i;
   return bits;
 }
 inline bool any_lane(bool v) { return vote(emu::current->warp->firsts, 4, v); }
@@ -155,11 +200,19 @@ inline void nap(u32) {
   emu::sleep();
 }
 inline int count_bits(u32 v) { return __builtin_popcount(v); }
-template <int N> void take_registers() {}
-template <int N> void give_registers() {}
-template <class T> T __ldcg(const T* p) { return *p; }
+template <int N>
+void take_registers() {}
+template <int N>
+void give_registers() {}
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
 inline void __threadfence_system() {}
-inline void __trap() { fprintf(stderr, "a barrier never completed\n"); abort(); }
+inline void __trap() {
+  fprintf(stderr, "a barrier never completed\n");
+  abort();
+}
 
 inline u32 round_bf16(float v) {
   u32 b = float_bits(v);
@@ -176,15 +229,23 @@ inline float power2(float v) { return exp2f(v); }
 inline float quotient(float a, float b) { return a / b; }
 inline float load(const float* p) { return *p; }
 inline uint4 load16(const void* p) { return *(const uint4*)p; }
-inline void prefetch_l2(const void* p) { volatile char c = *(const volatile char*)p; (void)c; }
+inline void prefetch_l2(const void* p) {
+  volatile char c = *(const volatile char*)p;
+  (void)c;
+}
 inline u32 shared_address(const void* p) { return (u32)((const char*)p - emu::current->cta->base); }
 inline void gate_init(u32 gate) { emu::gate_at(gate) = 0; }
 inline void copy_piece(u32 to, const char* from, u32 bytes, u32 gate) {
-  if ((uintptr_t)from % 16 || to % 16 || bytes % 16) { fprintf(stderr, "a copy is not aligned to 16 bytes\n"); abort(); }
+  if ((uintptr_t)from % 16 || to % 16 || bytes % 16) {
+    fprintf(stderr, "a copy is not aligned to 16 bytes\n");
+    abort();
+  }
   emu::Copy c{to, gate, bytes, from};
-  memset(emu::current->cta->base + to, 0xff, bytes);      // whoever still reads the old bytes gets NaNs
-  if (emu::draw() & 1) emu::land(c);
-  else emu::current->cta->copies.push_back(c);
+  memset(emu::current->cta->base + to, 0xff, bytes);  // a late reader of the old bytes gets NaNs
+  if (emu::random_bits() & 1)
+    emu::land(c);
+  else
+    emu::current->cta->copies.push_back(c);
 }
 inline void prefetch_piece(const char* from, u32 bytes) {
   for (u32 at = 0; at < bytes; at += 16) prefetch_l2(from + at);
@@ -192,7 +253,10 @@ inline void prefetch_piece(const char* from, u32 bytes) {
 inline void gate_wait(u32 gate, u32 parity) {
   auto& copies = emu::current->cta->copies;
   for (int spins = 0; (emu::gate_at(gate) & 1) == parity; ++spins) {
-    if (spins > 100000) { fprintf(stderr, "a wait for a copy that was never issued\n"); abort(); }
+    if (spins > 100000) {
+      fprintf(stderr, "a wait for a copy that was never issued\n");
+      abort();
+    }
     for (size_t i = 0; i < copies.size(); ++i)
       if (copies[i].gate == gate) {
         emu::land(copies[i]);
@@ -207,7 +271,7 @@ inline void gate_wait(u32 gate, u32 parity) {
 inline bool gate_done(u32 gate, u32 parity) {
   auto& copies = emu::current->cta->copies;
   for (size_t i = 0; i < copies.size(); ++i)
-    if (copies[i].gate == gate && emu::draw() & 1) {
+    if (copies[i].gate == gate && emu::random_bits() & 1) {
       emu::land(copies[i]);
       copies.erase(copies.begin() + i);
       break;
@@ -234,7 +298,8 @@ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     float sum = 0;
     for (int k = 0; k < 16; ++k) {
       int owner = (k & 7) >> 1, late = k >> 3;
-      sum += half_of(slot[g * 4 + owner][bottom + 2 * late], k & 1) * half_of(slot[column * 4 + owner][4 + late], k & 1);
+      sum +=
+          half_of(slot[g * 4 + owner][bottom + 2 * late], k & 1) * half_of(slot[column * 4 + owner][4 + late], k & 1);
     }
     c[i] += sum;
   }
@@ -249,7 +314,10 @@ inline float e4m3(u32 code) {
 // The four warps of a warpgroup together, all with the same b. A sum stays NaN until it is waited for.
 constexpr int CORE_BYTES = 144, WGMMA_UNIT = 16;
 inline u32 wgmma_operand(u32 at) {
-  if (at % 16) { fprintf(stderr, "an operand of wgmma is not aligned to 16 bytes\n"); abort(); }
+  if (at % 16) {
+    fprintf(stderr, "an operand of wgmma is not aligned to 16 bytes\n");
+    abort();
+  }
   return at / 16;
 }
 inline void meet_warpgroup(u32 v) {
@@ -260,10 +328,16 @@ inline void meet_warpgroup(u32 v) {
   emu::meet(group.gate);
   f->group_parity ^= 1;
   for (u32 other : group.slot[p])
-    if (other != v) { fprintf(stderr, "the warps of a warpgroup multiply with different operands\n"); abort(); }
+    if (other != v) {
+      fprintf(stderr, "the warps of a warpgroup multiply with different operands\n");
+      abort();
+    }
 }
 inline void in_wgmma(bool wanted) {
-  if (emu::current->multiplying != wanted) { fprintf(stderr, "wgmma without its begin, or sums without its wait\n"); abort(); }
+  if (emu::current->multiplying != wanted) {
+    fprintf(stderr, "wgmma without its begin, or sums without its wait\n");
+    abort();
+  }
 }
 inline void wgmma_begin() {
   in_wgmma(false);
@@ -287,8 +361,14 @@ inline void wgmma(float (&c)[4], uint4 a, u32 b, bool add) {
     sum.c = c;
     for (int i = 0; i < 4; ++i) sum.sum[i] = 0;
   }
-  if (sum.c != c) { fprintf(stderr, "wgmma adds to sums that were not begun\n"); abort(); }
-  if (f->cta->published.empty()) { fprintf(stderr, "wgmma reads what was never published to it\n"); abort(); }
+  if (sum.c != c) {
+    fprintf(stderr, "wgmma adds to sums that were not begun\n");
+    abort();
+  }
+  if (f->cta->published.empty()) {
+    fprintf(stderr, "wgmma reads what was never published to it\n");
+    abort();
+  }
   const unsigned char* base = (const unsigned char*)f->cta->published.data() + b * 16;
   for (int i = 0; i < 4; ++i) {
     float total = 0;
@@ -317,13 +397,13 @@ inline void wgmma_sums(float (&c)[4]) {
   fprintf(stderr, "sums of wgmma that nobody began\n");
   abort();
 }
-// Stores show to wgmma once all threads that compute have published theirs.
+// Stores become visible to `wgmma` once all compute threads have published theirs.
 inline void publish_to_wgmma() {
   emu::Cta& cta = *emu::current->cta;
   if (++cta.publishers % cta.barriers[1].members == 0)
     cta.published.assign((const char*)cta.base, (const char*)cta.memory.data() + cta.memory.size());
 }
-// To nearest even, with so many bits behind the point and from this exponent on.
+// To nearest even, with `bits` fraction bits and exponents from `lowest` on.
 inline double rounded(double v, int bits, int lowest) {
   int e = v == 0 || fabs(v) < ldexp(1, lowest) ? lowest : ilogb(v);
   return ldexp(nearbyint(ldexp(v, bits - e)), e - bits);
@@ -384,7 +464,7 @@ inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
 }
 inline void wait_for_predecessor() {}
 inline void let_successor_start() {}
-// Whoever polls lets others run; a word that never comes ends the test within seconds.
+// A poll lets others run; a word that never arrives ends the test within seconds.
 inline void let_others_run() {
   emu::ready.push_back(emu::current);
   emu::sleep();
@@ -392,9 +472,12 @@ inline void let_others_run() {
 constexpr u32 PATIENCE = 1u << 14;
 inline void store_word(u64* to, u64 word) { *(volatile u64*)to = word; }
 inline void store_words(u64* to, u64 first, u64 second) {
-  if ((uintptr_t)to % 16) { fprintf(stderr, "two words that are not aligned\n"); abort(); }
+  if ((uintptr_t)to % 16) {
+    fprintf(stderr, "two words that are not aligned\n");
+    abort();
+  }
   store_word(to, first);
-  let_others_run();      // each of them as a whole, not both
+  let_others_run();  // each word is atomic, the pair is not
   store_word(to + 1, second);
 }
 inline u64 load_word(const u64* from) {
@@ -403,12 +486,15 @@ inline u64 load_word(const u64* from) {
 }
 inline void load_words(u64 (&words)[2], const u64* from) {
   let_others_run();
-  if ((uintptr_t)from % 16) { fprintf(stderr, "a load of two words is not aligned\n"); abort(); }
+  if ((uintptr_t)from % 16) {
+    fprintf(stderr, "a load of two words is not aligned\n");
+    abort();
+  }
   words[0] = *(const volatile u64*)from;
   words[1] = *(const volatile u64*)(from + 1);
 }
 inline int opaque(int v) { return v; }
-inline u32 clock_low() { return emu::draw(); }
+inline u32 clock_low() { return emu::random_bits(); }
 inline u64 cycles() {
   static u64 now = 0;
   return ++now;

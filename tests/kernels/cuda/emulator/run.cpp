@@ -11,8 +11,9 @@ void body() {
 }
 }  // namespace
 
-// 0, or the number of threads that never ended.
-extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas, int threads, int shared_bytes, u32 seed) {
+// Returns 0, or the number of threads that never ended.
+extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas, int threads, int shared_bytes,
+                       u32 seed) {
   kernel = function;
   arguments = args;
   emu::noise = seed * 2654435761u + 1;
@@ -46,14 +47,14 @@ extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas,
   }
   int left = (int)fibers.size();
   while (!emu::ready.empty()) {
-    size_t pick = emu::draw() % emu::ready.size();
+    size_t pick = emu::random_bits() % emu::ready.size();
     emu::Fiber* next = emu::ready[pick];
     emu::ready[pick] = emu::ready.back();
     emu::ready.pop_back();
     emu::wake(next);
     if (emu::current->finished) --left;
   }
-  for (const emu::Cta& cta : grid)      // a write behind the end of shared memory
+  for (const emu::Cta& cta : grid)  // a write beyond the end of shared memory
     for (const char* p = cta.base + shared_bytes; p < cta.memory.data() + cta.memory.size(); ++p)
       if (*p != (char)0xff) return -1;
   return left;
