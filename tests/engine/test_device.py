@@ -77,11 +77,11 @@ def test_without_a_gpu_the_reason_is_told(big: Path, none: None) -> None:
 
 
 def test_experts_need_one(tmp_path: Path, none: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fulgur.kernels.cuda.shapes import SMALL
+    from fulgur.kernels.cuda.shapes import SHAPES
 
-    config = SMALL["qwen3_moe"]
+    config = SHAPES["qwen3-coder-30b-a3b"].to_json()
     experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 136, "model_type": "qwen3_moe"}
-    (tmp_path / "config.json").write_text(json.dumps({**config.to_json(), **experts}))
+    (tmp_path / "config.json").write_text(json.dumps({**config, **experts}))
     (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(FulgurError, match="a mixture of experts runs on a GPU only, and none can be used: no NVIDIA"):
         choose(EngineOptions(tmp_path))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from small_models import SMALL
 from transformers_logits import reference_logits, shared_tensors
 
 from fulgur.errors import FulgurError
@@ -24,7 +25,6 @@ from fulgur.kernels.cuda.device import Module, probe
 from fulgur.kernels.cuda.header import DRIVERS, header, layout
 from fulgur.kernels.cuda.pack import from_nibbles
 from fulgur.kernels.cuda.runtime import Runtime, widest
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import assemble
 
 # bf16 operands against fp32: measured on the CPU interpreter of the plan these models stay near 4e-3.

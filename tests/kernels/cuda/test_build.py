@@ -9,13 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from small_models import SMALL
 
 from fulgur.bench.gpu_decode import TABLE
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda import build as building
 from fulgur.kernels.cuda.header import header, layout
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SHAPES, SMALL
+from fulgur.kernels.cuda.shapes import SHAPES
 
 # Between them: both drivers, every format, experts or not, and the oldest, the measured and a newer architecture.
 CASES = [

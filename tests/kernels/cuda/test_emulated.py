@@ -13,9 +13,9 @@ import pytest
 import torch
 from emulate import Emulated
 from interpreter import Interpreter
+from small_models import SMALL
 
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import GpuWeights, assemble
 from fulgur.model.bfloat16 import to_bfloat16
 from fulgur.model.random import random_model

@@ -12,12 +12,13 @@ import gpu_check as check
 import numpy as np
 import pytest
 import torch
+from small_models import SMALL
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda import device, runtime, weights
 from fulgur.kernels.cuda.open import kv_blocks, usable
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SHAPES, SMALL
+from fulgur.kernels.cuda.shapes import SHAPES
 
 
 def working(monkeypatch: pytest.MonkeyPatch, folder: Path, **driver: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from plain_tokenizer import tokenizer
 from safetensors.torch import save_file
+from small_models import SMALL
 from transformers_logits import shared_tensors
 
 from fulgur.engine.load import EngineOptions, open_engine
@@ -25,7 +26,6 @@ from fulgur.kernels.cuda import weights
 from fulgur.kernels.cuda.open import check_folder, stored_formats
 from fulgur.kernels.cuda.pack import FP8_LIMIT
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.model.folder import FolderSource
 
 CONFIG = SMALL["qwen3_moe"]

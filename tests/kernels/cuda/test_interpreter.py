@@ -9,10 +9,10 @@ import pytest
 import torch
 from gpu_check import CLOSE
 from interpreter import Interpreter
+from small_models import SMALL
 from transformers_logits import reference_logits
 
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import GpuWeights, assemble
 from fulgur.model.bfloat16 import from_bfloat16, to_bfloat16
 from fulgur.model.config import ModelConfig

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import SMALL
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.formats import FORMATS
 from fulgur.kernels.cuda.pack import from_nibbles, interleave, nibbles, order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import from_folder, random_weights
 from fulgur.model.quantise import dequantise
 from fulgur.model.quantise import quantise as canonical

@@ -11,13 +11,14 @@ from itertools import pairwise
 
 import pytest
 from interpreter import early_overwrites, segments, span, split_length
+from small_models import SMALL
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import SOURCES
 from fulgur.kernels.cuda.formats import FORMATS, WARPS
 from fulgur.kernels.cuda.header import layout
 from fulgur.kernels.cuda.plan import Plan, make_plan
-from fulgur.kernels.cuda.shapes import SHAPES, SMALL
+from fulgur.kernels.cuda.shapes import SHAPES
 from fulgur.model.config import ModelConfig
 
 ALL = {**SHAPES, **SMALL}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from interpreter import Interpreter
+from small_models import SMALL
 
 from fulgur.kernels.cuda.formats import FORMATS, format_named
 from fulgur.kernels.cuda.pack import order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill import Prefill, widen
-from fulgur.kernels.cuda.shapes import SMALL
 from fulgur.kernels.cuda.weights import assemble
 from fulgur.model.random import random_model
 from fulgur.model.rope import rope_tables

@@ -7,7 +7,7 @@ from typing import Any
 from fulgur.model.config import FAMILIES, ModelConfig, RopeScaling
 
 
-def _shape(
+def shape(
     family: str, vocab: int, d: int, layers: int, heads: tuple[int, int, int], ffn: int, **more: Any
 ) -> ModelConfig:
     usual: dict[str, Any] = {
@@ -32,7 +32,7 @@ def _shape(
 
 _LLAMA3 = RopeScaling("llama3", factor=32.0, original_context=8192)
 SHAPES: dict[str, ModelConfig] = {
-    "llama-3.2-1b": _shape(
+    "llama-3.2-1b": shape(
         "llama",
         128256,
         2048,
@@ -45,9 +45,9 @@ SHAPES: dict[str, ModelConfig] = {
         rope_scaling=_LLAMA3,
         max_context=131072,
     ),
-    "qwen2.5-coder-1.5b": _shape("qwen2", 151936, 1536, 28, (12, 2, 128), 8960, tied=True),
-    "qwen2.5-coder-7b": _shape("qwen2", 152064, 3584, 28, (28, 4, 128), 18944),
-    "qwen3-coder-30b-a3b": _shape(
+    "qwen2.5-coder-1.5b": shape("qwen2", 151936, 1536, 28, (12, 2, 128), 8960, tied=True),
+    "qwen2.5-coder-7b": shape("qwen2", 152064, 3584, 28, (28, 4, 128), 18944),
+    "qwen3-coder-30b-a3b": shape(
         "qwen3_moe",
         151936,
         2048,
@@ -59,25 +59,6 @@ SHAPES: dict[str, ModelConfig] = {
         n_experts=128,
         experts_per_token=8,
         d_expert=768,
-        norm_topk=True,
-    ),
-}
-# Small ones of every family, for checks: odd sizes on purpose.
-SMALL: dict[str, ModelConfig] = {
-    "llama": _shape("llama", 403, 256, 2, (8, 2, 64), 264, max_context=4096),
-    "qwen2": _shape("qwen2", 403, 192, 2, (6, 2, 32), 200, max_context=4096, tied=True),
-    "qwen3": _shape("qwen3", 403, 256, 2, (4, 2, 128), 264, max_context=4096),
-    "qwen3_moe": _shape(
-        "qwen3_moe",
-        403,
-        256,
-        2,
-        (8, 1, 64),
-        64,
-        max_context=4096,
-        n_experts=8,
-        experts_per_token=3,
-        d_expert=136,
         norm_topk=True,
     ),
 }
