@@ -57,8 +57,12 @@ def test_what_others_import_is_not_taken_away(project: Path) -> None:
 
 def test_uses_of_a_member_elsewhere_are_named(project: Path) -> None:
     result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
-    assert isinstance(result, Proposal) and not result.others
-    assert "May be meant too, and left as it is: src/pkg/core.py:3." in result.notes
+    assert isinstance(result, Proposal)
+    assert [text for _, text in result.others] == [FILES["src/pkg/core.py"].replace("total", "sum_up")]
+    (project / "src/pkg/more.py").write_text("def f(shop):\n    return shop.total()\n")
+    result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
+    assert isinstance(result, Proposal)
+    assert "May be meant too, and left as it is: src/pkg/more.py:2." in result.notes
 
 
 def test_a_parameter_is_added_in_every_file(project: Path) -> None:

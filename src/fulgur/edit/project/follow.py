@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
+from fulgur.edit.project.members import rename_member_everywhere
 from fulgur.edit.project.modules import Project
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, rename_everywhere
-from fulgur.edit.project.signature import SIGNATURE_CALLS, change_signature, uses_by_attribute
+from fulgur.edit.project.signature import SIGNATURE_CALLS, change_signature
+from fulgur.edit.refactor.rename import members
 from fulgur.edit.refactor.scopes import Names
 from fulgur.edit.refactor.source import Source, Unusable
 from fulgur.text.edit_format import Call
@@ -36,9 +39,9 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
     old, new = call.args
     if old in module_names(before) - module_names(after):
         return rename_everywhere(root, path, old, new)
-    member = old.rpartition(".")[2]
-    if _defines_member(before, member) and not _defines_member(after, member):
-        return Changed({path.resolve(): (before, after)}, uses_by_attribute(Project(root), path.resolve(), member))
+    owner, _, member = old.rpartition(".")
+    if member in class_names(before) and before != after and old not in module_names(before):
+        return rename_member_everywhere(root, path, owner or None, member, new, at)
     return None
 
 
@@ -67,9 +70,9 @@ def module_names(text: str) -> set[str]:
         return set()
 
 
-def _defines_member(text: str, name: str) -> bool:
+def class_names(text: str) -> set[str]:
+    """What the classes of a module define or set on self."""
     try:
-        scopes = Names(Source(text)).scopes.values()
+        return {name for node in Source(text).of(ast.ClassDef) for name in members(node)}
     except Unusable:
-        return False
-    return any(scope.is_class and name in scope.bound for scope in scopes)
+        return set()

@@ -56,25 +56,24 @@ class References:
             self._reaches[module.path] = Reach(self.project, module)
         return self._reaches[module.path]
 
-    def calls(self, module: Module) -> tuple[list[ast.Call], list[int]]:
-        """The calls of the name in this module, and the lines on which it is used without being called."""
+    def nodes(self, module: Module) -> list[ast.expr]:
+        """Every expression of this module that means the name: `name`, an alias of it, or `module.name`."""
         source, names = module.source, module.names
         starts = {use.start for binder in self.binders(module) for use in names.of(self.name, binder)}
         starts |= {use.start for use in self.unbound(module)}
         for node, alias in self.imports(module):
             if alias.name == self.name and alias.asname:
                 starts |= {use.start for use in names.of(alias.asname, module.scope_of(node))}
-        ends = {source.end(node) for node in self.attributes(module)}
+        plain = [node for node in source.of(ast.Name) if source.start(node) in starts]
+        return [*plain, *self.attributes(module)]
 
-        def meant(node: ast.expr) -> bool:
-            if isinstance(node, ast.Name):
-                return source.start(node) in starts
-            return isinstance(node, ast.Attribute) and source.end(node) in ends and node.attr == self.name
-
-        calls = [call for call in source.of(ast.Call) if meant(call.func)]
+    def calls(self, module: Module) -> tuple[list[ast.Call], list[int]]:
+        """The calls of the name in this module, and the lines on which it is used without being called."""
+        nodes = self.nodes(module)
+        meant = {id(node) for node in nodes}
+        calls = [call for call in module.source.of(ast.Call) if id(call.func) in meant]
         called = {id(call.func) for call in calls}
-        values = [node for node in [*source.of(ast.Name), *source.of(ast.Attribute)] if meant(node)]
-        return calls, sorted({node.lineno for node in values if id(node) not in called})
+        return calls, sorted({node.lineno for node in nodes if id(node) not in called})
 
     def rivals(self, module: Module) -> list[int]:
         """Lines of an importer that define the name once more, as in `if …: from a import f` / `else: def f(): …`."""
