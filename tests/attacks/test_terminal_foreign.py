@@ -156,9 +156,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "print_exc": (),
     "print_exception": ("ui/tui/crash.py",),
 }
-# Programs of their own: benches and evaluations print their figures, the sandbox's first process prints into the
-# output of its command.
-APART = ("bench/", "eval/", "sandbox/landlock_enter.py")
+# Programs of their own: benches and evaluations print their figures, the others into a pipe that we read.
+APART = ("bench/", "eval/", "sandbox/landlock_enter.py", "tools/plain_search.py")
 
 
 def used(node: ast.AST) -> str:
