@@ -1,14 +1,14 @@
 """What undo needs stays within its bounds, and nothing a session can still undo goes without a word."""
 
 import os
-import re
 import time
 from pathlib import Path
 
 import pytest
 from agent_world import agent_on, call, say, serving
 
-from fulgur.agent.session.log import summaries
+from fulgur.agent.session.log import read_records, summaries
+from fulgur.agent.session.records import encode_record
 from fulgur.agent.session.undo_store import DAY, due, prune
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Warned
@@ -28,8 +28,8 @@ def older(home: Path, session: str, days: float) -> None:
     """Let the session have been used that long ago, and its contents with it."""
     path = home / "sessions" / f"{session}.jsonl"
     then = time.time() - days * DAY
-    lines = path.read_text().splitlines()
-    path.write_text("".join(re.sub(r'"time":[\d.]+', f'"time":{then}', line) + "\n" for line in lines))
+    records = list(read_records(path))
+    path.write_bytes(b"".join(encode_record({**record, "time": then}) for record in records))
     for blob in (home / "blobs").rglob("*"):
         if blob.is_file():
             os.utime(blob, (then, then))

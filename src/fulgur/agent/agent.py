@@ -293,7 +293,18 @@ class Agent:
         self._task = asyncio.get_running_loop().create_task(self._work(text))
 
     async def _work(self, text: str) -> None:
-        """This turn, and those that were queued meanwhile."""
+        """This turn, and those that were queued meanwhile. What goes wrong between turns is told as a failed one, so
+        that nobody waits for an end that does not come."""
+        try:
+            await self._turns(text)
+        except Exception as error:
+            told = error if isinstance(error, FulgurError) else FulgurError(f"{type(error).__name__}: {error}")
+            number = len(self.state.turns) + 1
+            self._emit(events.TurnFailed(turn=number, message=told.message, hint=told.hint or ""))
+        finally:
+            self._turn = None
+
+    async def _turns(self, text: str) -> None:
         while True:
             if self._link.connection.closed:
                 self.state.queue(text)  # looking for the server takes a while, and nothing typed may be lost
@@ -301,11 +312,11 @@ class Agent:
                 self._progress.forget_server()
                 text = self.state.take_queued()
             self._turn = turn = self._new_turn()
-            stopped = await turn.run(text)
+            waits = await turn.run(text)
             self._turn = None
             for unsaid in turn.unsaid:
                 self.queue(unsaid)
-            if stopped or not self.state.queued:
+            if waits or not self.state.queued:
                 return
             text = self.state.take_queued()
 

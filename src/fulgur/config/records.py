@@ -12,9 +12,16 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from fulgur.errors import FulgurError
+
+
+class _Project(msgspec.Struct, forbid_unknown_fields=True):
+    trusted: bool | None = None
+    approved: list[list[str]] = []
 
 
 class ProjectRecords:
@@ -52,13 +59,14 @@ class ProjectRecords:
     def _read(self) -> dict[str, Any]:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
+            msgspec.convert(data, dict[str, _Project])
         except FileNotFoundError:
             return {}
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             raise FulgurError(
                 f"{self.path} is damaged", hint="Move it away; trust and approvals are asked again."
             ) from None
-        return data if isinstance(data, dict) else {}
+        return cast("dict[str, Any]", data)
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[dict[str, Any]]:

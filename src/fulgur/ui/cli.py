@@ -80,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away (`fulgur … | head`): silence the interpreter's own flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # A full disk, a folder that may not be read: nothing a traceback would help with.
+        note(f"fulgur: {error.filename + ': ' if isinstance(error.filename, str) else ''}{error.strerror or error}")
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 from pathlib import Path
+
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobStore:
@@ -20,7 +23,10 @@ class BlobStore:
         path = self.path(name)
         try:
             os.utime(path)  # wanted again: not to be let go of in the next moment
+            whole = path.read_bytes() == data
         except FileNotFoundError:
+            whole = False
+        if not whole:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
             temporary.write_bytes(data)
@@ -36,4 +42,6 @@ class BlobStore:
 
     def path(self, name: str) -> Path:
         """Where a content lies, if it is stored."""
+        if not _NAME.fullmatch(name):
+            raise FileNotFoundError(errno.ENOENT, "that is not the name of a content", name)
         return self.folder / name[:2] / name[2:]

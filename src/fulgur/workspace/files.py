@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import stat
+import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -115,10 +116,7 @@ class Files:
 
     def recover(self) -> list[str]:
         """After a kill in the middle of `commit`: put back what it had begun to change. The paths put back."""
-        try:
-            entries = json.loads(self._journal.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return []  # a journal that is not whole was never acted on
+        entries = read_journal(self._journal)
         restored = []
         for name, before in entries:
             path = Path(name)
@@ -160,7 +158,8 @@ class Files:
         entries = [(str(c.path), self.blobs.put(c.before) if c.before is not None else None) for c in changes]
         self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self._journal.with_suffix(".tmp")
-        temporary.write_text(json.dumps(entries))
+        text = json.dumps(entries)
+        temporary.write_text(f"{zlib.crc32(text.encode()):08x} {text}")
         os.replace(temporary, self._journal)
 
     def _replace(self, path: Path, content: bytes | None, mode: int | None, *, keep_mode: bool = True) -> None:
@@ -209,6 +208,18 @@ class Files:
 
     def _root(self, path: Path) -> Path:
         return next((root for root in self.policy.writable if path.is_relative_to(root)), Path(path.anchor))
+
+
+def read_journal(path: Path) -> list[tuple[str, str | None]]:
+    """Paths, and the names of what they held before a commit that did not end. One that is not whole was never acted
+    on, and one that is damaged must not be."""
+    try:
+        checksum, _, text = path.read_bytes().partition(b" ")
+        if zlib.crc32(text) != int(checksum, 16):
+            return []
+        return [(name, before) for name, before in json.loads(text)]
+    except (OSError, ValueError):
+        return []
 
 
 def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:

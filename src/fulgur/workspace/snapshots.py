@@ -8,6 +8,7 @@ ignored single files are not. What is too large is only noted, and named when an
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import time
@@ -82,7 +83,8 @@ class Snapshots:
             with contextlib.suppress(OSError):
                 self.cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 temporary = self.cache.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_bytes(_encode(manifest))
+                data = _encode(manifest)
+                temporary.write_bytes(hashlib.sha256(data).digest() + data)
                 os.replace(temporary, self.cache)
         self._last = manifest
         return manifest
@@ -183,7 +185,10 @@ def store_manifest(manifest: Manifest, blobs: BlobStore) -> str:
 
 def read_cache(path: Path) -> Manifest:
     """The last snapshot of a workspace, as kept between sessions."""
-    return _decode(path.read_bytes())
+    stored = path.read_bytes()
+    if hashlib.sha256(stored[32:]).digest() != stored[:32]:
+        raise msgspec.DecodeError(f"{path} is damaged")
+    return _decode(stored[32:])
 
 
 def read_manifest(name: str, blobs: BlobStore) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +58,21 @@ class Turn:
             self._loop = ToolLoop(context, self._calls, self._check, format)
 
     async def run(self, text: str) -> bool:
-        """Work the prompt to its end; True when it was stopped."""
+        """Work the prompt to its end; True when what is queued must wait: it was stopped, or could not be saved.
+
+        Whatever happens, exactly one of the events that end a turn follows.
+        """
         context, state = self._context, self._context.state
-        state.begin_turn(text)
-        if self._way != "chat":
-            await asyncio.to_thread(self._guards.warm)
-        context.emit(TurnStarted(turn=context.turn, text=text, way=self._way, reason=self._reason))
-        how, problem = "done", FulgurError("")
         try:
+            state.begin_turn(text)
+        except FulgurError as error:
+            context.emit(TurnFailed(turn=context.turn, message=error.message, hint=error.hint or ""))
+            return True
+        how, problem, saved = "done", FulgurError(""), True
+        try:
+            if self._way != "chat":
+                await asyncio.to_thread(self._guards.warm)
+            context.emit(TurnStarted(turn=context.turn, text=text, way=self._way, reason=self._reason))
             self._task = asyncio.get_running_loop().create_task(self._loop.run())
             await self._task
             how = "stopped" if self._stopping else "done"
@@ -74,10 +82,15 @@ class Turn:
             how, problem = ("stopped", problem) if self._stopping else ("failed", error)
         except Exception as error:
             how, problem = "failed", self._unexpected(error)
-        state.save_partial_as_message()
-        state.add_items([call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()])
-        await self._changes.after()
-        await asyncio.to_thread(state.end_turn, how, problem.message)
+        try:
+            state.save_partial_as_message()
+            state.add_items([call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()])
+            await self._after()
+            await asyncio.to_thread(state.end_turn, how, problem.message)
+        except Exception as error:
+            how, saved = "failed", False
+            problem = error if isinstance(error, FulgurError) else self._unexpected(error)
+            state.turn.ended = how
         said = self._last_said()
         if how == "done":
             context.emit(TurnDone(turn=context.turn, text=said))
@@ -85,7 +98,7 @@ class Turn:
             context.emit(TurnStopped(turn=context.turn, text=said))
         else:
             context.emit(TurnFailed(turn=context.turn, message=problem.message, hint=problem.hint or "", text=said))
-        return how == "stopped"
+        return how == "stopped" or not saved
 
     def steer(self, text: str) -> None:
         """Redirect it; what no answer takes up any more is in `unsaid`."""
@@ -113,6 +126,12 @@ class Turn:
         for text in await self._changes.before():
             self._context.emit(Warned(message=f"not covered by undo: {text}"))
 
+    async def _after(self) -> None:
+        try:
+            await self._changes.after()
+        except (FulgurError, OSError) as error:
+            self._context.emit(Warned(message=f"undo may not cover this turn: {error}"))
+
     async def _check(self) -> str:
         return await self._guards.check(self._calls.changed)
 
@@ -128,6 +147,6 @@ class Turn:
     def _unexpected(self, error: Exception) -> FulgurError:
         """A mistake of ours: the turn fails, the session lives, and the trace is kept for a report."""
         log = self._context.settings.home / "errors.log"
-        with open(log, "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write("".join(traceback.format_exception(error)))
         return FulgurError(f"unexpected {type(error).__name__}: {error}", hint=f"The trace is in {log}.")

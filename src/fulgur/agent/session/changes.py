@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 
+import msgspec
+
 from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
@@ -38,7 +40,7 @@ class Changes:
         """Snapshot at the turn's end, if there was one before; the paths the turn changed."""
         if self._state.turn.before is None:
             return []
-        before = read_manifest(self._state.turn.before, self._bench.files.blobs)
+        before = self._read(self._state.turn.before)
         return [shown(difference.path) for difference in differences(before, await self._take("after"))]
 
     async def undo(self) -> tuple[int, Restored]:
@@ -80,7 +82,10 @@ class Changes:
         return manifest
 
     def _read(self, name: str) -> Manifest:
-        return read_manifest(name, self._bench.files.blobs)
+        try:
+            return read_manifest(name, self._bench.files.blobs)
+        except (OSError, msgspec.DecodeError) as error:
+            raise FulgurError(f"what undo needs of this turn cannot be read: {error}") from None
 
     def _content(self, entry: SnapshotEntry | None) -> bytes | None:
         if entry is None or entry.kind in ("folder", "large"):

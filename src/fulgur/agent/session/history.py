@@ -40,8 +40,8 @@ class History:
 
     def open_calls(self) -> list[Item]:
         """Tool calls without an output, which no model accepts."""
-        answered = {item["call_id"] for item in self._items if item.get("type") == "function_call_output"}
-        return [i for i in self._items if i.get("type") == "function_call" and i["call_id"] not in answered]
+        answered = {item.get("call_id") for item in self._items if item.get("type") == "function_call_output"}
+        return [i for i in self._items if i.get("type") == "function_call" and i.get("call_id") not in answered]
 
 
 def message(role: str, text: str) -> Item:
@@ -59,7 +59,8 @@ def item_text(item: Item) -> str:
     """The plain text of an item."""
     content = item.get("content")
     if isinstance(content, list):
-        return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+        parts = [part for part in content if isinstance(part, dict)]
+        return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
     if isinstance(content, str):
         return content
     return str(item.get("output") or item.get("arguments") or "")

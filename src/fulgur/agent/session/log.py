@@ -2,6 +2,7 @@
 
 A line that was cut by a kill is the last one and has no newline: it is left out when reading and cut off before the
 next append. What a person typed, and a turn's end, are forced to disk (fsync) before anything says they are there.
+A damaged line is an error that says where; `--fork` goes on with what stands before it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import contextlib
 import os
 import secrets
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from fulgur import __version__
+from fulgur.agent.session.records import DamagedRecord, Record, decode_record, encode_record, is_cut, is_sealed
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.agent import SessionSummary
-
-Record = dict[str, Any]
 
 
 class SessionLog:
@@ -38,20 +40,35 @@ class SessionLog:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         log = cls(folder / f"{name}.jsonl")
-        head = {"id": name, "workspace": str(workspace), "model": model, "version": __version__, **more}
+        head = {"id": name, "workspace": str(workspace), "model": model, "version": __version__, "sealed": True, **more}
         log.append("session", durable=True, **head)
         return log
 
     def append(self, kind: str, /, *, durable: bool = False, **fields: Any) -> None:
         """Write one record in one call; `durable` returns only when it is on disk."""
-        if self._file < 0:
-            self._open()
         record = {"type": kind, "time": round(time.time(), 3), **fields}
-        line = msgspec.json.encode(record) + b"\n"
-        while line:
-            line = line[os.write(self._file, line) :]
-        if durable:
-            os.fsync(self._file)
+        try:
+            if self._file < 0:
+                self._open()
+            self._write(encode_record(record))
+            if durable:
+                os.fsync(self._file)
+        except OSError as error:
+            raise FulgurError(
+                f"the session cannot be saved: {self.path}: {error.strerror}",
+                hint="Free some space or mend the disk; what is on disk stays as it is.",
+            ) from None
+
+    def _write(self, line: bytes) -> None:
+        """All of it or nothing: what a full disk took of it is taken back."""
+        size = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, size)
+            raise
 
     def records(self) -> list[Record]:
         """Every whole record, in order."""
@@ -91,17 +108,31 @@ def _whole_size(descriptor: int, size: int) -> int:
     return 0
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """The whole records of a file; a damaged line in the middle is an error with its number."""
+def read_records(path: Path, *, damaged: Literal["refuse", "stop", "skip"] = "refuse") -> Iterator[Record]:
+    """The whole records of a file. At a damaged line: an error with its number, the end, or the next one."""
+    sealed = False
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
+            sealed = is_sealed(line) if number == 1 else sealed
+            if not line.endswith(b"\n") and is_cut(line):
                 return
             try:
-                record = msgspec.json.decode(line)
-            except msgspec.DecodeError:
-                raise FulgurError(f"{path}, line {number} is damaged") from None
-            yield record
+                yield decode_record(line.removesuffix(b"\n"), sealed=sealed)
+            except DamagedRecord as error:
+                if damaged == "stop":
+                    return
+                if damaged == "refuse":
+                    raise damage(path, number, str(error)) from None
+
+
+def damage(path: Path, number: int, what: str) -> FulgurError:
+    """The error of a line that cannot be read."""
+    hint = "The file is left as it is."
+    if number > 1:
+        hint = (
+            f"`fulgur exec --fork {path.stem}` goes on with a copy of what stands before it; the file is left as it is."
+        )
+    return FulgurError(f"{path}, line {number} is damaged: {what}", hint=hint)
 
 
 class _Cached(msgspec.Struct, array_like=True):
@@ -114,11 +145,13 @@ def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]
     folder = home / "sessions"
     index = folder / "index.msgpack"
     known: dict[str, _Cached] = {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        known = msgspec.msgpack.decode(index.read_bytes(), type=dict[str, _Cached])
+    with contextlib.suppress(OSError, ValueError):
+        stored = index.read_bytes()
+        if zlib.crc32(stored[4:]) == int.from_bytes(stored[:4], "big"):
+            known = msgspec.msgpack.decode(stored[4:], type=dict[str, _Cached])
     fresh: dict[str, _Cached] = {}
     for path in folder.glob("*.jsonl"):
-        with contextlib.suppress(OSError, FulgurError, StopIteration, KeyError):
+        with contextlib.suppress(OSError):
             info = path.stat()
             stamp = (info.st_size, info.st_mtime_ns)
             old = known.get(path.stem)
@@ -126,42 +159,58 @@ def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]
     if fresh != known:
         with contextlib.suppress(OSError):
             temporary = index.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(msgspec.msgpack.encode(fresh))
+            stored = msgspec.msgpack.encode(fresh)
+            temporary.write_bytes(zlib.crc32(stored).to_bytes(4, "big") + stored)
             os.replace(temporary, index)
     found = [
-        cached.summary for cached in fresh.values() if workspace is None or cached.summary.workspace == str(workspace)
+        cached.summary
+        for cached in fresh.values()
+        if workspace is None or cached.summary.workspace in ("", str(workspace))  # "": the file does not say any more
     ]
     return sorted(found, key=lambda summary: (summary.updated, summary.session_id), reverse=True)
 
 
 def _summary(path: Path) -> SessionSummary:
-    records = read_records(path)
-    head = next(records)
-    turns, first, updated, model, undo = 0, "", head["time"], head["model"], True
-    for record in records:
-        if record["type"] == "let_go":
-            undo = False
-            continue
-        updated = record["time"]
-        if record["type"] == "turn":
-            turns += 1
-            first = first or record["text"]
-        elif record["type"] == "snapshot":
-            undo = True
-        elif record["type"] == "model":
-            model = record["model"]
-    return SessionSummary(
-        session_id=head["id"],
+    """What a list shows of a session; of a damaged one what can still be read, and that it is damaged."""
+    found = SessionSummary(
+        session_id=path.stem,
         path=str(path),
-        workspace=head["workspace"],
-        model=model,
-        started=head["time"],
-        updated=updated,
-        turns=turns,
-        first_prompt=first[:200],
-        forked_from=head.get("forked_from", ""),
-        undo=undo,
+        workspace="",
+        model="",
+        started=path.stat().st_mtime,
+        updated=path.stat().st_mtime,
+        turns=0,
+        first_prompt="",
     )
+    try:
+        for record in read_records(path):
+            found = _summed(found, record)
+    except FulgurError as error:
+        found = replace(found, first_prompt=f"damaged: {error.message}")
+    return found
+
+
+def _summed(so_far: SessionSummary, record: Record) -> SessionSummary:
+    match record["type"]:
+        case "session":
+            return replace(
+                so_far,
+                workspace=record["workspace"],
+                model=record["model"],
+                started=record["time"],
+                updated=record["time"],
+                forked_from=record.get("forked_from", ""),
+            )
+        case "let_go":
+            return replace(so_far, undo=False)
+        case "turn":
+            first = so_far.first_prompt or record["text"][:200]
+            return replace(so_far, updated=record["time"], turns=so_far.turns + 1, first_prompt=first)
+        case "snapshot":
+            return replace(so_far, updated=record["time"], undo=True)
+        case "model":
+            return replace(so_far, updated=record["time"], model=record["model"])
+    return replace(so_far, updated=record["time"])
 
 
 def find_session(home: Path, name: str, workspace: Path) -> Path:
@@ -185,9 +234,15 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
 
 def fork_session(home: Path, source: Path) -> SessionLog:
     """A copy that goes its own way from here; the original stays as it is."""
-    records = list(read_records(source))
+    records = list(read_records(source, damaged="stop"))
+    if not records or records[0]["type"] != "session":
+        raise damage(source, 1, "it does not begin as a session does")
     head = records[0]
-    extra = {key: value for key, value in head.items() if key not in ("type", "time", "id", "version", "forked_from")}
+    extra = {
+        key: value
+        for key, value in head.items()
+        if key not in ("type", "time", "id", "version", "sealed", "forked_from")
+    }
     workspace, model = extra.pop("workspace"), extra.pop("model")
     log = SessionLog.create(home, Path(workspace), model, forked_from=head["id"], **extra)
     for record in records[1:]:

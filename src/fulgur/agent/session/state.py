@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from fulgur.agent.session.history import STOPPED_OUTPUT, History, Item, call_output, item_text, message
-from fulgur.agent.session.log import Record, SessionLog
+from fulgur.agent.session.log import Record, SessionLog, damage
 from fulgur.protocol.agent import TranscriptEntry
 from fulgur.workspace.files import FileDiff
 
@@ -47,8 +47,16 @@ class SessionState:
     def load(cls, log: SessionLog) -> SessionState:
         """From the file. A turn that a kill cut off is closed, with what had been said kept."""
         state = cls(log)
-        for record in log.records():
-            state._apply(record)
+        number = 0
+        for number, record in enumerate(log.records(), 1):
+            try:
+                if (number == 1) != (record["type"] == "session"):
+                    raise ValueError("a session begins with its head, and has one")
+                state._apply(record)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise damage(log.path, number, f"it does not follow from the lines before it ({error})") from None
+        if number == 0:
+            raise damage(log.path, 1, "it does not begin as a session does")
         if state.turns and not state.turns[-1].ended:
             state.interrupted = True
             state.save_partial_as_message()
@@ -155,7 +163,7 @@ class SessionState:
                 self.history.begin_anew(record["items"])
                 self._show("note", "compacted")
             case "end":
-                self.turn.ended = record["how"]
+                self.turn.ended = record["how"] or "stopped"
                 self._open_text = ""
                 if record["how"] != "done":
                     self._show("note", f"{record['how']}: {record['message']}" if record["message"] else record["how"])
@@ -168,6 +176,8 @@ class SessionState:
             case "taken":
                 self.queued.pop(0)
             case "undo":
+                if not 1 <= record["turn"] <= len(self.turns):
+                    raise ValueError(f"there is no turn {record['turn']}")
                 self.turns[record["turn"] - 1].undone = True
                 note = f"[The person took back the file changes of turn {record['turn']}: {', '.join(record['paths'])}]"
                 self.history.add([message("user", note)])

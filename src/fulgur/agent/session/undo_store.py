@@ -7,7 +7,6 @@ show it, and whoever starts the program is told. Conversations are never touched
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from fulgur.agent.session.log import SessionLog, read_records, summaries
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.files import read_journal
 from fulgur.workspace.journal import EditJournal, JournalEntry
 from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
 
@@ -117,10 +117,10 @@ def _needed(session: Path, blobs: BlobStore) -> set[str]:
     """Every content that an undo in the session may want."""
     found: set[str] = set()
     with contextlib.suppress(FulgurError, OSError):
-        for record in read_records(session):
+        for record in read_records(session, damaged="skip"):
             if record["type"] == "snapshot" and record["manifest"] not in found:
                 found.add(record["manifest"])
-                with contextlib.suppress(OSError, msgspec.DecodeError):
+                with contextlib.suppress(OSError, FulgurError, msgspec.DecodeError):
                     found |= _contents(read_manifest(record["manifest"], blobs))
     return found
 
@@ -142,8 +142,7 @@ def _current(home: Path, since: float) -> Iterator[str]:
 def _unfinished(home: Path) -> Iterator[str]:
     """What a patch that was cut off by a kill has to put back."""
     for path in (home / "sessions").glob("*.journal"):
-        with contextlib.suppress(OSError, ValueError):
-            yield from (before for _, before in json.loads(path.read_text()) if before)
+        yield from (before for _, before in read_journal(path) if before)
 
 
 def _stored(folder: Path) -> Iterator[Path]:

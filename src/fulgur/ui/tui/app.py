@@ -53,7 +53,7 @@ class Tui(Surface):
         self.meter = Meter()
         self.meter.ask_for(settings.model or "")
         self.replays = True  # a session that is opened is shown from its start
-        settings.home.mkdir(parents=True, exist_ok=True)
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         completer = Completer(
             FileIndex(settings.workspace),
             commands.command_choices(),

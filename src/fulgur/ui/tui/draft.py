@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from prompt_toolkit.buffer import Buffer
@@ -12,11 +15,28 @@ from prompt_toolkit.history import FileHistory
 from fulgur.ui.tui.complete import Completer, Menu
 
 
+class PrivateHistory(FileHistory):
+    """What was typed, readable by its owner alone; a disk that cannot be written costs the history, not the prompt."""
+
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.filename, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.fchmod(descriptor, 0o600)  # it may be older than this rule
+            os.close(descriptor)
+            super().store_string(string)
+
+    def load_history_strings(self) -> Iterable[str]:
+        try:
+            return list(super().load_history_strings())
+        except OSError:
+            return []
+
+
 class Draft:
     """A draft is never thrown away: whatever takes it from the screen puts it into the history or hands it on."""
 
     def __init__(self, history: Path, completer: Completer) -> None:
-        self._history = FileHistory(str(history))
+        self._history = PrivateHistory(str(history))
         self._completer = completer
         self.menu: Menu | None = None
         self.completes = True
