@@ -95,7 +95,8 @@ class Batch:
                 arrays = self._widths[rows] = self._arrays(rows, wanted)
         else:
             arrays = self._arrays(rows, wanted)
-        return self._runtime.step(*arrays, logits).tolist()
+        best: list[int] = self._runtime.step(*arrays, logits).tolist()
+        return best
 
     def _arrays(self, rows: int, wanted: int) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
         return self._tokens[:rows], self._positions[:rows], self._slots[:rows], self._tables, self._wanted[:wanted]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 
+from fulgur.engine.gumbel import mix
 from fulgur.engine.params import GenerateRequest
 from fulgur.engine.runtime import Matcher
-from fulgur.engine.sample import Sampler, Scratch, mix
+from fulgur.engine.sample import Sampler, Scratch
 from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import Speculator, StepCost
 from fulgur.engine.stop import StopStrings

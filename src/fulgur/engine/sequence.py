@@ -63,7 +63,7 @@ class Sequence:
         self.sampler: Sampler | None = None
         self.matcher: Matcher | None = None
         self.speculator: Speculator | None = None
-        self.decoder: Decoder | None = None
+        self.decoder: Decoder  # set when an answer begins
         self.stops: StopStrings | None = None
         self.followers: list[Sequence] = []  # continuations that fork from this one once the prompt is computed
         self.stop_ids: frozenset[int] = frozenset()
@@ -86,7 +86,7 @@ class Sequence:
             self.tokens += tokens
             self.max_tokens -= count
             self.usage.completion_tokens += count
-            feed, request_id, index = self.decoder.feed, self.request_id, self.index  # type: ignore[union-attr]
+            feed, request_id, index = self.decoder.feed, self.request_id, self.index
             for token in tokens:
                 events.append(Token(request_id, index, token, feed(token)))
             return
@@ -107,7 +107,7 @@ class Sequence:
             text = self.flush()
             self.finished = "stop"
         else:
-            text = self.decoder.feed(token)  # type: ignore[union-attr]
+            text = self.decoder.feed(token)
             if self.stops is not None:
                 text, stopped = self.stops.feed(text)
                 if stopped:
@@ -123,7 +123,7 @@ class Sequence:
 
     def flush(self) -> str:
         """All text that is still held back."""
-        rest = self.decoder.flush() if self.decoder is not None else ""
+        rest = self.decoder.flush()
         if self.stops is not None:
             shown, stopped = self.stops.feed(rest)
             rest = shown if stopped else shown + self.stops.flush()
