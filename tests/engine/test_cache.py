@@ -48,7 +48,7 @@ def longest(paths: list[tuple[int, ...]], tokens: list[int]) -> int:
 
 
 def nodes_of(cache: Cache) -> list[tuple[tuple[int, ...], Node]]:
-    found, stack = [], [((), cache.root)]
+    found, stack = [], [((), cache.root_of(""))]
     while stack:
         path, node = stack.pop()
         assert node.order == sorted(node.children)
@@ -70,7 +70,7 @@ def check(cache: Cache, memory: Memory, live: list[Live]) -> None:
         assert node.refs == sum(node in each.table.nodes for each in live)
         assert len(node.key) == SIZE or (not node.children and node.refs == 0)
         assert node.parent is not None
-        assert node.parent is cache.root or node.parent.refs >= node.refs
+        assert node.parent is cache.root_of("") or node.parent.refs >= node.refs
         start = len(path) - len(node.key)
         held = memory.slots[node.block][: len(node.key)]
         assert held == [path[: start + i + 1] for i in range(len(node.key))], "the index names what is not there"
@@ -134,7 +134,7 @@ def test_random_use_keeps_the_invariants_and_finds_the_longest_prefix(seed: int)
     check(cache, memory, [])
     assert cache.available() == cache.blocks
     cache.clear()
-    assert len(cache.free) == cache.blocks and not cache.root.children
+    assert len(cache.free) == cache.blocks and not cache.root_of("").children
 
 
 def use(cache: Cache, memory: Memory, tokens: list[int]) -> int:
@@ -221,3 +221,17 @@ def test_bookkeeping_does_not_grow_with_use() -> None:
     for i in range(2000):
         use(cache, memory, [i % 7, i % 3, 1, 2, 3])
     assert len(cache._evictable) <= 4 * cache.blocks + 65
+
+
+def test_owners_share_nothing() -> None:
+    """What one owner computed is found again by that owner only, to the token."""
+    memory = Memory(64)
+    cache = Cache(memory)
+    tokens = list(range(1, 30))
+    for owner, expected in (("a", 0), ("b", 0), ("a", 28), ("b", 28), ("", 0)):
+        table, length = cache.acquire(tokens, np.full(memory.kv_blocks, -1, np.int32), owner)
+        assert length == expected
+        assert cache.grow(table, len(tokens))
+        cache.release(table, tokens, len(tokens))
+    cache.clear()
+    assert len(cache.free) == cache.blocks

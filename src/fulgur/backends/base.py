@@ -116,6 +116,7 @@ class Turn:
     prediction: str | None = None  # text the answer is expected to resemble: the draft of the edit drafter
     service_tier: str | None = None
     cache_key: str | None = None
+    owner: str = ""  # whose prefix cache is used
 
 
 @dataclass
@@ -126,6 +127,7 @@ class Completion:
     suffix: str | None = None
     path: str | None = None  # the file's name, for models that were trained with one
     sampling: Sampling = field(default_factory=Sampling)
+    owner: str = ""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class LocalBackend(Backend):
 
         prompt = await self.prompt(turn, unfinished=unfinished)
         usage = Usage(input_tokens=len(prompt.tokens))
-        generation = self.engine.generate(GenerateRequest(prompt.tokens, prefill_only=True))
+        generation = self.engine.generate(GenerateRequest(prompt.tokens, prefill_only=True, owner=turn.owner))
         try:
             async for event in generation:
                 if isinstance(event, Finished):

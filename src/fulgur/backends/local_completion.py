@@ -39,7 +39,9 @@ class CursorCompletion(Generation):
         while prompt is not None:
             sampling = replace(self._asked.sampling, max_tokens=prompt.max_tokens)
             tokens = self._backend.encoded(prompt).tokens
-            self._running = LocalGeneration(self._backend, Completion(tokens, sampling=sampling))
+            self._running = LocalGeneration(
+                self._backend, Completion(tokens, sampling=sampling, owner=self._asked.owner)
+            )
             if self._cancelled:
                 self._running.cancel()
             async with contextlib.aclosing(_begun(self._running, prompt)) as parts:

@@ -174,6 +174,7 @@ class LocalGeneration(Generation):
             sampling_params(self._sampling(grammar), backend, prompt, grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
             visible_tokens=tuple(sorted(visible)),
+            owner=self._asked.owner,
         )
         self._submitted = time.perf_counter()
         self._engine = backend.engine.generate(request)

@@ -8,6 +8,8 @@ stays in the index until its block is needed: least recently used first, leaves 
 A kernel reads neighbouring blocks in one stream, so a sequence gets the neighbour of its last block where it can, and
 begins where a run of blocks does; blocks are evicted some at a time, which often makes a run of them.
 
+Each owner has a tree of its own: nobody learns from the length of a cached prefix what another one has sent.
+
 A live sequence puts each block into the index when it is full, and the last, partly filled one when it ends.
 """
 
@@ -41,10 +43,11 @@ class Node:
 class BlockTable:
     """The blocks of one sequence: the first `len(nodes)` are in the index and shared, the others its own."""
 
-    __slots__ = ("blocks", "nodes", "row")
+    __slots__ = ("blocks", "nodes", "root", "row")
 
-    def __init__(self, row: IntArray) -> None:
+    def __init__(self, row: IntArray, root: Node) -> None:
         self.row = row
+        self.root = root
         self.blocks: list[int] = []
         self.nodes: list[Node] = []
 
@@ -56,20 +59,26 @@ class Cache:
         self.runtime = runtime
         self.size = runtime.block_tokens
         self.blocks = runtime.kv_blocks
-        self.root = Node(None, (), -1, 1, 0)
+        self.roots: dict[str, Node] = {}  # by owner
         self.free = set(range(self.blocks))
         self.idle = 0  # nodes that no sequence holds
         self._clock = 0
         self._order = count()
         self._evictable: list[tuple[int, int, Node]] = []  # a heap; stale entries are skipped when popped
 
+    def root_of(self, owner: str) -> Node:
+        root = self.roots.get(owner)
+        if root is None:
+            root = self.roots[owner] = Node(None, (), -1, 1, 0)
+        return root
+
     def available(self) -> int:
         """Blocks that a sequence could get: free ones and those that may be evicted."""
         return len(self.free) + self.idle
 
-    def lookup(self, tokens: list[int], usable: int) -> tuple[list[Node], Node | None, int]:
+    def lookup(self, tokens: list[int], usable: int, root: Node) -> tuple[list[Node], Node | None, int]:
         """The longest cached prefix of tokens[:usable]: full blocks, then a block to copy and how much of it agrees."""
-        size, node, nodes, at = self.size, self.root, [], 0
+        size, node, nodes, at = self.size, root, [], 0
         while at + size <= usable:
             child = node.children.get(tuple(tokens[at : at + size]))
             if child is None:
@@ -87,19 +96,20 @@ class Cache:
                     best, common = node.children[neighbour], shared
         return nodes, best, common
 
-    def missing(self, tokens: list[int], total: int) -> int:
+    def missing(self, tokens: list[int], total: int, owner: str = "") -> int:
         """How many available blocks a sequence of `total` tokens that begins with `tokens` would take."""
-        nodes, _, _ = self.lookup(tokens, len(tokens) - 1)
+        nodes, _, _ = self.lookup(tokens, len(tokens) - 1, self.root_of(owner))
         held = sum(1 for node in nodes if node.refs > 0)
         return -(-total // self.size) - held
 
-    def acquire(self, tokens: list[int], row: IntArray) -> tuple[BlockTable, int]:
+    def acquire(self, tokens: list[int], row: IntArray, owner: str = "") -> tuple[BlockTable, int]:
         """A table that starts with the longest cached prefix, and its length in tokens.
 
         The last token is never taken from the cache: it is computed again, so that its logits exist.
         """
-        nodes, partial, common = self.lookup(tokens, len(tokens) - 1)
-        table = BlockTable(row)
+        root = self.root_of(owner)
+        nodes, partial, common = self.lookup(tokens, len(tokens) - 1, root)
+        table = BlockTable(row, root)
         for node in nodes:
             self._hold(node)
             row[len(table.blocks)] = node.block
@@ -129,7 +139,7 @@ class Cache:
         size, nodes = self.size, table.nodes
         while (len(nodes) + 1) * size <= computed:
             at = len(nodes)
-            parent = nodes[-1] if nodes else self.root
+            parent = nodes[-1] if nodes else table.root
             key = tuple(tokens[at * size : (at + 1) * size])
             node = parent.children.get(key)
             if node is None:
@@ -149,7 +159,7 @@ class Cache:
         rest = table.blocks[full:]
         key = tuple(tokens[full * self.size : computed])
         if key and rest:
-            parent = table.nodes[-1] if full else self.root
+            parent = table.nodes[-1] if full else table.root
             place = bisect_left(parent.order, key)
             if place < len(parent.order) and parent.order[place][: len(key)] == key:
                 node = parent.children[parent.order[place]]  # says as much and more
@@ -168,7 +178,7 @@ class Cache:
     def fork(self, table: BlockTable, computed: int, row: IntArray) -> BlockTable | None:
         """A second table over the same prefix: full blocks shared, the last one copied. None when there is no room."""
         full = computed // self.size
-        copy = BlockTable(row)
+        copy = BlockTable(row, table.root)
         for node in table.nodes[:full]:
             self._hold(node)
             row[len(copy.blocks)] = node.block

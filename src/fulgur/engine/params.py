@@ -67,7 +67,8 @@ class GenerateRequest:
     `draft_source` holds the tokens of the text being edited (or a predicted output): the drafter follows it.
     `prefill_only` warms the prefix cache and produces nothing. `keep` leaves the sequences alive after they
     finish, so that `steer` may append to them and go on; `cancel` lets them go. `visible_tokens` are special tokens
-    whose text is shown all the same (the markers that a splitter looks for).
+    whose text is shown all the same (the markers that a splitter looks for). Prefixes are shared between requests of
+    the same `owner` only: how much of a prompt was in the cache tells what others have sent.
     """
 
     prompt: list[int]
@@ -78,6 +79,7 @@ class GenerateRequest:
     prefill_only: bool = False
     keep: bool = False
     visible_tokens: tuple[int, ...] = ()
+    owner: str = ""
 
     def check(self, vocab_size: int) -> None:
         """Raise InvalidRequest unless the engine can serve this (the context's length is checked by the engine)."""

@@ -32,10 +32,11 @@ class Scheduler:
         if not self.waiting or not self._slots:
             return None
         sequence = self.waiting[0]
-        if self.running and self.cache.missing(sequence.tokens, len(sequence.tokens) + 1) > self.cache.available():
+        tokens, owner = sequence.tokens, sequence.owner
+        if self.running and self.cache.missing(tokens, len(tokens) + 1, owner) > self.cache.available():
             return None
         self.waiting.popleft()
-        table, sequence.computed = self.cache.acquire(sequence.tokens, self.tables[self._slots[-1]])
+        table, sequence.computed = self.cache.acquire(tokens, self.tables[self._slots[-1]], owner)
         self._run(sequence, table)
         return sequence
 

@@ -36,6 +36,7 @@ class Sequence:
         "matcher",
         "max_tokens",
         "message",
+        "owner",
         "prefill_only",
         "request_id",
         "sampler",
@@ -51,6 +52,7 @@ class Sequence:
 
     def __init__(self, request_id: str, index: int, request: GenerateRequest, context: int) -> None:
         self.request_id = request_id
+        self.owner = request.owner
         self.index = index
         self.tokens = list(request.prompt)
         self.max_tokens = request.params.max_tokens  # of this turn; a kept sequence gets as many again

@@ -15,7 +15,7 @@ from fulgur.backends.base import Backend, Generation, Turn
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import CALL, new_id
 from fulgur.protocol.request import ChatRequest
-from fulgur.server.answers import json_answer, read_object, server_of
+from fulgur.server.answers import json_answer, owner_of, read_object, server_of
 from fulgur.server.chat_input import to_turn
 from fulgur.server.parse import convert, in_range
 from fulgur.server.prices import cost
@@ -62,6 +62,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     tokens = 0
     try:
         turn = to_turn(body)
+        turn.owner = server.cache_owner(owner_of(request))
         usage, answer = await (_stream if body.stream else _whole)(server, request, body, entry, backend, turn)
         tokens = usage.input_tokens + usage.output_tokens
         server.metrics.record(body.model, "completed", usage, cost(entry.model.price, usage))

@@ -12,7 +12,7 @@ from fulgur.backends.base import Completion, Generation, Sampling
 from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import new_id
 from fulgur.protocol.request import CompletionRequest
-from fulgur.server.answers import json_answer, read_object, server_of
+from fulgur.server.answers import json_answer, owner_of, read_object, server_of
 from fulgur.server.chat import begun, stream_error, usage_object
 from fulgur.server.chat_input import stops
 from fulgur.server.parse import at_least, convert, in_range
@@ -36,7 +36,9 @@ async def create(request: web.Request) -> web.StreamResponse:
         await entry.pool.enter()
     usage = Usage()
     try:
-        generation = backend.complete(to_completion(body))
+        asked = to_completion(body)
+        asked.owner = server.cache_owner(owner_of(request))
+        generation = backend.complete(asked)
         if body.stream:
             usage, answer = await _stream(server, request, body, entry, generation)
         else:

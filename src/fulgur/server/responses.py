@@ -60,7 +60,9 @@ async def prepare_http(server: Server, owner: str, body: CreateRequest) -> Prepa
     previous: Conversation | None = None
     if body.previous_response_id is not None:
         previous = await server.conversation(owner, body.previous_response_id)
-    return await prepare_off_loop(body, entry, previous, body.previous_response_id, websocket=False)
+    prepared = await prepare_off_loop(body, entry, previous, body.previous_response_id, websocket=False)
+    prepared.turn.owner = server.cache_owner(owner)
+    return prepared
 
 
 async def _follow_run(run: Run) -> None:

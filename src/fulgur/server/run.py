@@ -65,6 +65,7 @@ class Run:
         self.prepared = prepared
         self.response = prepared.response
         self.conversation = prepared.turn.conversation
+        prepared.turn.owner = self.server.cache_owner(self.owner)
         self.log = EventLog() if prepared.store else None
         self.emitter = Emitter(self.sink, self.stream_id, self.log)
         self.output = Output(self.emitter, seal_reasoning=prepared.seal_reasoning)

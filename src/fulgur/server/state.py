@@ -55,6 +55,10 @@ class Server:
         await self.models.close()
         await self.store.close()
 
+    def cache_owner(self, owner: str) -> str:
+        """Whose prefix cache a key uses: its own, unless the operator shares one between all."""
+        return "" if self.config.server.share_cache else owner
+
     def remember(self, owner: str, response_id: str, conversation: Conversation) -> None:
         """Keep a stored response's conversation at hand."""
         self._warm[owner, response_id] = conversation

@@ -69,6 +69,7 @@ class TypeAhead:
         prepared = await prepare_off_loop(request, entry, previous, None, websocket=True)
         if not prepared.input and not request.instructions:
             raise ApiError(400, "empty_input", "There is nothing to prefill.")
+        prepared.turn.owner = self._session.server.cache_owner(self._session.owner)
         usage = await backend.prefill(prepared.turn, unfinished=True)
         return usage.input_tokens, usage.cached_tokens
 
