@@ -228,6 +228,13 @@ def test_refused(text: str, before: str) -> None:
         apply_local(before, call(text))
 
 
+def test_a_docstring_alone_is_no_empty_function() -> None:
+    doc = '    """Doc."""\n'
+    assert apply_local(doc, call("remove_docstring"), "\nx = 1\n") == "    pass\n"
+    with pytest.raises(RefactorError, match="stands below"):
+        apply_local(doc, call("remove_docstring"), "    a()\n")
+
+
 def test_every_refactoring_is_tried() -> None:
     assert {case[0].split(" ")[0] for case in DONE} == set(LOCAL)
 

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from fulgur.edit.refactor.source import Edit, Source, Unusable, apply_edits, parse_region
 from fulgur.eval.grade import reaches, target
@@ -21,7 +22,7 @@ from lab.train.edits import (  # noqa: F401  (importing registers the operations
     statements,
     templates,
 )
-from lab.train.edits.calls import candidates, carried_out, pattern, readable
+from lab.train.edits.calls import candidates, carried_out, pattern, readable, refactored
 from lab.train.edits.example import OPERATIONS, Change, Operation
 from lab.train.edits.finish import finish
 from lab.train.edits.nextedit import next_edits
@@ -160,7 +161,14 @@ def build(
     if change.call is not None:
         return built_call(src, op, change, region, rng, written, split)
     human = src.text[slice(*region)]
-    changed = apply_edits(human, edits, region[0])
+    below = src.text[region[1] :][:400]
+    if edits:
+        changed: str | None = apply_edits(human, edits, region[0])
+    else:
+        place = partial(begins_in, src, region, change.cover or region)
+        changed = refactored(op.name, change.variant, change.slots, human, below, place)
+    if changed is None:
+        return None
     before, after = (changed, human) if change.inverse else (human, changed)
     if before == after or not before.strip() or not after.strip():
         return None
@@ -174,7 +182,15 @@ def build(
     parse_region(before)
     done = change.noop and rng.random() < satisfied(split)
     example = finish(src, op.name, region, before, Rewrite(after), written, split, rng)
-    return called(example, change, src.text[region[1] :][:400], done, split)
+    return called(example, change, below, done, split)
+
+
+def begins_in(src: Source, region: tuple[int, int], cover: tuple[int, int], after: str) -> bool:
+    """Whether the first line that differs stands in `cover`: the refactoring found the place that was meant."""
+    before = src.text[slice(*region)].split("\n")
+    same = next((i for i, (one, two) in enumerate(zip(before, after.split("\n"), strict=False)) if one != two), 0)
+    line = src.line_of(region[0]) + same
+    return src.line_of(cover[0]) <= line <= src.line_of(max(cover[0], cover[1] - 1))
 
 
 def called(example: EditExample, change: Change, below: str, done: bool, split: str) -> EditExample | None:

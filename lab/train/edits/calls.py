@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fulgur.edit.refactor import LOCAL, RefactorError, apply_call, apply_local
 from fulgur.edit.refactor.source import FUNCTIONS, Unusable, parse_region
@@ -107,6 +107,14 @@ def carried_out(call: Call, region: str, below: str) -> str | None:
         return apply_local(region, call, below) if call.name in LOCAL else apply_call(region, call)
     except (RefactorError, Unusable):
         return None
+
+
+def refactored(
+    op: str, variant: str, slots: dict[str, str], region: str, below: str, right: Callable[[str], bool]
+) -> str | None:
+    """The region after the refactoring that does this operation in the right place; None when it is refused."""
+    results = (carried_out(call, region, below) for call in candidates(op, variant, slots, region))
+    return next((result for result in results if result is not None and right(result)), None)
 
 
 def readable(call: Call) -> Call | None:

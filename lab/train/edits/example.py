@@ -12,9 +12,13 @@ from fulgur.text.edit_format import Call
 
 @dataclass
 class Change:
-    """One change found in a file. `inverse`: the edits spoil human code, the answer is the human text."""
+    """One change found in a file.
 
-    edits: list[Edit]
+    Without edits and without a call, the product's refactoring for this operation makes the change inside the region.
+    `inverse`: the edits spoil human code, the answer is the human text.
+    """
+
+    edits: list[Edit] = field(default_factory=list)
     slots: dict[str, str] = field(default_factory=dict)
     inverse: bool = False
     variant: str = ""  # which list of phrasings; "" is the operation's own

@@ -133,16 +133,9 @@ def use_fstring(src: Source, rng: random.Random) -> Iterator[Change]:
 
 @operation("inverse", sites=True, absent=r"\bOptional\[")
 def optional_union(src: Source, rng: random.Random) -> Iterator[Change]:
-    optional = [
-        node
-        for node in src.of(ast.Subscript)
-        if isinstance(node.value, ast.Name) and node.value.id == "Optional" and src.one_line(node)
-    ]
-    for sub in optional:
-        inner = src.segment(sub.slice)
-        if re.fullmatch(r"[\w.\[\], ]+", inner) and "Optional" not in inner and in_annotation(src, sub):
-            yield Change([Edit(*src.span(sub), f"{inner} | None")])
-    if optional or "Optional[" in src.text:
+    for edit in local.optional_union(src, ()):
+        yield Change([edit])
+    if "Optional[" in src.text:
         return
     for node in src.of(ast.BinOp):
         right = node.right

@@ -11,13 +11,19 @@ import random
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, names_in
+from fulgur.edit.refactor.source import FUNCTIONS, Function, Source, names_in
 from fulgur.text.edit_format import Call
 from lab.train.edits import values
 from lab.train.edits.example import Change, operation, shuffled
 from lab.train.edits.signatures import parameters
 
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
+CONDITIONAL = (ast.Lambda, *COMPREHENSIONS, ast.IfExp, ast.BoolOp, ast.Await)  # evaluated later, often or not at all
+# Names for an extracted constant: a number, a text.
+CONSTANTS = ["TIMEOUT", "DEFAULT_NAME", "MAX_SIZE", "LIMIT", "DEFAULT_VALUE", "PREFIX"]
+CONSTANTS += ["BATCH_SIZE", "SEPARATOR", "DELAY"]
+TEXTS = ["DEFAULT_NAME", "SEPARATOR", "PREFIX", "MESSAGE", "KEY_NAME"]
 
 
 def local_uses(src: Source, function: Function) -> dict[str, list[ast.Name]]:
@@ -131,27 +137,10 @@ def extract_constant(src: Source, rng: random.Random) -> Iterator[Change]:
         if isinstance(parent, ast.arguments) or not re.fullmatch(r"[\w.]+|\"[^\"\\]*\"|'[^'\\]*'", text):
             continue
         hint = parent.arg if isinstance(parent, ast.keyword) and parent.arg else None
-        pool = [
-            "TIMEOUT",
-            "DEFAULT_NAME",
-            "MAX_SIZE",
-            "LIMIT",
-            "DEFAULT_VALUE",
-            "PREFIX",
-            "BATCH_SIZE",
-            "SEPARATOR",
-            "DELAY",
-        ]
+        pool = CONSTANTS
         if isinstance(value, str):
             words = re.findall(r"[A-Za-z]+", value)[:2]
-            pool = [
-                *(["_".join(words).upper()] if words else []),
-                "DEFAULT_NAME",
-                "SEPARATOR",
-                "PREFIX",
-                "MESSAGE",
-                "KEY_NAME",
-            ]
+            pool = [*(["_".join(words).upper()] if words else []), *TEXTS]
         name = hint.upper() if hint and rng.random() < 0.6 else values.fresh(taken, pool, rng)
         if name in taken or not name.isidentifier():
             continue
@@ -171,26 +160,15 @@ def extract_variable(src: Source, rng: random.Random) -> Iterator[Change]:
         function = src.function_of(node)
         if not simple or function is None or not src.alone_on_lines(statement) or not src.one_line(node):
             continue
-        inner = (
-            ast.Lambda,
-            ast.ListComp,
-            ast.GeneratorExp,
-            ast.DictComp,
-            ast.SetComp,
-            ast.IfExp,
-            ast.BoolOp,
-            ast.Await,
-        )
-        if any(isinstance(a, inner) for a in src.ancestors(node)) or any(isinstance(n, inner) for n in ast.walk(node)):
+        if any(isinstance(n, CONDITIONAL) for n in (*src.ancestors(node), *ast.walk(node))):
             continue
         text = src.segment(node)
         taken = names_in(function) | {arg.arg for arg in parameters(function)}
         if not 6 <= len(text) <= 60:
             continue
         name = values.fresh(taken, values.LOCALS, rng)
-        at = src.line_start(statement.lineno)
-        edits = [Edit(at, at, f"{src.indent(statement)}{name} = {text}\n"), Edit(*src.span(node), name)]
-        yield Change(edits, {"expr": text, "new": name}, unique=text)
+        cover = (src.line_start(statement.lineno), src.end(node))
+        yield Change(slots={"expr": text, "new": name}, cover=cover, unique=text)
 
 
 @operation("scope")
@@ -218,6 +196,6 @@ def inline_variable(src: Source, rng: random.Random) -> Iterator[Change]:
                 continue
             if isinstance(statement.value, (ast.Tuple, ast.Yield, ast.GeneratorExp)):
                 continue
-            edits = [Edit(*src.whole_lines(statement), ""), Edit(*src.span(use), src.segment(statement.value))]
-            yield Change(edits, {"name": name, "func": function.name}, cover=src.whole_lines(block[index + 1]))
+            cover = (src.whole_lines(statement)[0], src.whole_lines(block[index + 1])[1])
+            yield Change(slots={"name": name, "func": function.name}, cover=cover)
             break

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.refactor.local.functions import defaults
+from fulgur.edit.refactor.local.functions import defaults, unannotate
 from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 from fulgur.text.edit_format import Call
 from lab.train.edits import values
@@ -20,22 +20,7 @@ def parameters(function: Function) -> list[ast.arg]:
     return [arg for arg in named if arg.arg not in ("self", "cls", "mcs", "_")]
 
 
-def unannotate(src: Source, function: Function, arg: ast.arg) -> Edit:
-    """The edit that takes the type of a parameter away (and closes up ` = ` as style asks)."""
-    if arg.annotation is None:
-        raise Unusable("no annotation")
-    start = src.start(arg) + len(arg.arg)
-    end = src.end(arg.annotation)
-    default = defaults(function).get(arg.arg)
-    if default is not None:
-        end = src.start(default)
-        if not re.fullmatch(r"\s*=\s*", src.text[src.end(arg.annotation) : end]):
-            raise Unusable("default in parentheses")
-        return Edit(start, end, "=")
-    return Edit(start, end, "")
-
-
-def usual(src: Source, function: Function) -> dict[str, str]:
+def usual(function: Function) -> dict[str, str]:
     return {"func": function.name}
 
 
@@ -91,7 +76,7 @@ def add_type_hints(src: Source, rng: random.Random) -> Iterator[Change]:
         start = src.text.rfind(")", 0, src.start(function.returns)) + 1
         if re.fullmatch(r"\s*->\s*", src.text[start : src.start(function.returns)]):
             edits.append(Edit(start, src.end(function.returns), ""))
-            yield Change(edits, usual(src, function), inverse=True, within=src.whole_lines(function))
+            yield Change(edits, usual(function), inverse=True, within=src.whole_lines(function))
 
 
 @operation("forward")
@@ -100,14 +85,10 @@ def remove_type_hints(src: Source, rng: random.Random) -> Iterator[Change]:
         starred = [arg for arg in (function.args.vararg, function.args.kwarg) if arg and arg.annotation]
         if starred or any(isinstance(node, ast.AnnAssign) for node in ast.walk(function)):
             continue
-        edits = [unannotate(src, function, arg) for arg in parameters(function) if arg.annotation is not None]
-        if function.returns is not None:
-            start = src.text.rfind(")", 0, src.start(function.returns)) + 1
-            if not re.fullmatch(r"\s*->\s*", src.text[start : src.start(function.returns)]):
-                continue
-            edits.append(Edit(start, src.end(function.returns), ""))
-        if edits:
-            yield Change(edits, usual(src, function), within=src.whole_lines(function))
+        hints = [arg.annotation for arg in parameters(function)] + [function.returns]
+        spans = [src.span(hint) for hint in hints if hint is not None]
+        if spans:
+            yield Change(slots=usual(function), cover=(spans[0][0], spans[-1][1]), within=src.whole_lines(function))
 
 
 @operation("forward")
@@ -120,7 +101,7 @@ def change_default(src: Source, rng: random.Random) -> Iterator[Change]:
         old, new = src.segment(default), values.other_value(default, rng)
         if len(old) <= 30 and not isinstance(default.value, bytes):
             slots = {"func": function.name, "param": name, "old": old, "new": new}
-            yield Change([Edit(*src.span(default), new)], slots, within=src.whole_lines(function))
+            yield Change(slots=slots, cover=src.span(default), within=src.whole_lines(function))
 
 
 def last_parameter(src: Source, function: Function) -> tuple[int, str]:
@@ -150,17 +131,16 @@ def last_parameter(src: Source, function: Function) -> tuple[int, str]:
 @operation("forward")
 def add_parameter(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
-        where, before = last_parameter(src, function)
+        where, _ = last_parameter(src, function)
         name = values.fresh({arg.arg for arg in parameters(function)} | names_in(function), values.PARAMETERS, rng)
         default = values.literal_for(name, rng)
         annotated = any(arg.annotation for arg in parameters(function))
         slots = {"func": function.name, "param": name, "value": default}
-        variant, text = "", f"{name}={default}"
         if annotated:
-            kind = values.annotation(default, rng)
-            slots["type"] = kind
-            variant, text = "typed", f"{name}: {kind} = {default}"
-        yield Change([Edit(where, where, before + text)], slots, variant=variant, within=src.whole_lines(function))
+            slots["type"] = values.annotation(default, rng)
+        variant = "typed" if annotated else ""
+        head = (where, src.start(function.body[0]))
+        yield Change(slots=slots, variant=variant, cover=head, within=src.whole_lines(function))
 
 
 @operation("call")
@@ -219,15 +199,9 @@ def add_decorator(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         if not function.decorator_list:
             if rng.random() < 0.1:
-                name = rng.choice(values.DECORATORS)
-                at = src.line_start(function.lineno)
-                text = f"{src.indent(function)}@{name}\n"
-                yield Change(
-                    [Edit(at, at, text)],
-                    {"func": function.name, "decorator": name},
-                    cover=src.whole_lines(function),
-                    within=src.whole_lines(function),
-                )
+                slots = {"func": function.name, "decorator": rng.choice(values.DECORATORS)}
+                whole = src.whole_lines(function)
+                yield Change(slots=slots, cover=whole, within=whole)
             continue
         first = function.decorator_list[0]
         if not src.one_line(first) or len(src.segment(first)) > 50 or src.trailing_comment(first):
@@ -289,7 +263,7 @@ def remove_docstring(src: Source, rng: random.Random) -> Iterator[Change]:
         start, end = src.whole_lines(doc)
         while src.text[end : end + 1] == "\n":
             end += 1
-        yield Change([Edit(start, end, "")], usual(src, function), within=src.whole_lines(function))
+        yield Change(slots=usual(function), cover=(start, end), within=src.whole_lines(function))
 
 
 @operation("forward")
@@ -298,7 +272,7 @@ def make_async(src: Source, rng: random.Random) -> Iterator[Change]:
         if function.name.startswith("__") or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(function)):
             continue
         at = src.start(function)
-        yield Change([Edit(at, at, "async ")], usual(src, function), within=src.whole_lines(function))
+        yield Change(slots=usual(function), cover=(at, at), within=src.whole_lines(function))
 
 
 @operation("inverse", limit=8)

@@ -238,13 +238,14 @@ def ternaries(src: Source, rng: random.Random, inverse: bool) -> Iterator[Change
         head = "return " if isinstance(statement, ast.Return) else f"{src.segment(statement.targets[0])} = "
         if src.segment(statement) != head + src.segment(node):
             continue
-        name = "" if isinstance(statement, ast.Return) else src.segment(statement.targets[0])
+        slots = {} if isinstance(statement, ast.Return) else {"name": src.segment(statement.targets[0])}
+        if not inverse:
+            yield Change(slots=slots, cover=src.span(statement), once=r"\belse\b(?!:)")
+            continue
         indent = src.indent(statement)
         text = f"if {src.segment(node.test)}:\n{indent}    {head}{src.segment(node.body)}\n{indent}else:\n"
         text += f"{indent}    {head}{src.segment(node.orelse)}"
-        slots = {"name": name} if name else {}
-        once = r"\belse:" if inverse else r"\belse\b(?!:)"
-        yield Change([Edit(*src.span(statement), text)], slots, inverse=inverse, once=once)
+        yield Change([Edit(*src.span(statement), text)], slots, inverse=True, once=r"\belse:")
 
 
 @operation("behavioural")

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import ast
-import io
 import random
 import re
-import tokenize
 from collections.abc import Iterator
 
-from fulgur.edit.refactor.local.piece import negated, plain_if
+from fulgur.edit.refactor.local import expressions as local
+from fulgur.edit.refactor.local.piece import has_elif, plain_if
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable, dotted, names_in
 from lab.train.edits import values
 from lab.train.edits.example import Change, operation, shuffled
 from lab.train.edits.signatures import parameters
 
 
-def body_insertion(src: Source, function: Function) -> tuple[int, str]:
-    """Where a first statement goes (after the docstring, before any comment) and its indentation."""
-    first = src.body_start(function)
+def body_insertion(src: Source, function: Function) -> tuple[int, int]:
+    """Where a first statement goes: after the docstring, an empty span."""
     doc = src.docstring(function)
-    at = src.line_start(src.first_line(first))
-    before = src.line_end((doc.end_lineno if doc else function.lineno) or 0)
-    if doc is None:
-        return at, src.indent(first)
-    if "#" in src.text[before:at]:
+    at = src.line_start(src.first_line(src.body_start(function)))
+    if doc is not None and "#" in src.text[src.line_end(doc.end_lineno or 0) : at]:
         raise Unusable("comment before the body")
-    return at, src.indent(first)
+    return at, at
 
 
 def tests_parameter(function: Function, name: str) -> bool:
@@ -42,18 +37,13 @@ def guard_none(src: Source, rng: random.Random) -> Iterator[Change]:
         if not args:
             continue
         name = rng.choice(args)
-        at, indent = body_insertion(src, function)
+        cover = body_insertion(src, function)
         slots = {"func": function.name, "param": name}
         if rng.random() < 0.5:
-            kind = rng.choice(["ValueError", "ValueError", "TypeError", "RuntimeError"])
-            action, slots["exc"] = f'raise {kind}("{name} must not be None")', kind
-            variant = "raise"
+            variant, slots["exc"] = "raise", rng.choice(["ValueError", "ValueError", "TypeError", "RuntimeError"])
         else:
-            value = rng.choice(["None", "None", "False", "[]", "{}", "0", '""', "True"])
-            action, slots["value"] = f"return {value}", value
-            variant = "return"
-        text = f"{indent}if {name} is None:\n{indent}    {action}\n"
-        yield Change([Edit(at, at, text)], slots, variant=variant, within=src.whole_lines(function))
+            variant, slots["value"] = "return", rng.choice(["None", "None", "False", "[]", "{}", "0", '""', "True"])
+        yield Change(slots=slots, variant=variant, cover=cover, within=src.whole_lines(function))
 
 
 @operation("templated")
@@ -66,10 +56,8 @@ def raise_on_empty(src: Source, rng: random.Random) -> Iterator[Change]:
             rng.choice(args),
             rng.choice(["ValueError", "ValueError", "ValueError", "TypeError", "RuntimeError"]),
         )
-        at, indent = body_insertion(src, function)
-        text = f'{indent}if not {name}:\n{indent}    raise {kind}("{name} must not be empty")\n'
         slots = {"func": function.name, "param": name, "exc": kind}
-        yield Change([Edit(at, at, text)], slots, within=src.whole_lines(function))
+        yield Change(slots=slots, cover=body_insertion(src, function), within=src.whole_lines(function))
 
 
 @operation("templated")
@@ -78,14 +66,13 @@ def log_entry(src: Source, rng: random.Random) -> Iterator[Change]:
     for function in shuffled(src.functions(), rng):
         logger = known[0] if known else "logger"
         level = rng.choice(values.LEVELS)
-        at, indent = body_insertion(src, function)
-        first = src.text[at : at + 60].strip()
+        cover = body_insertion(src, function)
+        first = src.text[cover[0] : cover[0] + 60].strip()
         if first.startswith((f"{logger}.", "log", "print(")):
             continue
-        text = f'{indent}{logger}.{level}("{function.name} called")\n'
         slots = {"func": function.name, "logger": logger, "level": level}
         needs = None if logger == "logger" else "logger"
-        yield Change([Edit(at, at, text)], slots, within=src.whole_lines(function), needs=needs)
+        yield Change(slots=slots, cover=cover, within=src.whole_lines(function), needs=needs)
 
 
 @operation("templated")
@@ -105,9 +92,8 @@ def add_assert(src: Source, rng: random.Random) -> Iterator[Change]:
             name,
         ]
         cond = rng.choice(conditions)
-        at, indent = body_insertion(src, function)
         slots = {"func": function.name, "param": name, "cond": cond}
-        yield Change([Edit(at, at, f"{indent}assert {cond}\n")], slots, within=src.whole_lines(function))
+        yield Change(slots=slots, cover=body_insertion(src, function), within=src.whole_lines(function))
 
 
 def called_statements(src: Source, rng: random.Random) -> Iterator[tuple[ast.stmt, str, Function]]:
@@ -128,30 +114,19 @@ def wrap_try(src: Source, rng: random.Random) -> Iterator[Change]:
     for statement, name, function in called_statements(src, rng):
         if any(isinstance(a, ast.Try) for a in src.ancestors(statement)):
             continue
-        indent, kind = src.indent(statement), values.caught(rng)
+        kind = values.caught(rng)
         choices = ["return", "pass", "log", "raise"]
         if any(isinstance(a, (ast.For, ast.While)) for a in src.ancestors(statement) if not isinstance(a, FUNCTIONS)):
             choices.append("continue")
         variant = rng.choice(choices)
         slots = {"call": name, "exc": kind, "func": function.name}
-        head = f"except {kind}:"
         if variant == "return":
             slots["value"] = rng.choice(["None", "None", "False", "[]", "{}", "0", '""'])
-            handler = f"return {slots['value']}"
         elif variant == "log":
             slots["logger"], slots["level"] = logger, rng.choice(["exception", "error", "warning", "exception"])
-            handler = f'{logger}.{slots["level"]}("{name} failed")'
         elif variant == "raise":
             slots["new"] = values.exception(rng, but=kind)
-            head = f"except {kind} as error:"
-            handler = f'raise {slots["new"]}("{name} failed") from error'
-        else:
-            handler = variant
-        start, end = src.whole_lines(statement)
-        text = f"{indent}try:\n{src.reindent(start, end, 1)}"
-        text += "" if text.endswith("\n") else "\n"
-        text += f"{indent}{head}\n{indent}    {handler}\n"
-        yield Change([Edit(start, end, text)], slots, variant=variant, unique=f"{name}(")
+        yield Change(slots=slots, variant=variant, cover=src.whole_lines(statement), unique=f"{name}(")
 
 
 @operation("templated")
@@ -161,38 +136,20 @@ def wrap_body_try(src: Source, rng: random.Random) -> Iterator[Change]:
         body = function.body[function.body.index(first) :]
         if not src.movable(body) or isinstance(first, ast.Try) or (function.end_lineno or 0) - function.lineno > 35:
             continue
-        indent, kind = src.indent(first), values.caught(rng)
-        start, end = src.line_start(src.first_line(first)), src.whole_lines(function)[1]
-        value = rng.choice(["None", "None", "False", "[]", "0"])
-        text = f"{indent}try:\n{src.reindent(start, end, 1)}"
-        text += "" if text.endswith("\n") else "\n"
-        text += f"{indent}except {kind}:\n{indent}    return {value}\n"
+        kind, value = values.caught(rng), rng.choice(["None", "None", "False", "[]", "0"])
+        whole = src.whole_lines(function)
         slots = {"func": function.name, "exc": kind, "value": value}
-        yield Change([Edit(start, end, text)], slots, within=src.whole_lines(function))
+        yield Change(slots=slots, cover=(src.line_start(src.first_line(first)), whole[1]), within=whole)
 
 
 @operation("templated")
 def swap_branches(src: Source, rng: random.Random) -> Iterator[Change]:
     for node in shuffled(src.of(ast.If), rng):
-        if not plain_if(src, node) or not node.orelse:
+        if not plain_if(src, node) or not node.orelse or has_elif(src, node):
             continue
-        if isinstance(node.orelse[0], ast.If) and src.text.startswith("elif", src.start(node.orelse[0])):
-            continue
-        if not isinstance(node.test, (ast.Compare, ast.Name, ast.Attribute, ast.Call, ast.UnaryOp)):
-            continue
-        else_line = src.first_line(node.orelse[0]) - 1
-        while else_line > node.lineno and src.lines[else_line - 1].strip() != "else:":
-            else_line -= 1
-        if else_line <= (node.body[-1].end_lineno or 0):
-            continue
-        first = (src.line_end(node.lineno), src.line_start(else_line))
-        second = (src.line_end(else_line), src.line_end(node.end_lineno or 0))
-        upper, lower = src.text[slice(*first)], src.text[slice(*second)]
-        if not lower.endswith("\n"):
-            continue
-        edits = [Edit(*src.span(node.test), negated(src, node.test)), Edit(*first, lower), Edit(*second, upper)]
-        slots = {"cond": src.segment(node.test)}
-        yield Change(edits, slots, unique="else:", cover=src.whole_lines(node), noop=False)
+        if isinstance(node.test, (ast.Compare, ast.Name, ast.Attribute, ast.Call, ast.UnaryOp)):
+            slots = {"cond": src.segment(node.test)}
+            yield Change(slots=slots, unique="else:", cover=src.whole_lines(node), noop=False)
 
 
 @operation("forward")
@@ -206,7 +163,7 @@ def change_return(src: Source, rng: random.Random) -> Iterator[Change]:
         )
         function = src.function_of(node)
         slots = {"old": old, "new": new} | ({"func": function.name} if function else {})
-        yield Change([Edit(src.start(node.value), src.end(node), new)], slots, unique=f"return {old}")  # type: ignore[arg-type]
+        yield Change(slots=slots, cover=src.span(node), unique=f"return {old}")
 
 
 @operation("forward")
@@ -216,7 +173,7 @@ def change_exception(src: Source, rng: random.Random) -> Iterator[Change]:
         if not isinstance(call, ast.Name):
             continue
         slots = {"old": call.id, "new": values.exception(rng, but=call.id)}
-        yield Change([Edit(*src.span(call), slots["new"])], slots, unique=f"raise {call.id}")
+        yield Change(slots=slots, cover=src.span(call), unique=f"raise {call.id}")
 
 
 @operation("inverse")
@@ -265,7 +222,7 @@ def change_value(src: Source, rng: random.Random) -> Iterator[Change]:
             continue
         slots = {"name": name, "old": src.segment(value), "new": values.other_value(value, rng)}
         head = src.text[src.start(node) : src.start(value)]
-        yield Change([Edit(*src.span(value), slots["new"])], slots, unique=head)
+        yield Change(slots=slots, cover=src.span(value), unique=head)
 
 
 @operation("inverse", sites=True, absent=r"\bprint\(")
@@ -336,18 +293,6 @@ def remove_prints(src: Source, rng: random.Random) -> Iterator[Change]:
 def remove_comments(src: Source, rng: random.Random) -> Iterator[Change]:
     if "#" not in src.text or len(src.lines) > 1500 or rng.random() < 0.6:
         return
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(src.text).readline))
-    except (tokenize.TokenError, SyntaxError, IndentationError):
-        return
-    for token in tokens:
-        if token.type != tokenize.COMMENT or token.start[0] <= 2:
-            continue
-        line = token.start[0]
-        start = src.line_start(line) + token.start[1]
-        if src.text[src.line_start(line) : start].strip():
-            while src.text[start - 1] == " ":
-                start -= 1
-            yield Change([Edit(start, src.line_end(line) - 1, "")])
-        else:
-            yield Change([Edit(src.line_start(line), src.line_end(line), "")])
+    for edit in local.remove_comments(src, ()):
+        if edit.start >= src.line_start(3):  # the first lines are often a licence or an encoding
+            yield Change([edit])

@@ -23,17 +23,11 @@ PARAMETERS = WORDS["parameters"]
 LOCALS = WORDS["locals"]
 FUNCTIONS = WORDS["functions"]
 CLASSES = WORDS["classes"]
-TYPE_LIST = [
-    "Any",
-    "object",
-    "str | None",
-    "int | None",
-    "float | None",
-    "bool | None",
-    "list[str] | None",
-    "Path | None",
-]
-TYPE_LIST += ["dict[str, Any] | None", "Sequence[str] | None", "bytes | None", "Callable | None", "list[int] | None"]
+TYPE_LIST = ["Any", "object", "str | None", "int | None", "float | None", "bool | None", "list[str] | None"]
+TYPE_LIST += ["Path | None", "dict[str, Any] | None", "Sequence[str] | None", "bytes | None", "Callable | None"]
+TYPE_LIST += ["list[int] | None"]
+NUMBERS = [0, 1, 2, 3, 5, 8, 10, 16, 20, 25, 30, 32, 50, 60, 64, 100, 120, 128, 200, 256, 300, 500, 512, 1000, 1024]
+NUMBERS += [3600, 4096, 5000, 8080, 10000]
 EXCEPTIONS = WORDS["exceptions"]
 CAUGHT = WORDS["caught"]
 DECORATORS = WORDS["decorators"]
@@ -69,34 +63,7 @@ def other_value(node: ast.Constant, rng: random.Random) -> str:
     if isinstance(value, bool):
         return str(not value)
     if isinstance(value, int):
-        near = [
-            0,
-            1,
-            2,
-            3,
-            5,
-            8,
-            10,
-            16,
-            20,
-            25,
-            30,
-            32,
-            50,
-            60,
-            64,
-            100,
-            120,
-            128,
-            200,
-            256,
-            300,
-            500,
-            512,
-            1000,
-            1024,
-        ]
-        near += [3600, 4096, 5000, 8080, 10000, value + 1, value * 2, value - 1 if value > 0 else value + 2]
+        near = [*NUMBERS, value + 1, value * 2, value - 1 if value > 0 else value + 2]
         return str(rng.choice([number for number in near if number != value]))
     if isinstance(value, float):
         near_f = [0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 5.0, 10.0, 30.0, 0.01, 0.001, 1e-3, 0.9, 0.95, 0.99, value * 2]

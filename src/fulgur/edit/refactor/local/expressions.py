@@ -77,7 +77,7 @@ def in_annotation(src: Source, node: ast.AST) -> bool:
     return False
 
 
-def optional_union(src: Piece, args: tuple[str, ...]) -> Edits:
+def optional_union(src: Source, args: tuple[str, ...]) -> Edits:
     edits = []
     for node in src.of(ast.Subscript):
         if (dotted(node.value) or "").split(".")[-1] != "Optional" or not src.one_line(node):

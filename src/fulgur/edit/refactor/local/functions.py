@@ -9,7 +9,7 @@ import tokenize
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, definition, expression, only, rest
-from fulgur.edit.refactor.source import Edit, Function, Unusable, names_in
+from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, names_in
 
 
 def parameters(function: Function) -> list[ast.arg]:
@@ -234,7 +234,7 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
     return [Edit(at, at, f"{src.indent(function)}@{text}\n")]
 
 
-def unannotate(src: Piece, function: Function, arg: ast.arg) -> Edit:
+def unannotate(src: Source, function: Function, arg: ast.arg) -> Edit:
     assert arg.annotation is not None
     start, end = src.start(arg) + len(arg.arg), src.end(arg.annotation)
     default = defaults(function).get(arg.arg)
@@ -280,6 +280,8 @@ def remove_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
         raise RefactorError("there is no docstring here")
     start, end = src.whole_lines(doc)
     if len(body) == 1:
+        if body is src.top and not src.ends_block:
+            raise RefactorError("the code this docstring belongs to stands below", hint="Name the function.")
         return [Edit(start, end, f"{src.indent(doc)}pass\n")]
     while src.text[end : end + 1] == "\n":
         end += 1
