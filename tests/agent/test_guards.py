@@ -1,5 +1,6 @@
 """Guards against fast hallucination: what an edit introduces must parse, exist and pass its tests."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from fulgur.edit.checks.imports import unknown_imports
 from fulgur.edit.checks.members.introduced import added_lines
 from fulgur.edit.checks.syntax import syntax_problems
 from fulgur.edit.checks.tests import touching_tests
-from fulgur.protocol.agent import GuardReported, TurnDone
+from fulgur.protocol.agent import GuardReported, TurnDone, Warned
 
 
 def everything(source: str) -> set[int]:
@@ -134,13 +135,9 @@ async def test_problems_are_fed_back_once(workspace: Path) -> None:
         assert len(told) == 1
 
 
-async def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path) -> None:
+async def test_a_failing_test_is_fed_back_and_a_passing_one_is_not(workspace: Path, environment: None) -> None:
     (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     (workspace / "test_calc.py").write_text("from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n")
-    import sys
-
-    (workspace / ".venv/bin").mkdir(parents=True)
-    (workspace / ".venv/bin/python").symlink_to(sys.executable)
     replies = [
         patched("    return a + b", "    return a - b"),
         say("Done.", times=1),
@@ -167,3 +164,46 @@ async def test_every_change_of_a_turn_is_checked(workspace: Path) -> None:
         await watch.turn("change it")
         problems = [p for r in watch.of(GuardReported) for p in r.problems]
         assert any("'x' has no attribute uper (nearest: upper)" in problem for problem in problems)
+
+
+@pytest.fixture
+def environment(workspace: Path) -> None:
+    """A project's own Python, with pytest in it."""
+    (workspace / ".venv/bin").mkdir(parents=True)
+    (workspace / ".venv/bin/python").symlink_to(sys.executable)
+
+
+async def test_a_test_that_failed_before_is_not_the_edit_s_fault(workspace: Path, environment: None) -> None:
+    (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
+    (workspace / "test_calc.py").write_text("from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 3\n")
+    replies = [patched("    return a + b", "    return b + a"), say("Done.")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("turn it round")).text == "Done."
+        assert [r.problems for r in watch.of(GuardReported) if r.check == "tests"] == [()]
+        assert any("1 of these tests failed before the edit too" in w.message for w in watch.of(Warned))
+
+
+async def test_an_edit_that_keeps_pytest_from_starting_is_told(workspace: Path, environment: None) -> None:
+    (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
+    (workspace / "conftest.py").write_text("from calc import add\n")
+    (workspace / "test_calc.py").write_text("import calc\n\n\ndef test_add():\n    assert calc\n")
+    replies = [patched("def add(a, b):", "def plus(a, b):"), say("Done.", times=1), say("It stays.")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("change it")
+        [problem] = [p for r in watch.of(GuardReported) if r.check == "tests" for p in r.problems][:1]
+        assert "pytest ended with 4" in problem and "cannot import name 'add'" in problem
+
+
+async def test_tests_that_cannot_be_run_are_said(workspace: Path) -> None:
+    (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
+    (workspace / "test_calc.py").write_text("import calc\n")
+    bare = workspace / ".venv/bin/python"
+    bare.parent.mkdir(parents=True)
+    bare.write_text("#!/bin/sh\necho 'No module named pytest' >&2\nexit 1\n")
+    bare.chmod(0o755)
+    replies = [patched("    return a + b", "    return b + a"), say("Done.")]
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        await watch.turn("change it")
+        assert [r for r in watch.of(GuardReported) if r.check == "tests"] == []
+        said = [w.message for w in watch.of(Warned)]
+        assert "tests not run: there is no pytest in the project's environment" in said

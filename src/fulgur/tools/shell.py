@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -106,6 +106,10 @@ class Shell:
         finally:
             shell.close()
         return ToolResult(result.exit_code == 0, _told(result, args.timeout))
+
+    def inside(self, folder: Path) -> Shell:
+        """The same sandbox around another folder, for checks on a copy of the workspace."""
+        return Shell(self._sandbox, replace(self._policy, workspace=folder), self._environment)
 
     async def aside(self, args: ShellArguments) -> CommandResult:
         """Run a command in a sandboxed shell of its own, for checks that must not disturb the session's shell."""

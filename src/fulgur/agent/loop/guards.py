@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.edit.checks import NAMES, PARSES, TESTS, check
 from fulgur.edit.checks.members.process import MemberCheck
-from fulgur.edit.checks.tests import MOST_SECONDS, pytest_command, touching_tests
+from fulgur.edit.checks.tests import (
+    MOST_SECONDS,
+    TestRun,
+    copy_as_before,
+    interpreter,
+    judged,
+    pytest_command,
+    read_run,
+    touching_tests,
+)
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import GuardReported, Warned
-from fulgur.tools.shell import ShellArguments
+from fulgur.tools.shell import Shell, ShellArguments
 from fulgur.workspace.files import FileDiff
 from fulgur.workspace.textfile import TextFile
 
@@ -46,7 +56,7 @@ class Guards:
         present = {path: diff for path, diff in changed.items() if diff.kind != "deleted"}
         found: dict[str, list[str] | None] = await self._all_static(present) if read else {}
         if not found.get(PARSES) and self._context.settings.flag("features.quick_tests"):
-            found[TESTS] = await self._tests(list(present))
+            found[TESTS] = await self._tests(changed)
         told: list[str] = []
         for name, problems in found.items():
             if problems is None:
@@ -86,21 +96,47 @@ class Guards:
                 self._context.emit(Warned(message=message))
         return {PARSES: parses, NAMES: names}
 
-    async def _tests(self, changed: list[str]) -> list[str] | None:
-        """Failures of the tests that touch these files; None when there are none to run, or they take too long."""
+    async def _tests(self, changed: Mapping[str, FileDiff]) -> list[str] | None:
+        """New failures of the tests that touch these files; None when none could be run, which is said."""
         workspace = self._bench.policy.workspace
-        tests = await asyncio.to_thread(touching_tests, workspace, changed)
+        present = [path for path, diff in changed.items() if diff.kind != "deleted"]
+        tests = await asyncio.to_thread(touching_tests, workspace, present)
         if not tests:
             return None
-        command = f"cd {shlex.quote(str(workspace))} && {pytest_command(workspace, tests)}"
-        try:
-            result = await self._bench.shell.aside(ShellArguments(command=command, timeout=MOST_SECONDS))
-        except FulgurError:
+        python = interpreter(workspace)
+        if python is None:
+            self._note("tests not run: the project has no Python environment of its own")
             return None
-        # pytest: 0 passed, 1 failed; anything else (no pytest, nothing collected, time-out) says nothing of the edit.
-        if result.exit_code != 1 or result.timed_out or "No module named pytest" in result.output:
-            return [] if result.exit_code == 0 else None
-        return [f"{', '.join(tests)}:\n{result.output[-4000:].strip()}"]
+        after = await self._pytest(self._bench.shell, python, workspace, tests)
+        before = None
+        if not after.clean and not after.missing:
+            before = await self._baseline(python, tests, {path: diff.before for path, diff in changed.items()})
+        problems, note = judged(after, before)
+        self._note(note)
+        return None if after.missing else problems
+
+    async def _baseline(self, python: str, tests: list[str], before: Mapping[str, bytes | None]) -> TestRun:
+        """The same tests on a copy of the workspace as it was before the edit."""
+        with tempfile.TemporaryDirectory(prefix="fulgur-before-") as place:
+            folder = Path(place).resolve()
+            if not await asyncio.to_thread(copy_as_before, self._bench.policy.workspace, before, folder):
+                return TestRun(missing="the workspace is too large to copy")
+            there = [test for test in tests if (folder / test).exists()]
+            if not there:
+                return TestRun()  # the edit brought the tests
+            return await self._pytest(self._bench.shell.inside(folder), python, folder, there)
+
+    async def _pytest(self, shell: Shell, python: str, folder: Path, tests: list[str]) -> TestRun:
+        command = pytest_command(python, folder, tests)
+        try:
+            result = await shell.aside(ShellArguments(command=command, timeout=MOST_SECONDS))
+        except FulgurError as error:
+            return TestRun(missing=error.message)
+        return read_run(result.exit_code, result.output, timed_out=result.timed_out)
+
+    def _note(self, message: str) -> None:
+        if message:
+            self._context.emit(Warned(message=message))
 
 
 def warm_guards(settings: Settings, bench: Workbench) -> None:
