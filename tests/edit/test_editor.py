@@ -65,7 +65,7 @@ def test_answers_that_cannot_be_used(file: Path) -> None:
         ("def load(:\n<|end|>", "parses", "does not parse"),
         ("def load(path):\n    return read(path, path=1, path=2)\n<|end|>", "parses", "keyword argument repeated"),
         ("<|call|>rename nothing other<|end|>", "as asked", "there is no nothing"),
-        ("<|call|>explode<|end|>", "as asked", "there is no refactoring explode"),
+        ("<|call|>explode_all<|end|>", "as asked", "does not exist: 'explode all'"),
     ]:
         refusal = result("app.py", said)
         assert isinstance(refusal, Refusal) and refusal.check == check and reason in refusal.reason
@@ -112,6 +112,21 @@ def test_broken_json_is_refused_and_unknown_languages_are_not_judged(tmp_path: P
         after("a.json", '{"a": \n')
     (tmp_path / "a.txt").write_text("one\n")
     assert after("a.txt", "two\n") == "two\n"
+
+
+def test_a_refactoring_of_another_language_is_refused_plainly(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("a = 1\n")
+    with pytest.raises(FulgurError, match=r"for Python, not \.toml"):
+        after("a.toml", "<|call|>rename a b<|end|>", "rename a to b")
+
+
+def test_a_name_that_the_file_does_not_have_is_said(file: Path) -> None:
+    file.write_text("def parse_keys(text):\n    return text\n\n\n" + "x = 1\n" * 100)
+    with pytest.raises(FulgurError, match=r"There is no parse_key in it \(nearest: parse_keys\)"):
+        locate(parse_target("app.py"), "rename parse_key to load_key")
+    file.write_text("def f():\n" + f"    x = {'1' * 100}\n" * 30)
+    with pytest.raises(FulgurError, match=r"31 lines, 3,\d+ characters \(at most 60 and 2,400\)"):
+        locate(parse_target("app.py:f"), "rename x to y")
 
 
 def test_a_file_that_was_broken_before_may_be_mended_by_parts(file: Path) -> None:

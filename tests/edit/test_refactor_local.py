@@ -302,3 +302,13 @@ def test_a_body_alone_keeps_its_indentation() -> None:
     for margin, unit in (("  ", "  "), ("        ", "    "), ("\t\t", "\t")):
         wrapped = f"{margin}try:\n{margin}{unit}go()\n{margin}except OSError:\n{margin}{unit}pass\n"
         assert apply_local(f"{margin}go()\n", call) == wrapped
+
+
+def test_the_logger_that_a_file_has_is_used() -> None:
+    text = "import logging\n\n_events = logging.getLogger(__name__)\n\n\ndef f(a):\n    return a\n"
+    at = (text.index("def f"), len(text))
+    changed = apply_call(text, Call("log_entry", ("logger", "info")), at)
+    assert changed == text.replace("    return", '    _events.info("f called")\n    return')
+    two = "other = getLogger()\n" + text
+    at = (two.index("def f"), len(two))
+    assert "logger.info" in apply_call(two, Call("log_entry", ("logger", "info")), at)

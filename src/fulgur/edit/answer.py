@@ -48,6 +48,8 @@ def apply_answer(text: str, region: Region, said: str, instruction: str, path: P
 def _applied(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
     answer = parse_answer(said)
     if isinstance(answer, Call):
+        if path.suffix not in (".py", ".pyi"):
+            raise Refused(f"it would be a refactoring, and those are for Python, not {path.suffix or path.name}")
         if instruction and (problem := call_objection(answer, instruction, text)):
             raise Refused(problem)
         try:

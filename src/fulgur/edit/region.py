@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +85,20 @@ def locate_region(text: str, target: Target, instruction: str = "") -> Region:
         return bounded(text, 1, line_count, target)
     if found is None:
         raise FulgurError(
-            f"{target.path} has {line_count} lines: which part?",
+            f"{target.path} has {line_count} lines: which part?{_absent(text, instruction)}",
             hint=f"Name it: {target.path}:SYMBOL or {target.path}:FIRST-LAST (at most {MAX_LINES} lines).",
         )
     return bounded(text, *found, target)
+
+
+def _absent(text: str, instruction: str) -> str:
+    """The first name of an instruction that the file does not have, with the nearest that it has."""
+    known = set(re.findall(r"[^\W\d]\w*", text))
+    missing = next((word for word in code_words(instruction) if word.isidentifier() and word not in known), None)
+    if missing is None:
+        return ""
+    close = difflib.get_close_matches(missing, sorted(known), n=1)
+    return f" There is no {missing} in it{f' (nearest: {close[0]})' if close else ''}."
 
 
 def bounded(text: str, first: int, last: int, target: Target) -> Region:
@@ -96,8 +107,9 @@ def bounded(text: str, first: int, last: int, target: Target) -> Region:
     end = starts[last] if last < len(starts) else len(text)
     if last - first >= MAX_LINES or end - start > MAX_CHARS:
         raise FulgurError(
-            f"lines {first}-{last} of {target.path} are too many for one edit ({end - start} characters)",
-            hint=f"Name a part of at most {MAX_LINES} lines, for example {target.path}:{first}-{first + 30}.",
+            f"lines {first}-{last} of {target.path} are too many for one edit: {last - first + 1} lines, "
+            f"{end - start:,} characters (at most {MAX_LINES} and {MAX_CHARS:,})",
+            hint=f"Name a smaller part, for example {target.path}:{first}-{first + 20}.",
         )
     above, below = context(text, start, end)
     return Region(start, end, above, text[start:end], below, first, last)

@@ -155,6 +155,11 @@ def format_call(call: Call) -> str:
     return " ".join((call.name, *call.args))
 
 
+def in_words(call: Call) -> str:
+    """A call for people: `use dict get`, `rename a b`."""
+    return " ".join((call.name.replace("_", " "), *call.args))
+
+
 def split_arguments(text: str) -> list[str]:
     """Words; a quoted string and what stands in brackets, spaces and all, belong to one word."""
     words, current, depth, at = [], "", 0, 0

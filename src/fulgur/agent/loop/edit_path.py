@@ -35,6 +35,7 @@ from fulgur.protocol.agent import (
     Warned,
 )
 from fulgur.protocol.errors import ApiError
+from fulgur.text.edit_format import CALL, NOEDIT
 from fulgur.workspace.files import Change, Files
 
 _OTHER_TEMPERATURE = 0.6
@@ -178,7 +179,8 @@ class EditPath:
                 if isinstance(event, ev.OutputTextDelta):
                     first = first or time.perf_counter()
                     said += event.delta
-                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=event.delta))
+                    shown = event.delta.replace(CALL, "").replace(NOEDIT, "")
+                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=shown))
                 elif isinstance(event, ev.TERMINAL):
                     self._report(event, began, first)
         finally:

@@ -8,14 +8,16 @@ These see the whole file. `local` has those that work inside one region.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from fulgur.edit.refactor import imports, parameters
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local import LOCAL, apply_local
 from fulgur.edit.refactor.rename import rename
 from fulgur.edit.refactor.source import Source, Unusable, parse
-from fulgur.text.edit_format import Call, format_call
+from fulgur.text.edit_format import Call, in_words
 
 Span = tuple[int, int] | None
 
@@ -57,24 +59,34 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
     Raises RefactorError when it cannot be done exactly. The text must have plain line feeds.
     """
     if call.name in LOCAL:
+        call = _with_logger(text, call)
         start, end = at or (0, len(text))
         result = text[:start] + apply_local(text[start:end], call, text[end:]) + text[end:]
         try:
             parse(result)
         except Unusable as error:
-            raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+            raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
         return result
     if call.name not in CALLS:
-        raise RefactorError(f"there is no refactoring {call.name}", hint=f"There are: {', '.join([*CALLS, *LOCAL])}.")
+        raise RefactorError(f"the model asks for something that does not exist: {in_words(call)!r}")
     least, most, apply = CALLS[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"{format_call(call)!r} has the wrong number of arguments")
+        raise RefactorError(f"{in_words(call)!r} has the wrong number of arguments")
     try:
         result = apply(Source(text), call.args, at)
         parse(result)
     except Unusable as error:
-        raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+        raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
     return result
+
+
+def _with_logger(text: str, call: Call) -> Call:
+    """The file's own logger in place of the usual name for one, if it has exactly one."""
+    own = re.findall(r"^(\w+)(?:: [\w.]+)? = (?:\w+\.)*get_?logger\(", text, re.MULTILINE | re.IGNORECASE)
+    usual = {"logger", "log", "logging", "LOGGER", "LOG"} - set(re.findall(r"\w+", text))
+    if len(own) != 1:
+        return call
+    return replace(call, args=tuple(own[0] if argument in usual else argument for argument in call.args))
 
 
 __all__ = ["CALLS", "LOCAL", "RefactorError", "apply_call", "apply_local"]

@@ -105,6 +105,8 @@ def member_classes(src: Source, name: str, owner: str | None, at: tuple[int, int
     if len(having) > 1 and at is not None:
         inside = [n for n in having if src.whole_lines(n)[0] < at[1] and src.whole_lines(n)[1] > at[0]]
         having = inside or having
+    if not having and owner and all(node.name != owner for node in classes):
+        raise RefactorError(f"{owner}.{name} is not defined in this file, so it cannot be renamed here")
     if not having:
         raise RefactorError(f"there is no {owner + '.' if owner else ''}{name} in this file")
     family = {node.name for node in having}

@@ -23,7 +23,7 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local import expressions, functions, literals, loops, statements, strings, variables
 from fulgur.edit.refactor.local.piece import Piece, Refactoring
 from fulgur.edit.refactor.source import Unusable, apply_edits, parse_region
-from fulgur.text.edit_format import Call, format_call
+from fulgur.text.edit_format import Call, in_words
 
 MANY = 99
 # name -> (least arguments, most arguments, what does it)
@@ -80,18 +80,18 @@ def apply_local(region: str, call: Call, below: str = "") -> str:
     """The region after the refactoring; RefactorError when it cannot be done exactly or there is nothing to do."""
     least, most, refactor = LOCAL[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"{format_call(call)!r} has the wrong number of arguments")
+        raise RefactorError(f"{in_words(call)!r} has the wrong number of arguments")
     try:
         piece = Piece(region, below)
         edits = refactor(piece, call.args)
         changed = apply_edits(piece.text, edits)[len(piece.shift) :]
         parse_region(changed)
     except Unusable as error:
-        raise RefactorError(f"{format_call(call)!r} cannot be done: {error}") from None
+        raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
     except (ValueError, IndexError, RecursionError):
-        raise RefactorError(f"{format_call(call)!r} cannot be done here") from None
+        raise RefactorError(f"{in_words(call)!r} cannot be done here") from None
     if changed == region:
-        raise RefactorError(f"there is nothing to do for {format_call(call)!r} here; it may be done already")
+        raise RefactorError(f"there is nothing to do for {in_words(call)!r} here; it may be done already")
     return changed
 
 

@@ -151,8 +151,10 @@ def raised(node: ast.Raise) -> ast.expr | None:
 def change_exception(src: Piece, args: tuple[str, ...]) -> Edits:
     old, new = args
     kinds = [kind for node in src.of(ast.Raise) if (kind := raised(node)) is not None and dotted(kind) == old]
-    if not re.fullmatch(r"[\w.]+", new) or new == old:
-        raise RefactorError(f"{new} is not another exception")
+    if not re.fullmatch(r"[\w.]+", new):
+        raise RefactorError(f"{new} is not the name of an exception")
+    if new == old:
+        raise RefactorError(f"{new} is what it raises already")
     return [Edit(*src.span(only(kinds, f"raise of {old}")), new)]
 
 
