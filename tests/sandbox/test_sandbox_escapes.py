@@ -1,15 +1,12 @@
 """No attempt of the table gets out, by any backend there is; and each would, were there no sandbox."""
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from escape_attempts import ATTEMPTS, Attempt
-from sandbox_world import World, each_backend
+from sandbox_world import World, each_backend, world_outside_tmp
 
 from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.choose import Unconfined
@@ -17,16 +14,7 @@ from fulgur.sandbox.choose import Unconfined
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    # Not in /tmp, which bubblewrap hides: the attempts must see what they aim at.
-    repository = Path(__file__).parents[2]
-    hidden = any(repository.is_relative_to(place) for place in ("/tmp", "/var/tmp", "/run"))
-    base = (Path.home() / ".cache" if hidden else repository / "build") / "sandbox-tests"
-    base.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=base))
-    made = World(folder)
-    yield made
-    made.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    yield from world_outside_tmp()
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)

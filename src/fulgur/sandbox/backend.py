@@ -73,11 +73,9 @@ def identity(path: Path) -> Identity:
 
 def mounts(policy: Policy, protected: Protected) -> Iterator[tuple[Path, bool]]:
     """What is mounted over itself, and whether it can be written, every folder before what lies in it."""
-    yield from ((root, True) for root in policy.writable)
-    inner: dict[Path, bool] = dict.fromkeys(protected.pinned, True)
+    found: dict[Path, bool] = dict.fromkeys([*policy.writable, *protected.pinned], True)
     for folder in protected.closed:
-        inner[folder] = False
-        inner.update(dict.fromkeys(children(folder, protected.paths), True))
-    inner.update({path: False for path in protected.paths if path.exists() and not path.is_symlink()})
-    inner.update(dict.fromkeys(protected.closed, False))
-    yield from sorted(inner.items())
+        found.update(dict.fromkeys(children(folder, protected.paths), True))
+    found.update(dict.fromkeys(protected.closed, False))
+    found.update({path: False for path in protected.paths if path.exists() and not path.is_symlink()})
+    yield from sorted(found.items())

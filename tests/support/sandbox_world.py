@@ -1,15 +1,21 @@
 """What the escape attempts are made against: a workspace, and around it everything they must not touch."""
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import pty
+import resource
 import secrets
 import select
+import shutil
 import socket
+import stat as stat_module
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,11 +61,31 @@ each_backend = pytest.mark.parametrize(
 )
 
 
+class SharedMemory:
+    """A System V segment of somebody else."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.shmat.restype = ctypes.c_void_p
+        self.key = secrets.randbelow(1 << 30) + 1
+        self._id = self._libc.shmget(self.key, 4096, 0o1666)
+        self._address = self._libc.shmat(self._id, None, 0)
+        ctypes.memmove(self._address, b"safe", 4)
+
+    def read(self) -> bytes:
+        return ctypes.string_at(self._address, 4)
+
+    def close(self) -> None:
+        self._libc.shmdt(ctypes.c_void_p(self._address))
+        self._libc.shmctl(self._id, 0, None)
+
+
 class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.workspace = root / "workspace"
         self.plain = root / "plain"
+        self.linked = root / "linked"
         self.outside = root / "outside"
         self.home = root / "home"
         for folder in (self.workspace / "src", self.plain / "src", self.outside / "folder", self.home):
@@ -73,11 +99,17 @@ class World:
             (repository / ".git/config").write_text("[core]\n")
             (repository / ".git/refs").mkdir()
             (repository / ".git/objects").mkdir()
+        self._nested()
         (self.workspace / "file-link").symlink_to(self.outside / "file")
         (self.workspace / "folder-link").symlink_to(self.outside / "folder")
         for name in ("file", ".bashrc", "folder/inner"):
             (self.outside / name).write_text("safe\n")
+        self.secrets = [self.outside / ".ssh", self.outside / ".netrc"]
+        self.secrets[0].mkdir()
+        (self.secrets[0] / "id").write_text("echo TOP-SECRET\n")
+        self.secrets[1].write_text("TOP-SECRET\n")
         (self.home / "projects.json").write_text("[]")
+        (self.home / "projects.lock").write_text("TOP-SECRET\n")
         self.marker = f"fulgur-stray-{secrets.token_hex(6)}"
         self.victim = subprocess.Popen(
             ["sleep", "300"], cwd=self.outside, env={"KEY": "TOP-SECRET"}, start_new_session=True
@@ -92,13 +124,42 @@ class World:
         self.unix.listen()
         self.abstract.bind(f"\0{self.marker}")
         self.abstract.listen()
+        self.datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        os.chdir(self.outside)
+        self.datagrams.bind("datagrams")
+        os.chdir(here)
         self.terminal, self.terminal_slave = pty.openpty()
+        self.shared = SharedMemory()
+        self._condition = self._of_the_victim()
+
+    def _nested(self) -> None:
+        """Repositories far below, by a link, and by a file; and a workspace whose own `.git` is a link."""
+        deep = self.workspace / "a/b/c/d/.git"
+        for folder in (deep, self.workspace / "real-git", self.workspace / "hidden-git", self.linked / "real-git"):
+            folder.mkdir(parents=True)
+            (folder / "config").write_text("[core]\n")
+        for folder in (self.workspace / "linked", self.workspace / "filed", self.linked / "src"):
+            folder.mkdir()
+        (self.workspace / "linked/.git").symlink_to("../real-git")
+        (self.workspace / "linked/code.py").write_text("a = 1\n")
+        (self.workspace / "filed/.git").write_text("gitdir: ../hidden-git\n")
+        (self.linked / ".git").symlink_to("real-git")
+
+    def _of_the_victim(self) -> tuple[object, ...]:
+        """What a process outside could be made to suffer without being killed."""
+        pid = self.victim.pid
+        limits = tuple(resource.prlimit(pid, which) for which in (resource.RLIMIT_CPU, resource.RLIMIT_NOFILE))
+        score = Path(f"/proc/{pid}/oom_score_adj").read_text()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        scheduling = (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getaffinity(pid), os.sched_getscheduler(pid))
+        return (*limits, *scheduling, score, state == "T")
 
     def close(self) -> None:
         self.victim.kill()
         self.victim.wait()
-        for server in (self.tcp, self.udp, self.unix, self.abstract):
+        for server in (self.tcp, self.udp, self.unix, self.abstract, self.datagrams):
             server.close()
+        self.shared.close()
         os.close(self.terminal)
         os.close(self.terminal_slave)
 
@@ -116,12 +177,13 @@ class World:
             "PORT": str(self.tcp.getsockname()[1]),
             "UDP_PORT": str(self.udp.getsockname()[1]),
             "TERMINAL": os.ttyname(self.terminal_slave),
+            "SHM_KEY": str(self.shared.key),
         }
 
     def policy(self, mode: str, network: bool = False) -> Policy:
-        workspace = self.plain if mode == "plain" else self.workspace
-        kind: Mode = "workspace-write" if mode == "plain" else mode  # type: ignore[assignment]
-        return Policy.make(kind, workspace, self.home, (), network)
+        workspace = {"plain": self.plain, "linked": self.linked}.get(mode, self.workspace)
+        kind: Mode = "workspace-write" if mode in ("plain", "linked") else mode  # type: ignore[assignment]
+        return Policy.make(kind, workspace, self.home, (), network, hide=self.secrets)
 
     def run(self, sandbox: Sandbox, script: str, policy: Policy) -> tuple[int, str]:
         launch = sandbox.launch(["bash", "-c", script], policy, policy.workspace)
@@ -144,6 +206,10 @@ class World:
         """A digest of everything that must stay as it is."""
         kept = [self.outside, self.home, self.workspace / ".git", self.workspace / ".fulgur"]
         kept += [self.workspace / "vendor/lib/.git", self.plain / ".git", self.plain / ".fulgur"]
+        kept += [
+            self.workspace / name for name in ("a/b/c/d/.git", "linked/.git", "real-git", "filed/.git", "hidden-git")
+        ]
+        kept += [self.linked / name for name in (".git", "real-git", ".fulgur")]
         if mode == "read-only":
             kept.append(self.workspace)
         found = {}
@@ -152,9 +218,14 @@ class World:
                 with contextlib.suppress(FileNotFoundError):
                     stat = path.lstat()
                     body = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-                    if path.is_dir() and not any(path.iterdir()) and path.parent == self.plain:
+                    if (
+                        stat_module.S_ISDIR(stat.st_mode)
+                        and not any(path.iterdir())
+                        and path.parent in (self.plain, self.linked)
+                    ):
                         continue  # an empty folder the sandbox itself holds a name with
-                    found[str(path)] = f"{stat.st_mode:o} {body}"
+                    target = os.readlink(path) if path.is_symlink() else ""
+                    found[str(path)] = f"{stat.st_mode:o} {stat.st_uid} {stat.st_gid} {target} {body}"
         return found
 
     def touched(self) -> list[str]:
@@ -162,7 +233,11 @@ class World:
         signs = []
         if self.victim.poll() is not None:
             signs.append("the process outside is dead")
-        servers = [self.tcp, self.udp, self.unix, self.abstract]
+        elif self._of_the_victim() != self._condition:
+            signs.append(f"the process outside was changed: {self._of_the_victim()}, before {self._condition}")
+        if self.shared.read() != b"safe":
+            signs.append("shared memory outside was written to")
+        servers = [self.tcp, self.udp, self.unix, self.abstract, self.datagrams]
         if ready := select.select(servers, [], [], 0)[0]:
             signs.append(f"{len(ready)} sockets outside were reached")
         if select.select([self.terminal], [], [], 0)[0]:
@@ -181,3 +256,16 @@ class World:
     def settle(self) -> None:
         """Give background attempts the time to act."""
         time.sleep(0.5)
+
+
+def world_outside_tmp() -> Iterator[World]:
+    # Not in /tmp, which bubblewrap hides: the attempts must see what they aim at.
+    repository = Path(__file__).parents[2]
+    hidden = any(repository.is_relative_to(place) for place in ("/tmp", "/var/tmp", "/run"))
+    base = (Path.home() / ".cache" if hidden else repository / "build") / "sandbox-tests"
+    base.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=base))
+    made = World(folder)
+    yield made
+    made.close()
+    shutil.rmtree(folder, ignore_errors=True)
