@@ -2,8 +2,8 @@
 
 The exit code is what the kernel says of that bash. No descriptor of the host is open in it, and the host cannot be
 looked into, so that nothing a command does reaches the channel to the agent. What stays from command to command
-(folder, variables, functions, options) is written by bash at its end and read by the next one; a command that ends bash
-itself loses it. Imports nothing of the package, so that it starts fast and needs no path.
+(folder, variables, functions, options; no aliases) is written by bash at its end and read by the next one; a command
+that ends bash itself loses it. Imports nothing of the package, so that it starts fast and needs no path.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ builtin shopt -p
 for _fulgur_name in %(names)s; do
 case $_fulgur_name in %(own)s) ;; *) builtin declare -p "$_fulgur_name" ;; esac
 done
-builtin declare -f; builtin declare -Fx; builtin alias -p; builtin umask -p; builtin set +o
+builtin declare -f; builtin declare -Fx; builtin umask -p; builtin set +o
 builtin printf '\\0'; } >| %(file)s 2>/dev/null
 exit $_fulgur_code
 """
