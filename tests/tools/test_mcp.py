@@ -12,6 +12,7 @@ import pytest
 from agent_world import agent_on, call, say, serving
 
 from fulgur.protocol.agent import ToolFinished, ToolStarted, Warned
+from fulgur.ui.tui.crash import CapturedStderr
 
 pytest.importorskip("mcp")
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -96,3 +97,14 @@ async def test_an_address_without_a_server_is_named(home: Path, workspace: Path)
     async with serving([say("ok")]) as server, agent_on(server, workspace) as watch:
         assert (await watch.turn("hi")).text == "ok"
         assert any("MCP server far did not start" in w.message for w in watch.of(Warned))
+
+
+async def test_a_server_starts_while_the_screen_has_stderr(home: Path, workspace: Path) -> None:
+    """In the terminal UI stderr is no file: a process cannot be given it."""
+    configured(home)
+    replies = [call("calc__add", {"a": 20, "b": 22}, times=1), say("ok")]
+    with contextlib.redirect_stderr(CapturedStderr(lambda line: None)):
+        async with serving(replies) as server, agent_on(server, workspace) as watch:
+            assert (await watch.turn("add")).text == "ok"
+            assert watch.outputs[0] == "42 hi"
+    assert (home / "mcp/calc.log").exists()

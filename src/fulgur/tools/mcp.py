@@ -10,12 +10,14 @@ import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from fulgur.config.settings import McpServer
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 from fulgur.tools.base import Report, Tool, ToolResult
+from fulgur.workspace import folders
 
 _MOST_CHARACTERS = 24_000
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -59,18 +61,23 @@ class McpTools:
             task.cancel()
             return f"MCP server {server.name} did not start within {server.startup_seconds:g} s"
         except Exception as error:
-            return f"MCP server {server.name} did not start: {_innermost(error)}"
+            where = f" (its log: {log_of(server)})" if server.command is not None else ""
+            return f"MCP server {server.name} did not start: {_innermost(error)}{where}"
         return ""
 
     async def _serve(self, server: McpServer, ready: asyncio.Future[None]) -> None:
         from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
         target: Any = server.url
+        log = contextlib.ExitStack()
         if server.command is not None:
             # The SDK starts it; a bare name is looked up here, so that it never comes from the current folder.
             command = server.command if os.sep in server.command else start.program(server.command) or server.command
             env = {**os.environ, "PATH": os.pathsep.join(start.safe_folders(os.environ.get("PATH", ""))), **server.env}
-            target = StdioServerParameters(command=command, args=list(server.args), env=env)
+            # A file of its own takes what it complains about: the screen's stderr is no file that a process could have.
+            errors = log.enter_context(log_of(server).open("w", encoding="utf-8"))
+            target = stdio_client(StdioServerParameters(command=command, args=list(server.args), env=env), errors)
         try:
             async with Client(target) as client:
                 cursor: str | None = None
@@ -87,6 +94,15 @@ class McpTools:
                 ready.set_exception(error if isinstance(error, Exception) else RuntimeError("it was stopped"))
             elif not isinstance(error, Exception):
                 raise
+        finally:
+            log.close()
+
+
+def log_of(server: McpServer) -> Path:
+    """Where the words of a server that runs on this machine go."""
+    folder = folders.home() / "mcp"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{_NOT_IN_NAMES.sub('_', server.name)}.log"
 
 
 def _tool(client: Any, server: McpServer, described: Any) -> Tool[Any]:
