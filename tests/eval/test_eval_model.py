@@ -105,6 +105,16 @@ def test_the_whole_command_with_a_random_model(few: Tasks, tmp_path: Path, capsy
     assert again["model.ops.seen.copy"] == names["model.ops.seen.copy"]
 
 
-def test_wrong_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "model", "--json", "/no/such/folder/rows.json"]) == 2
-    assert "its folder is not there" in capsys.readouterr().err
+def test_wrong_use_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "rows.json"
+    broken.write_text("[]")
+    for options, said in (
+        (["--json", "/no/such/folder/rows.json"], "its folder is not there"),
+        (["--answers", "/no/such/folder/answers.jsonl"], "its folder is not there"),
+        (["--json", str(broken), "--only", "edits"], "not the rows of an evaluation"),
+    ):
+        assert main(["eval", "model", *options]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["eval", "model", "--models", "7B"]) == 1
+    assert "there is no model 7B" in capsys.readouterr().err
+    assert broken.read_text() == "[]"

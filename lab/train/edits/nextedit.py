@@ -16,6 +16,7 @@ from lab.train.edits.regions import MAX_CHARS, MAX_LINES, choose_region
 
 DONE = 0.15  # share of sequences where every site is done: nothing is left to edit
 SITE_OPS = ("is_none", "not_in", "use_fstring", "optional_union", "modern_super", "augmented_assignment", "use_literal")
+BUILT_IN = {"self", "cls", "None", "str", "int", "len", "isinstance", "list", "dict", "super", "print", "bool", "float"}
 
 
 def next_edits(src: Source, rng: random.Random, wanted: int) -> list[EditExample]:
@@ -102,22 +103,7 @@ def renamed_names(src: Source, rng: random.Random) -> tuple[list[list[Edit]], bo
     for attribute in src.of(ast.Attribute):
         end = src.end(attribute)
         uses[attribute.attr].append(Edit(end - len(attribute.attr), end, ""))
-    skipped = {
-        "self",
-        "cls",
-        "None",
-        "str",
-        "int",
-        "len",
-        "isinstance",
-        "list",
-        "dict",
-        "super",
-        "print",
-        "bool",
-        "float",
-    }
-    names = [name for name, found in uses.items() if len(found) > 1 and name not in skipped and len(name) > 2]
+    names = [name for name, found in uses.items() if len(found) > 1 and name not in BUILT_IN and len(name) > 2]
     if not names:
         raise Unusable("no repeated names")
     old = rng.choice(names)

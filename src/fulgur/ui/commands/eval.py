@@ -38,19 +38,29 @@ def run(args: argparse.Namespace) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
     module.add_arguments(parser)
     options = parser.parse_args(args.options)
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UsageError(f"{options.json}: its folder is not there")
+    for path in (options.json, getattr(options, "answers", None)):
+        # Found out before the work, not after it.
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: its folder is not there")
+    # One half made again (`--only`) keeps the rows of the other.
+    earlier = read_rows(options.json) if options.json is not None and getattr(options, "only", None) else []
     rows = module.run(options)
     if options.json is not None:
-        write(options.json, rows, keep=bool(getattr(options, "only", None)))
+        from fulgur.bench.report import machine
+
+        made = {row["name"] for row in rows}
+        rows = [row for row in earlier if row["name"] not in made] + rows
+        text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
-def write(path: Path, rows: list[dict[str, Any]], *, keep: bool) -> None:
-    """Machine and rows; `keep`: rows of an earlier file that were not made again stay."""
-    from fulgur.bench.report import machine
-
-    made = {row["name"] for row in rows}
-    earlier = json.loads(path.read_text(encoding="utf-8"))["rows"] if keep and path.exists() else []
-    kept = [row for row in earlier if row["name"] not in made]
-    path.write_text(json.dumps({"machine": machine(), "rows": kept + rows}, indent=1) + "\n", encoding="utf-8")
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier evaluation, [] where there was none."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        return [row for row in rows if row["name"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: not the rows of an evaluation: {error}", hint="Name another file.") from None
