@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +33,15 @@ class Answer:
     prompt_tokens: int
     tokens: int
     accepted: int  # of them, guessed by a draft
-    seconds: float  # from the question to the whole answer
+    seconds: float  # in the engine, the prompt included
 
     def speed(self) -> str:
         """`410 + 96 tokens in 41 ms · 2,300 tok/s (raw 880)`; raw is without those that a draft had guessed."""
-        rate, raw = (count / max(self.seconds, 1e-9) for count in (self.tokens, self.tokens - self.accepted))
-        total = f"{self.prompt_tokens} + {self.tokens} tokens in {self.seconds * 1e3:.0f} ms"
-        return f"{total} · {rate:,.0f} tok/s (raw {raw:,.0f})"
+        total = f"{self.prompt_tokens} + {self.tokens} tokens"
+        if not self.seconds:
+            return total
+        rate, raw = (count / self.seconds for count in (self.tokens, self.tokens - self.accepted))
+        return f"{total} in {self.seconds * 1e3:.0f} ms · {rate:,.0f} tok/s (raw {raw:,.0f})"
 
 
 def model_folder(name: str | None) -> Path:
@@ -73,17 +74,15 @@ class Model:
         """What belongs between prefix and suffix, to the end of the line or further."""
         body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens}
         body |= {"stop": ["\n"]} if one_line else {}
-        began = time.perf_counter()
         data = self._with_server(lambda url, name: once.post(url, "/completions", {"model": name, **body}))
         [choice], usage = data["choices"], data["usage"]
         accepted = usage["completion_tokens_details"].get("accepted_prediction_tokens") or 0
         counts = usage["prompt_tokens"], usage["completion_tokens"], accepted
-        return Answer(choice["text"], choice["finish_reason"] == "stop", *counts, time.perf_counter() - began)
+        return Answer(choice["text"], choice["finish_reason"] == "stop", *counts, usage.get("seconds", 0.0))
 
     def rewrite(self, item: dict[str, Any]) -> Answer:
         """The answer to an `edit` item."""
-        began = time.perf_counter()
-        return _answer(self._with_server(lambda url, name: once.post(url, "/responses", _create(name, item))), began)
+        return _answer(self._with_server(lambda url, name: once.post(url, "/responses", _create(name, item))))
 
     def rewrite_all(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
         """Several at once over one socket; the engine answers them in the same steps."""
@@ -131,13 +130,12 @@ async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> lis
 
     async def answer(lane: int, item: dict[str, Any]) -> Answer:
         stream = await connection.create(_create(name, item), lane=f"edit-{lane}")
-        return _answer(msgspec.to_builtins(await stream.final()), began)
+        return _answer(msgspec.to_builtins(await stream.final()))
 
     try:
         connection = await Connection.open(url)
     except FulgurError as error:
         raise ConnectionError(error.message) from None
-    began = time.perf_counter()
     try:
         return await asyncio.gather(*(answer(lane, item) for lane, item in enumerate(items)))
     finally:
@@ -148,11 +146,11 @@ def _create(model: str, item: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "input": [item], "temperature": 0, "store": False}
 
 
-def _answer(response: dict[str, Any], began: float) -> Answer:
+def _answer(response: dict[str, Any]) -> Answer:
     if response["status"] == "failed":
         raise FulgurError(str((response.get("error") or {}).get("message") or "the model failed"))
     text = "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
     usage = response["usage"]
     accepted = usage["output_tokens_details"].get("accepted_prediction_tokens") or 0
     counts = usage["input_tokens"], usage["output_tokens"], accepted
-    return Answer(text, response["status"] == "completed", *counts, time.perf_counter() - began)
+    return Answer(text, response["status"] == "completed", *counts, usage.get("seconds", 0.0))

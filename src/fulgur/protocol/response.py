@@ -22,7 +22,8 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """Token counts; `cost` (ours) in the currency of the price table, present when the model has a price."""
+    """Token counts. Ours: `cost` by the price table, when the model has a price; `seconds` from the tokens given to the
+    engine to its last one, when the model runs here."""
 
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)
@@ -30,6 +31,7 @@ class ResponseUsage(msgspec.Struct):
     output_tokens_details: OutputTokensDetails = msgspec.field(default_factory=OutputTokensDetails)
     total_tokens: int = 0
     cost: float | msgspec.UnsetType = msgspec.UNSET
+    seconds: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Response(msgspec.Struct, kw_only=True):

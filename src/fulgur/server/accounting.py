@@ -25,6 +25,8 @@ def usage_object(usage: Usage, price: Price | None) -> shape.ResponseUsage:
     paid = cost(price, usage)
     if paid is not None:
         result.cost = paid
+    if usage.seconds:
+        result.seconds = round(usage.seconds, 6)
     return result
 
 

@@ -211,6 +211,8 @@ def usage_object(usage: Usage, body: ChatRequest | None, entry: ServedModel) -> 
     price = cost(entry.model.price, usage)
     if price is not None:
         result["cost"] = price
+    if usage.seconds:
+        result["seconds"] = round(usage.seconds, 6)
     return result
 
 
