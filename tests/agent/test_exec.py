@@ -106,6 +106,35 @@ def test_schema_and_output_file(base_url: str, workspace: Path, tmp_path: Path) 
     assert run(workspace, "--output-schema", str(schema), "x") == 2
 
 
+def test_with_a_schema_stdout_is_one_document(
+    base_url: str, workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}')
+    assert run(workspace, "--output-schema", str(schema), "with a schema") == 0
+    assert json.loads(capsys.readouterr().out) == {"answer": 42}
+    schema.write_text(schema.read_text().replace("integer", "string"))
+    assert run(workspace, "--output-schema", str(schema), "with a schema") == 1
+    assert "does not follow the schema: data.answer must be string" in capsys.readouterr().err
+
+
+def test_a_time_limit(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(workspace, "--timeout", "0.5", "long") == 1
+    assert "stopped after 0.5 s; `fulgur exec --resume " in capsys.readouterr().err
+    assert run(workspace, "--timeout", "0", "long") == 2
+
+
+def test_a_prompt_behind_resume_is_no_session(
+    base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(workspace, "first") == 0
+    capsys.readouterr()
+    assert run(workspace, "--resume", "make a file") == 0
+    assert capsys.readouterr().out == "Made it.\n"
+    assert run(workspace, "--list") == 0
+    assert "2 turns" in capsys.readouterr().out
+
+
 def test_failure_is_exit_code_one(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(workspace, "fail please") == 1
     out, err = capsys.readouterr()

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fork", metavar="SESSION", help="go on with a copy of a session")
     parser.add_argument("-s", "--sandbox", metavar="MODE", help="the same as -c sandbox_mode=MODE")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="stop after so long, with exit code 1")
     parser.add_argument("--list", action="store_true", help="list the sessions of this folder and end")
 
 
@@ -51,8 +52,21 @@ def run(args: argparse.Namespace) -> int:
         return _list(settings)
     if args.resume and args.fork:
         raise UsageError("--resume and --fork exclude each other")
-    prompt = _prompt(args)
-    return asyncio.run(_work(args, settings, prompt))
+    if args.timeout is not None and args.timeout <= 0:
+        raise UsageError(f"--timeout {args.timeout:g}: a number of seconds above 0 is wanted")
+    if args.resume and args.prompt is None:
+        _resume_last(args, settings)
+    answer_format = _format(args.output_schema)
+    return asyncio.run(_work(args, settings, _prompt(args), answer_format))
+
+
+def _resume_last(args: argparse.Namespace, settings: Settings) -> None:
+    """`--resume "go on"`: what follows is the prompt when no session is called so."""
+    from fulgur.agent.session.log import summaries
+
+    known = [summary.session_id for summary in summaries(settings.home)]
+    if args.resume != "last" and not any(session.startswith(args.resume) for session in known):
+        args.resume, args.prompt = "last", args.resume
 
 
 def _prompt(args: argparse.Namespace) -> str:
@@ -82,24 +96,38 @@ def _format(path: Path | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "name": "output", "schema": schema, "strict": True}
 
 
-async def _work(args: argparse.Namespace, settings: Settings, prompt: str) -> int:
+def _misfit(text: str, schema: dict[str, Any]) -> str:
+    """What is wrong with an answer that should follow a schema; empty when it does."""
+    import fastjsonschema
+
+    try:
+        fastjsonschema.validate(schema, json.loads(text))
+    except fastjsonschema.JsonSchemaException as error:  # of the answer, or of the schema itself
+        return str(error)
+    except ValueError as error:
+        return f"it is not JSON: {error}"
+    return ""
+
+
+async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answer_format: dict[str, Any] | None) -> int:
     from fulgur.agent.agent import Agent
     from fulgur.protocol import agent as events
 
-    agent = await Agent.open(
-        settings, session=args.resume, fork=args.fork, interactive=False, format=_format(args.output_schema)
-    )
-    printer = _Printer(args.json, settings.flag("hide_agent_reasoning"))
+    agent = await Agent.open(settings, session=args.resume, fork=args.fork, interactive=False, format=answer_format)
+    printer = _Printer(args.json, settings.flag("hide_agent_reasoning"), only_last=answer_format is not None)
     code = 1
     try:
         agent.submit(prompt)
         with _interruptible_output():
-            async for event in agent.events():
-                printer.show(event)
-                if isinstance(event, events.TURN_ENDS):
-                    code = _end(event, args.output_last_message)
-                    if isinstance(event, events.TurnStopped) or not agent.state.queued:
-                        break
+            async with asyncio.timeout(args.timeout):
+                async for event in agent.events():
+                    printer.show(event)
+                    if isinstance(event, events.TURN_ENDS):
+                        code = _end(event, args.output_last_message, answer_format)
+                        if isinstance(event, events.TurnStopped) or not agent.state.queued:
+                            break
+    except TimeoutError:
+        note(f"fulgur: stopped after {args.timeout:g} s; `fulgur exec --resume {agent.state.log.id} …` goes on")
     except asyncio.CancelledError:
         code = 130  # the session file has everything that was said
     finally:
@@ -137,21 +165,28 @@ def _let_go_if_full(stream: TextIO) -> None:
             os.close(null)
 
 
-def _end(event: AgentEvent, output: Path | None) -> int:
+def _end(event: AgentEvent, output: Path | None, answer_format: dict[str, Any] | None) -> int:
     from fulgur.protocol import agent as events
 
     if isinstance(event, events.TurnDone):
         if output is not None:
             output.write_text(event.text + ("" if event.text.endswith("\n") else "\n"), encoding="utf-8")
+        if answer_format is not None and (wrong := _misfit(event.text, answer_format["schema"])):
+            note(f"fulgur: the answer does not follow the schema: {wrong}")
+            return 1
         return 0
     return 130 if isinstance(event, events.TurnStopped) else 1
 
 
 class _Printer:
-    """Events as JSON lines, or for people: the answer on stdout, everything else on stderr."""
+    """Events as JSON lines, or for people: the answer on stdout, everything else on stderr.
 
-    def __init__(self, as_json: bool, hide_reasoning: bool) -> None:
+    `only_last`: stdout gets the last answer and nothing before it, so that a program can read it.
+    """
+
+    def __init__(self, as_json: bool, hide_reasoning: bool, *, only_last: bool) -> None:
         self._as_json = as_json
+        self._only_last = only_last
         self._hide_reasoning = hide_reasoning
         self._open = False
 
@@ -164,6 +199,8 @@ class _Printer:
             out_json(events.encode(event).decode())
             return
         match event:
+            case events.MessageDelta() if self._only_last:
+                pass
             case events.MessageDelta():
                 self._open = not event.text.endswith("\n")
                 out(event.text, end="")
@@ -187,6 +224,8 @@ class _Printer:
                 self._note(f"warning: {event.message}" + (f" ({event.hint})" if event.hint else ""))
             case events.TurnFailed():
                 self._note(f"fulgur: {event.message}" + (f"\n  {event.hint}" if event.hint else ""))
+            case events.TurnDone() if self._only_last:
+                out(event.text)
             case events.TurnDone() | events.TurnStopped():
                 self._close_line()
 
