@@ -50,7 +50,7 @@ def examine() -> Iterator[tuple[str, str]]:
     yield "bound for decode", f"{small * 1e9 / 33e6:,.0f} tok/s for 60M parameters in 4 bits"
     yield "embedded models", embedded()
     yield from gpu()
-    yield "sandbox", sandbox()
+    yield from sandbox()
     yield "ripgrep", start.program("rg") or "not found: search uses the built-in one, which is slower"
 
 
@@ -103,7 +103,16 @@ def _gpu_engine(index: int, device: Gpu) -> str:
     return f"builds for {architecture(device.capability)}; {can}; {free / 1e9:.0f} GB free"
 
 
-def sandbox() -> str:
+def sandbox() -> Iterator[tuple[str, str]]:
+    """Which sandbox works here, and which promises of SECURITY.md it keeps."""
     from fulgur.sandbox.choose import probes
+    from fulgur.sandbox.promises import kept_here, world
 
-    return "; ".join(f"{probe.name} {'works' if probe.usable else f'does not: {probe.reason}'}" for probe in probes())
+    found = (f"{probe.name} {'works' if probe.usable else f'does not: {probe.reason}'}" for probe in probes())
+    yield "sandbox", "; ".join(found)
+    kept, broken = kept_here()
+    if world() is None:
+        yield "sandbox keeps", "nothing: commands are refused"
+        return
+    yield "sandbox keeps", f"by {world()}: {'; '.join(kept)}"
+    yield "sandbox does not keep", "; ".join(broken) or "everything promised is kept"
