@@ -97,16 +97,21 @@ def test_the_shipped_model_repeats_a_change_at_several_places(file: Path, capsys
 
 
 @shipped
-def test_a_server_with_other_models_leaves_the_embedded_one_a_server_of_its_own(
-    file: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    "other", ["[models.r]\nbackend = 'local'\npath = '{model}'", "[[keys]]\nname = 'a'\nsha256 = 'b'"]
+)
+def test_a_server_that_will_not_answer_leaves_the_model_a_server_of_its_own(
+    file: Path, model: Path, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     home = tmp_path / "other"
     home.mkdir()
-    (home / "server.toml").write_text(f"[server]\nport = 0\n[models.r]\nbackend = 'local'\npath = '{model}'\n")
+    (home / "server.toml").write_text(f"[server]\nport = 0\n{other.format(model=model)}\n")
     monkeypatch.setenv("FULGUR_HOME", str(home))
     try:
         assert main(["edit", "app.py:load", "rename data to rows"]) == 0
         assert "+    rows = read(path)" in capsys.readouterr().out
+        assert len(list(home.rglob("server.json"))) == 2
     finally:
         for record in home.rglob("server.json"):
             os.kill(json.loads(record.read_text())["pid"], signal.SIGTERM)

@@ -97,7 +97,8 @@ class Model:
             try:
                 return _reached(LocalServer(home()), name if name.startswith("fulgur") else f"fulgur-{name}", ask)
             except FulgurError as error:
-                if getattr(error, "code", "") != "model_not_found":
+                # Someone's server.toml has other models, or wants a key.
+                if getattr(error, "code", "") != "model_not_found" and getattr(error, "status", 0) not in (401, 403):
                     raise
         from hashlib import sha256
 
@@ -127,6 +128,7 @@ async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> lis
     import msgspec
 
     from fulgur.client import Connection
+    from fulgur.protocol.errors import ApiError
 
     async def answer(lane: int, item: dict[str, Any]) -> Answer:
         stream = await connection.create(_create(name, item), lane=f"edit-{lane}")
@@ -134,6 +136,8 @@ async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> lis
 
     try:
         connection = await Connection.open(url)
+    except ApiError:
+        raise
     except FulgurError as error:
         raise ConnectionError(error.message) from None
     try:
