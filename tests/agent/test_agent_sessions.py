@@ -147,19 +147,29 @@ async def test_undo_goes_back_turn_by_turn_also_after_resume(workspace: Path) ->
             assert not (workspace / "sub/f").exists()
 
 
-async def test_undo_saves_what_the_person_changed_since(workspace: Path) -> None:
-    (workspace / "f").write_text("0\n")
+async def test_undo_keeps_what_the_person_changed_since(workspace: Path) -> None:
+    (workspace / "f").write_text("0\nb\nc\n")
+    replies = [call("shell", {"command": "printf '1\\nb\\nc\\n' > f"}, times=1), say("ok")]
+    async with serving(replies) as server, agent_on(server, workspace, "sandbox_mode=danger-full-access") as watch:
+        await watch.turn("go")
+        (workspace / "f").write_text("1\nb\nmine\n")
+        await watch.agent.undo()
+        assert (workspace / "f").read_text() == "0\nb\nmine\n"
+        assert (await watch.until(Undone)).kept == ("f",)
 
+
+async def test_undo_leaves_a_file_that_was_changed_in_the_same_lines(workspace: Path) -> None:
+    (workspace / "f").write_text("0\n")
     replies = [call("shell", {"command": "echo 1 > f"}, times=1), say("ok")]
-    async with serving(replies) as server, agent_on(server, workspace) as watch:
+    async with serving(replies) as server, agent_on(server, workspace, "sandbox_mode=danger-full-access") as watch:
         await watch.turn("go")
         (workspace / "f").write_text("mine\n")
-        await watch.agent.undo()
+        with pytest.raises(FulgurError, match="f: it was changed since that turn, in the same lines"):
+            await watch.agent.undo()
+        assert (workspace / "f").read_text() == "mine\n"
+        (workspace / "f").write_text("1\n")
+        await watch.agent.undo()  # it was not taken for done
         assert (workspace / "f").read_text() == "0\n"
-        kept = (await watch.until(Undone)).kept
-        name = kept[0].split("(")[1].rstrip(")")
-        blobs = watch.agent.settings.home / "blobs" / name[:2]
-        assert [p.read_text() for p in blobs.iterdir() if p.name.startswith(name[2:])] == ["mine\n"]
 
 
 def test_a_file_cut_anywhere_loads_with_every_whole_turn(workspace: Path, home: Path) -> None:

@@ -179,7 +179,7 @@ class Compacted(AgentEvent, frozen=True, tag="compacted"):
 
 
 class Undone(AgentEvent, frozen=True, tag="undone"):
-    """Files are back to what they were before `turn`. `kept`: files changed since; their newer content was saved."""
+    """Files are back to what they were before `turn`. `kept`: files changed since, which keep that change."""
 
     turn: int
     paths: tuple[str, ...]

@@ -8,12 +8,14 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.workspace.beneath import shown
 from fulgur.workspace.files import Files
+from fulgur.workspace.merge import merge
 from fulgur.workspace.snapshots import Difference, Manifest, SnapshotEntry, Snapshots, differences
 
 
 @dataclass
 class Restored:
-    """What an undo did: paths put back, paths whose newer content was saved first, and what could not be put back."""
+    """What an undo did: paths put back, those of them that keep what was changed since the turn, and what could not be
+    put back."""
 
     paths: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -23,8 +25,8 @@ class Restored:
 def restore(files: Files, snapshots: Snapshots, before: Manifest, after: Manifest | None) -> Restored:
     """Put back what differs between the snapshots `before` and `after` a turn (None: it never ended; then now counts).
 
-    A file that changed again since the turn is put back too, but its newer content is in the blob store first and it is
-    named in `kept`: nothing is lost silently.
+    A file that changed again since the turn, by hand say, keeps that change: only what the turn did is taken back, and
+    the file is named in `kept`. Where both touch the same lines, the file is left as it is.
     """
     now = snapshots.take()
     result = Restored()
@@ -43,16 +45,33 @@ def _one(files: Files, difference: Difference, now: Manifest, after: Manifest | 
     path, wanted, current = difference.path, difference.before, now.get(difference.path)
     if (wanted is None and current is None) or (wanted is not None and wanted.same(current)):
         return
-    if after is not None and not _same(current, after.get(path)):
-        # `now` was just taken, so the newer content is in the blob store under its hash.
-        result.kept.append(f"{shown(path)} ({current.blob[:12]})" if current and current.blob else shown(path))
+    newer = after is not None and not _same(current, after.get(path))
     try:
-        _put(files, files.policy.workspace / path, wanted, current)
+        if after is not None and newer:
+            _put_merged(files, path, wanted, after.get(path), current)
+            result.kept.append(shown(path))
+        else:
+            _put(files, files.policy.workspace / path, wanted, current)
         result.paths.append(shown(path))
     except FulgurError as error:
         result.failed.append(f"{shown(path)}: {error.message}")
     except OSError as error:
         result.failed.append(f"{shown(path)}: {error.strerror}")
+
+
+def _put_merged(
+    files: Files, path: str, wanted: SnapshotEntry | None, turn: SnapshotEntry | None, current: SnapshotEntry | None
+) -> None:
+    """Take the turn's change out of a file that was changed since; FulgurError, and nothing done, if they meet."""
+    entries = (turn, wanted, current)
+    if all(entry is not None and entry.kind == "file" for entry in entries):
+        base, before, now = (files.blobs.get(entry.blob) for entry in entries if entry is not None)
+        merged = merge(base, before, now)
+        if merged is not None:
+            assert current is not None
+            files.restore(files.policy.workspace / path, merged, current.mode)
+            return
+    raise FulgurError("it was changed since that turn, in the same lines, and is left as it is")
 
 
 def _same(one: SnapshotEntry | None, other: SnapshotEntry | None) -> bool:

@@ -58,6 +58,8 @@ class Changes:
             if after is not None and not differences(before, after):
                 continue
             restored = await asyncio.to_thread(restore, self._bench.files, self._bench.snapshots, before, after)
+            if restored.failed and not restored.paths:
+                raise FulgurError(f"turn {turn.number} was not undone: {'; '.join(restored.failed)}")
             self._state.undone(turn.number, restored.paths)
             return turn.number, restored
         raise FulgurError("nothing to undo: no turn of this session changed a file")

@@ -187,7 +187,7 @@ class Transcript:
     def _undone(self, event: events.Undone) -> None:
         rows = blocks.note(f"undone: {', '.join(event.paths) or 'no files'}", self.width, mark="↶", meaning="accent")
         if event.kept:
-            rows += blocks.note(f"newer content saved aside: {', '.join(event.kept)}", self.width)
+            rows += blocks.note(f"changes made since that turn stay in: {', '.join(event.kept)}", self.width)
         self.add("undo", rows)
 
     def replay(self, entries: list[events.TranscriptEntry]) -> None:
