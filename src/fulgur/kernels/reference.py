@@ -96,7 +96,7 @@ class Runtime:
 
     block_tokens = BLOCK_TOKENS
     max_rows = prefill_rows = 256
-    streaming = None
+    streaming = prefilling = None
     isa, threads = "reference", 1
 
     def __init__(self, weights: Weights, *, kv_blocks: int, threads: int | None = None, isa: str | None = None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar
 
 import emulate
@@ -20,6 +21,7 @@ import torch
 
 from fulgur.kernels.cuda import drivers, runtime
 from fulgur.kernels.cuda.device import Gpu
+from fulgur.kernels.cuda.prefill import Prefill
 
 GPU = Gpu("emulated", (9, 0), 2, 1 << 30, 227 << 10)
 
@@ -34,6 +36,9 @@ class Stream:
     def synchronize(self) -> None:
         if Stream.last is not None:
             Stream.last.result()
+
+    def record_event(self) -> Event:
+        return Event(False)
 
     def query(self) -> bool:
         return Stream.last is None or Stream.last.done()
@@ -50,6 +55,21 @@ class Graph:
     def replay(self) -> None:
         for launch in self.launches:
             Stream.last = Stream.queue.submit(launch)
+
+
+class Event:
+    """A moment, about: everything that torch does on the CPU is done at once."""
+
+    def __init__(self, enable_timing: bool) -> None: ...
+
+    def record(self, stream: Stream) -> None:
+        self.at = perf_counter()
+
+    def synchronize(self) -> None:
+        Stream().synchronize()
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
 
 
 @contextmanager
@@ -89,10 +109,13 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(drivers, "Module", Module)
     monkeypatch.setattr(drivers, "build", lambda plan, name, *_, profile=False: (plan, name, profile))
     monkeypatch.setattr(runtime, "probe", lambda *_: GPU)
+    monkeypatch.setattr(runtime, "prefill_for", lambda weights, kv, rope, *_: Prefill(weights, kv, rope))
+    monkeypatch.setattr(runtime, "PREFILL_FROM", 512)
     monkeypatch.setattr(check, "probe", lambda *_: GPU)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     for name, value in (
         ("Stream", Stream), ("stream", lambda _: nullcontext()), ("synchronize", Stream().synchronize),
         ("CUDAGraph", Graph), ("graph", capture), ("current_stream", Stream),
+        ("mem_get_info", lambda: (1 << 34, 1 << 34)), ("Event", Event),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)

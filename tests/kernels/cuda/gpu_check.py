@@ -44,17 +44,19 @@ class Result:
     seconds: float
 
 
-def small_runtime(family: str, weights: str, driver: str, device: Any, seed: int = 3) -> tuple[Runtime, dict[str, Any]]:
+def small_runtime(
+    family: str, weights: str, driver: str, device: Any, seed: int = 3, kv_blocks: int = KV_BLOCKS
+) -> tuple[Runtime, dict[str, Any]]:
     config = SMALL[family]
     gpu = probe()
     tensors = shared_tensors(config, weights, device, seed)
     plan = widest(config, weights, None if not config.tied else "bf16", gpu)
     model = assemble(plan, lambda name: (tensors[name], None), device)
-    return Runtime(model, kv_blocks=KV_BLOCKS, driver=driver, gpu=gpu), tensors
+    return Runtime(model, kv_blocks=kv_blocks, driver=driver, gpu=gpu), tensors
 
 
-def table() -> Any:
-    return np.random.default_rng(9).permutation(KV_BLOCKS).astype(np.int32)[None]
+def table(kv_blocks: int = KV_BLOCKS) -> Any:
+    return np.random.default_rng(9).permutation(kv_blocks).astype(np.int32)[None]
 
 
 def all_logits(runtime: Runtime, tokens: list[int], width: int, blocks: Any, begin: int = 0) -> Any:
@@ -170,9 +172,31 @@ def check_long_run(family: str, weights: str, driver: str, device: Any, length: 
     return f"{length} tokens, last 64: error {error:.1e}, KL {divergence:.1e}"
 
 
+def check_prompt(family: str, weights: str, device: Any, length: int, after: int = 64) -> str:
+    """A prompt that is prefilled at once, all but its last tokens; their logits against transformers."""
+    runtime, tensors = small_runtime(family, weights, "persistent", device, kv_blocks=-(-length // 64))
+    try:
+        tokens, blocks, cut = tokens_of(runtime, length), table(-(-length // 64)), length - after
+        runtime.prefill_from = 16
+        rows = np.arange(cut, dtype=np.int32)
+        runtime.step(np.asarray(tokens[:cut], np.int32), rows, np.zeros(cut, np.int32), blocks, rows[:0])
+        got = all_logits(runtime, tokens[cut:], 8, blocks, cut)
+        expected, clear = (t[cut:].cpu().numpy() for t in reference_logits(runtime.config, tensors, tokens, device))
+        far = np.linalg.norm(got - expected, axis=1) > FLIPPED * np.linalg.norm(expected, axis=1)
+        apart = far & (runtime.config.n_experts > 0)
+        error, divergence = difference(got[~apart], expected[~apart])
+    finally:
+        runtime.close()
+    others = f", {int(apart.sum())} of {after} with another expert" if apart.any() else ""
+    if not (error < ERROR and divergence < KL and (apart & (clear > CLOSE)).mean() <= 0.06):
+        raise FulgurError(f"relative error {error:.2e} (< {ERROR}), KL {divergence:.2e} (< {KL}){others}")
+    return f"{length} tokens, last {after}: error {error:.1e}, KL {divergence:.1e}{others}"
+
+
 def check_prefill(family: str, weights: str, device: Any, length: int) -> str:
-    """A prompt through torch and through the kernels lead to the same logits, within bf16."""
+    """A prompt at once and in passes of 8 rows lead to the same logits, within bf16."""
     runtime, _ = small_runtime(family, weights, "persistent", device)
+    runtime.prefill_from = 16
     try:
         tokens, blocks, found = tokens_of(runtime, length), table(), []
         for width in (runtime.max_rows, 8):
@@ -248,6 +272,19 @@ def checks(device: Any, quick: bool) -> Iterator[tuple[str, Callable[[], str]]]:
         )
     for family in ("qwen2", "qwen3_moe"):
         yield f"prefill {family}", lambda f=family: check_prefill(f, "bf16", device, 60 if quick else 800)  # type: ignore[misc]
+    prompts = (
+        ("llama", "bf16"),
+        ("qwen2", "int4"),
+        ("qwen3", "fp8-rows"),
+        ("qwen3_moe", "fp8"),
+        ("qwen3_moe", "int4-64"),
+    )
+    for family, weights in prompts:
+        for length in (100,) if quick else (700, 4000):  # FlashAttention, cuDNN
+            yield (
+                f"prompt {family} {weights} {length}",
+                lambda f=family, w=weights, n=length: check_prompt(f, w, device, n),  # type: ignore[misc]
+            )
 
 
 def run(device: Any, *, quick: bool, seconds: float, only: str = "") -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from small_models import SMALL
 from fulgur.bench.gpu_decode import TABLE
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda import build as building
+from fulgur.kernels.cuda import prefill_kernels
 from fulgur.kernels.cuda.header import header, layout
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.shapes import SHAPES
@@ -26,6 +28,9 @@ CASES = [
     ("qwen2.5-coder-7b", "int4-64", "persistent", "sm_120"),
     ("qwen2.5-coder-7b", "int4-64", "graph", "sm_90a"),
 ]
+
+
+PRODUCTS = [("qwen3-coder-30b-a3b", "fp8"), ("qwen2.5-coder-7b", "int4-64"), ("llama-3.2-1b", "bf16")]
 
 
 def has_nvrtc() -> bool:
@@ -43,6 +48,24 @@ def with_nvcc(texts: dict[str, str], driver: str, arch: str, folder: Path) -> No
     command = ["nvcc", "-cubin", "-std=c++17", target, "-o", "out.cubin", f"{driver}.cu"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("name", "weights"), PRODUCTS)
+def test_prefill_compiles_without_spills(name: str, weights: str, tmp_path: Path) -> None:
+    """The kernels between products, and the largest tile of gate and up: the one with the most registers."""
+    if not shutil.which("nvcc"):
+        pytest.skip("nvcc is not installed")
+    made = prefill_kernels.modules(make_plan(SHAPES[name], weights=weights, rows=1))
+    for stem, text in (made["prefill"], next(m for key, m in made.items() if "swiglu" in key and key.endswith("128"))):
+        for file, source in {**building.sources(stem), "instances.h": text}.items():
+            (tmp_path / file).write_text(source, encoding="utf-8")
+        target = ["-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "-o", "out.cubin", f"{stem}.cu"]
+        command = ["nvcc", "-cubin", "-std=c++17", *building.OPTIONS[1:], *target]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "C75" not in done.stderr, done.stderr  # products that wait for each other
+        spilled = [int(size) for size in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+        assert spilled and max(spilled) <= 16, done.stderr
 
 
 @pytest.mark.parametrize(("name", "weights", "driver", "arch"), CASES)

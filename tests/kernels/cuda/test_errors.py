@@ -124,18 +124,18 @@ def test_too_little_memory_for_the_cache(monkeypatch: pytest.MonkeyPatch, folder
 
 def test_prefill_that_runs_out_of_memory_takes_fewer_rows(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     emulated_gpu.install(monkeypatch, folder)
-    monkeypatch.setattr(runtime, "TORCH_ROWS", 16)
+    monkeypatch.setattr(runtime, "PREFILL_FROM", 16)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     model, _ = check.small_runtime("qwen2", "int4", "persistent", "cpu")
-    real, sizes, most = model._prefill.run, [], 0
+    real, sizes, most = model._prompts.prefill.parts, [], 0
 
-    def run(tokens: Any, position: int, table: Any) -> Any:
+    def parts(tokens: Any, position: int, table: Any) -> Any:
         sizes.append(len(tokens))
         if len(tokens) > most:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return real(tokens, position, table)
 
-    monkeypatch.setattr(model._prefill, "run", run)
+    monkeypatch.setattr(model._prompts.prefill, "parts", parts)
     tokens = np.arange(1, 36, dtype=np.int32)
     answers = []
     for limit in (100, 20, 2):  # all at once; half of it, the rest by the kernels; everything by the kernels
@@ -144,7 +144,7 @@ def test_prefill_that_runs_out_of_memory_takes_fewer_rows(monkeypatch: pytest.Mo
         last, at = np.array([34], np.int32), np.arange(35, dtype=np.int32)
         model.step(tokens, at, np.zeros(35, np.int32), check.table(), last, logits)
         answers.append(logits[0])
-    assert sizes == [34, 34, 17, 34, 17, 8]
+    assert sizes == [34, 34, 17, 34, 17]
     for answer in answers[1:]:
         assert np.linalg.norm(answer - answers[0]) < 0.05 * np.linalg.norm(answers[0])
     model.close()

@@ -1,18 +1,23 @@
-"""Prefill through torch leaves the cache that the decode kernels would have written, within bf16."""
+"""Prefill leaves the cache that the decode kernels would have written, within bf16: the plain and the fast path."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from emulated_prefill import EmulatedKernels
 from interpreter import Interpreter
 from small_models import SMALL
 
+from fulgur.kernels.cuda import prefill_attention, prefill_fast
 from fulgur.kernels.cuda.formats import FORMATS, format_named
 from fulgur.kernels.cuda.pack import order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill import Prefill, widen
-from fulgur.kernels.cuda.weights import assemble
+from fulgur.kernels.cuda.prefill_fast import FastPrefill
+from fulgur.kernels.cuda.weights import GpuWeights, assemble
 from fulgur.model.random import random_model
 from fulgur.model.rope import rope_tables
 
@@ -47,3 +52,68 @@ def test_same_cache_as_the_plan(family: str, weights: str) -> None:
     expected = interpreter.cache[:, :, :length]
     error = np.linalg.norm(got[:, :, :length].float().numpy() - expected) / np.linalg.norm(expected)
     assert error < 0.03, error
+
+
+def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The libraries' attention, with torch's own operations."""
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+
+def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    group = q.shape[1] // k.shape[1]
+    scores = q.float() @ k.float().repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), -torch.inf)
+    out = scores.softmax(-1) @ v.float().repeat_interleave(group, 1)
+    return out.bfloat16(), scores.logsumexp(-1, keepdim=True)
+
+
+def cache_after(
+    prefill: type[Prefill], model: GpuWeights, tokens: np.ndarray, cuts: tuple[int, ...], *more
+) -> torch.Tensor:
+    c = model.plan.config
+    kv = torch.zeros((c.n_layers, 2, 4, c.n_kv_heads, 64, c.head_dim), dtype=torch.bfloat16)
+    rope = torch.from_numpy(np.concatenate(rope_tables(c, 256), axis=1))
+    made, table = prefill(model, kv, rope, *more), torch.tensor([2, 0, 3, 1], dtype=torch.int32)
+    for begin, end in zip((0, *cuts), (*cuts, len(tokens)), strict=True):
+        made.run(torch.from_numpy(tokens[begin:end]), begin, table)
+    return kv.float()
+
+
+FAST = [
+    ("llama", "fp8", (), 4096, 1024),
+    ("qwen2", "int4", (9, 50), 4096, 1024),  # chunks of any length
+    ("qwen3", "bf16", (32, 64), 32, 1024),  # earlier keys apart from a chunk's own
+    ("llama", "bf16", (40,), 4096, 16),  # products of the library
+    ("qwen3_moe", "fp8", (30,), 4096, 1024),
+    ("qwen3_moe", "int4-64", (40,), 40, 1024),  # a chunk that is filled up
+    ("qwen3_moe", "bf16", (33,), 4096, 1024),
+    ("qwen3_moe", "fp8-rows", (5,), 4096, 1024),
+]
+
+
+@pytest.mark.parametrize(("family", "weights", "cuts", "chunk", "library"), FAST)
+def test_fast_path_agrees_with_the_plain_one(
+    family: str, weights: str, cuts: tuple[int, ...], chunk: int, library: int, folder: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(prefill_attention, "LENGTHS", (chunk, chunk))
+    monkeypatch.setattr(prefill_attention.Attention, "flash", staticmethod(flash))
+    monkeypatch.setattr(prefill_attention.Attention, "cudnn", staticmethod(cudnn))
+    monkeypatch.setattr(prefill_fast, "LIBRARY_ROWS", library)
+    if library < 1024:  # torch on the CPU has no products of bf16 with sums in float32
+        monkeypatch.setattr(torch, "addmm", lambda c, a, b, out_dtype, out: out.copy_(c + a.float() @ b.float()))
+    config = SMALL[family]
+    tensors = random_model(config, 4)
+    plan = make_plan(config, weights=weights, ctas=4)
+    model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 70)
+    plain = cache_after(Prefill, model, tokens, cuts)
+    kernels = EmulatedKernels(plan, folder)
+    fast = cache_after(FastPrefill, model, tokens, cuts, kernels)
+    # Of a token whose router logits nearly tie, another expert may be chosen: keys of later layers differ then.
+    difference, size = (torch.linalg.vector_norm(t, dim=(0, 1, 3, 5)) for t in (fast - plain, plain))
+    errors = difference / size.clamp(min=1e-9)  # of every token
+    apart = int((errors > 0.02).sum())
+    assert apart <= (4 if plan.moe else 0), errors
+    assert any(name.startswith("widen") for name in kernels.launched) == (library < 1024)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import emulated_gpu
 import gpu_check as check
 import numpy as np
 import pytest
-
-from fulgur.kernels.cuda import runtime
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +28,7 @@ def test_the_loop_follows_single_steps_and_stops() -> None:
     assert "last 64" in check.check_long_run("qwen2", "int4", "persistent", "cpu", 6)
 
 
-def test_long_prompts_go_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "TORCH_ROWS", 24)
+def test_long_prompts_are_computed_at_once() -> None:
     assert "40 tokens" in check.check_prefill("qwen2", "int4", "cpu", 40)
 
 
@@ -59,4 +57,38 @@ def test_steps_of_several_sequences_and_wrong_ones() -> None:
         model.step(tokens[:1], np.array([64]), one[:1], np.array([[1, -1]]), rows[:0])
     with pytest.raises(ValueError, match="no KV block"):
         model.stream(5, 60, np.array([1, -1], np.int32), (), 5)
+    model.close()
+
+
+def test_a_prompt_beside_steps_of_another_sequence() -> None:
+    """Its parts run between them: the same tokens for the one, and the cache that its own step would have left."""
+    model, _ = check.small_runtime("qwen2", "int4", "persistent", "cpu")
+    tables = np.array([[3, 4], [7, 9], [5, 6]], np.int32)
+    tokens = np.random.default_rng(3).integers(0, model.vocab_size, 24).astype(np.int32)
+    first = np.zeros(1, np.int32)
+
+    def steps(sequence: int, count: int, before: Callable[[], None] = lambda: None) -> list[int]:
+        made = [5]
+        for position in range(count):
+            before()
+            row = (np.array([v], np.int32) for v in (made[-1], position, sequence))
+            made.append(int(model.step(*row, tables, first)[0]))
+        return made
+
+    run = model.begin_prefill(tokens[:-1], 0, tables[0])
+
+    def let_it_run() -> None:
+        run.share = None if run.done else 0.9
+
+    beside = steps(1, 6, let_it_run)
+    if not run.done:
+        run.finish()
+    assert beside == steps(2, 6) and model.step_seconds > 0
+    logits = np.zeros((2, model.vocab_size), np.float32)
+    at = np.arange(24, dtype=np.int32)
+    model.step(tokens[-1:], at[-1:], first, tables, first, logits[:1])
+    model.step(tokens, at, np.full(24, 1, np.int32), tables, at[-1:], logits[1:])  # by passes of 8
+    assert np.linalg.norm(logits[0] - logits[1]) < 0.05 * np.linalg.norm(logits[1])
+    with pytest.raises(ValueError, match="no KV block"):
+        model.begin_prefill(tokens, 120, tables[0])
     model.close()

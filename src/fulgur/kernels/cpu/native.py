@@ -39,6 +39,7 @@ class Runtime:
     max_rows: int = MAX_ROWS
     prefill_rows: int = 256
     streaming: None = None
+    prefilling: None = None
 
     def __init__(self, weights: Weights, *, kv_blocks: int, threads: int | None = None, isa: str | None = None) -> None:
         config = weights.config

@@ -43,12 +43,16 @@ def build(
     plan: Plan, driver: str, memory: Layout, arch: str, *, cache: Path | None = None, profile: bool = False
 ) -> bytes:
     """The cubin of a driver for a plan; with `profile` it counts the cycles of every part of a step."""
-    texts = {**sources(driver), "constants.h": header(plan, driver, memory, profile)}
+    return cubin_of(driver, {**sources(driver), "constants.h": header(plan, driver, memory, profile)}, arch, cache)
+
+
+def cubin_of(stem: str, texts: dict[str, str], arch: str, cache: Path | None = None) -> bytes:
+    """What `stem`.cu of these texts compiles to; kept on disk."""
     digest = hashlib.sha256(repr((sorted(texts.items()), arch, OPTIONS, _nvrtc_version())).encode()).hexdigest()[:32]
-    path = (cache or cache_folder()) / f"{driver}-{arch}-{digest}.cubin"
+    path = (cache or cache_folder()) / f"{stem}-{arch}-{digest}.cubin"
     if path.exists():
         return path.read_bytes()
-    cubin = compile_source(f"{driver}.cu", texts, arch)
+    cubin = compile_source(f"{stem}.cu", texts, arch)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(cubin)

@@ -8,6 +8,8 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import _nvrtc_version, architecture
 from fulgur.kernels.cuda.device import Gpu, load_driver, probe
 from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
+from fulgur.kernels.cuda.prefill_fast import bytes_per_row
+from fulgur.kernels.cuda.prompts import CHUNK
 from fulgur.kernels.cuda.runtime import Runtime, kv_bytes_per_token, widest
 from fulgur.kernels.cuda.weights import from_folder
 from fulgur.model.config import ModelConfig, read_json
@@ -17,7 +19,7 @@ BITS = {4: "int4", 8: "fp8", 16: "bf16"}
 LEAST_TOKENS = 1024
 USUAL_TOKENS = 65536
 SHARE = 0.9  # of the memory that is free after the weights: the GPU may serve others too
-WORKSPACE = 512 << 20  # what prefill needs besides unpacked matrices
+WORKSPACE = 512 << 20  # what the plain prefill needs besides unpacked matrices
 
 
 def usable(index: int = 0) -> Gpu:
@@ -81,7 +83,8 @@ def kv_blocks(plan: Plan, tokens: int | None, free: int) -> int:
     config = plan.config
     size = kv_bytes_per_token(config)
     largest = max(m.copies * m.tiles * 16 * m.cols for m in plan.matrices.values())
-    room = int((free - WORKSPACE - 4 * 2 * largest) * SHARE)
+    prefill = max(WORKSPACE + 4 * 2 * largest, CHUNK * bytes_per_row(config))
+    room = int((free - prefill) * SHARE)
     fits = max(room // (size * KV_BLOCK), 0) * KV_BLOCK
     least = LEAST_TOKENS if tokens is None else tokens
     if fits < least:

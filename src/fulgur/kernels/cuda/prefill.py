@@ -1,12 +1,13 @@
-"""Long runs of prompt tokens through torch: fills the KV cache that the decode kernels read.
+"""Long runs of prompt tokens: fills the KV cache that the decode kernels read. The plain path, with torch alone.
 
-A layer's matrices are unpacked to bf16, used for all rows at once and dropped. This pays from a few hundred rows on;
-shorter runs go through the decode kernels, 8 rows at a time. Rounding follows torch's matrix products here, so the last
-bits of the cache depend on how a long prompt was cut; every step after it keeps the rule of equal bits.
+A layer's matrices are unpacked to bf16, used for all rows at once and dropped. GPUs without `wgmma` use it; on Hopper
+`prefill_fast.py` does the same from the packed weights. Shorter runs go through the decode kernels, 8 rows at a time.
+The last bits of the cache depend on how a long prompt was cut; every step after it keeps the rule of equal bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +30,13 @@ class Prefill:
         self.plan, self.config = weights.plan, weights.plan.config
         self._places: dict[str, Any] = {}
 
-    def run(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> torch.Tensor:
-        """Store keys and values of `tokens`, from `position` on, in the blocks of `table`; returns hidden states."""
+    def run(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> None:
+        """Store keys and values of `tokens`, from `position` on, in the blocks of `table`."""
+        for _ in self.parts(tokens, position, table):
+            pass
+
+    def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> Iterator[None]:
+        """The same, half a layer at a time: in between the device may do something else."""
         import torch
 
         c, n = self.config, len(tokens)
@@ -39,9 +45,16 @@ class Prefill:
         x = self.weights.embed[tokens].float()
         for i in range(c.n_layers):
             x = x + self._attention(i, self._norm(x, i, 0), position, cos, sin, table)
+            yield
             normed = self._norm(x, i, c.d_model)
             x = x + (self._experts(i, x, normed) if self.plan.moe else self._dense(i, normed))
-        return x
+            yield
+
+    def warm(self, rows: int, context: int) -> None:
+        """Whatever chunks of `rows` of a prompt of `context` tokens would pay for the first time."""
+
+    def close(self) -> None:
+        """Nothing is held beside tensors."""
 
     def _vector(self, layer: int, at: int, size: int) -> torch.Tensor:
         start = layer * norm_stride(self.plan) + at

@@ -1,12 +1,13 @@
 """The GPU runtime: the interface of `kernels.native.Runtime`, with the decode loop on the device.
 
-A step of up to 8 rows is one pass of the kernels; more rows are passes of 8, and a long run of prompt tokens goes
-through torch (`prefill.py`). Greedy decoding runs on the device by itself; tokens arrive in pinned memory.
+A step of up to 8 rows is one pass of the decode kernels; more rows are passes of 8, and a long run of prompt tokens is
+prefilled at once (`prefill.py`). Greedy decoding runs on the device by itself; tokens arrive in pinned memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -19,7 +20,9 @@ from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
 from fulgur.kernels.cuda.header import MARKS, layout
 from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
-from fulgur.kernels.cuda.prefill import Prefill
+from fulgur.kernels.cuda.prefill_fast import prefill_for
+from fulgur.kernels.cuda.prefill_run import PrefillRun
+from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
 from fulgur.kernels.cuda.records import PAIRS, RING, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
 from fulgur.kernels.cuda.stream import TokenStream
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
@@ -29,7 +32,9 @@ from fulgur.model.rope import rope_tables
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
-TORCH_ROWS = 512  # from here on unpacking the weights for torch costs less than passes of 8 rows
+PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; None: measured when the model opens
+WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
+TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
 
 
 def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
@@ -58,8 +63,6 @@ def _aligned(size: int) -> int:
 
 class Runtime:
     block_tokens = KV_BLOCK
-    max_rows = 2048
-    prefill_rows = 2048  # a prompt's rows in a step: unpacking the weights for torch is paid once for all of them
 
     def __init__(
         self,
@@ -84,6 +87,8 @@ class Runtime:
         wide = weights.plan
         narrow = Plan(**{**wide.__dict__, "rows": 1})
         self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
+        self._beside: PrefillRun | None = None  # a prompt under way
+        self.step_seconds = 0.0  # of the last step beside it, on the device
         self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
         try:
             held = self._allocate(wide, kv_blocks)
@@ -94,8 +99,11 @@ class Runtime:
             with torch.cuda.stream(self._stream):
                 self._narrow = Driver(driver, narrow, self.gpu, args, profile=profile)
                 self._wide = Driver(driver, wide, self.gpu, args) if wide.rows > 1 else self._narrow
-            self._prefill = Prefill(weights, self._kv, held["rope"])
+            prefill = prefill_for(weights, self._kv, held["rope"], self.gpu, self._stream)
+            self._prompts = Prompts(prefill, self._stream, self._synchronize)
             self._warm()
+            self.max_rows = self.prefill_rows = chunk_rows(c, self.kv_bytes)
+            self.prefill_from = PREFILL_FROM or self._crossover()
         except torch.cuda.OutOfMemoryError:
             need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
             raise FulgurError(
@@ -142,6 +150,27 @@ class Runtime:
             driver.warm(self._stream)
             self._synchronize()
 
+    def _crossover(self) -> int:
+        """From how many rows on a prompt is faster at once than in passes of 8. Runs every kernel and every import that
+        the first prompt needs, on blocks of the cache that nobody has yet."""
+        rows = min(TRIAL, self.kv_blocks * KV_BLOCK, self.max_context)
+        longest = min(self.prefill_rows, self.kv_blocks * KV_BLOCK, self.max_context)
+        table = np.arange(-(-longest // KV_BLOCK), dtype=np.int32)[None]
+        at_once, by_pass = [], []
+        for _ in range(3):
+            start = time.perf_counter()
+            self._prompts.rows(np.zeros(rows, np.int32), 0, table[0])
+            at_once.append(time.perf_counter() - start)
+            eight = np.arange(min(8, self._wide.plan.rows), dtype=np.int32)
+            start = time.perf_counter()
+            self._pass(eight, eight, np.zeros_like(eight), table, False)
+            by_pass.append((time.perf_counter() - start) / len(eight))
+        with self._torch.cuda.stream(self._stream):
+            self._prompts.prefill.warm(self.prefill_rows, min(self.max_context, WARM_CONTEXT))
+        if longest > rows:
+            self._prompts.rows(np.zeros(longest, np.int32), 0, table[0])
+        return int(min(max(min(at_once) / min(by_pass), 16), 4 * TRIAL))
+
     @property
     def weight_bytes(self) -> int:
         return self.weights.nbytes
@@ -158,7 +187,7 @@ class Runtime:
             np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
         check_step(self, tokens, positions, sequences, tables, logit_rows)
-        n, begin = len(tokens), self._through_torch(tokens, positions, sequences, tables, logit_rows)
+        n, begin = len(tokens), self._leading(tokens, positions, sequences, tables, logit_rows)
         best = np.zeros(n, np.int32)
         place = {int(row): i for i, row in enumerate(logit_rows)}
         while begin < n:
@@ -253,6 +282,7 @@ class Runtime:
 
     def close(self) -> None:
         self._synchronize()
+        self._prompts.prefill.close()
         for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
             driver.close()
 
@@ -260,8 +290,20 @@ class Runtime:
         driver = self._narrow if len(tokens) == 1 else self._wide
         used, local = np.unique(sequences, return_inverse=True)
         self._upload(driver.plan.rows, 1, tokens, positions, local.astype(np.int32), tables[used], set())
+        beside = self._beside if self._beside is not None and self._beside.share is not None else None
+        if beside is not None:
+            self._started.record(self._stream)
         driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
-        self._synchronize()
+        if beside is None:
+            self._synchronize()
+            return
+        self._ended.record(self._stream)
+        beside.queue(self.step_seconds)
+        try:
+            self._ended.synchronize()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise _failed(error) from None
+        self.step_seconds = self._started.elapsed_time(self._ended) / 1e3
 
     def _upload(
         self,
@@ -310,25 +352,29 @@ class Runtime:
                 for name in PAIRS:
                     self._buffers[name].view(self._torch.int64).fill_(old_pair(self._epoch))
 
-    def _through_torch(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
-        """How many leading rows were long enough a run without logits to go through torch."""
+    @property
+    def prefilling(self) -> Runtime:
+        return self
+
+    def begin_prefill(self, tokens: Int, position: int, table: Int) -> PrefillRun:
+        """Store keys and values of a prompt's `tokens`, from `position` on, in parts: see `PrefillRun`."""
+        zeros = np.zeros(len(tokens), np.int32)
+        positions = np.arange(position, position + len(tokens), dtype=np.int32)
+        tokens, row = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(table, np.int32)
+        check_step(self, tokens, positions, zeros, row[None], zeros[:0])
+        self._beside = PrefillRun(self._prompts.parts(tokens, position, row), self._stream)
+        self._started, self._ended = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.step_seconds = 0.0
+        return self._beside
+
+    def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
+        """How many leading rows, a long run of one prompt without logits, were prefilled at once."""
         n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
         n = min(n, int((sequences == sequences[0]).sum()))
-        if n < TORCH_ROWS:
+        if n < self.prefill_from:
             return 0
-        torch, device = self._torch, self._kv.device
-        while True:
-            try:
-                with torch.cuda.stream(self._stream), torch.no_grad():
-                    row = torch.from_numpy(tables[sequences[0]]).to(device)
-                    self._prefill.run(torch.from_numpy(tokens[:n]).long().to(device), int(positions[0]), row)
-                self._synchronize()
-                return n
-            except torch.cuda.OutOfMemoryError:  # fewer rows need less; the kernels, which come next, nothing
-                torch.cuda.empty_cache()
-                n //= 2
-                if n < TORCH_ROWS // 2:
-                    return 0
+        more = n == len(tokens)  # of the prompt, in further steps
+        return self._prompts.rows(tokens[:n], int(positions[0]), tables[sequences[0]], wait=not more)
 
     def _synchronize(self) -> None:
         try:

@@ -93,7 +93,7 @@ struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{0}, barriers[3]{{0}, {0}, {0}};  // of all threads; of some, by number (1: compute threads)
+  Gate gate{0}, barriers[4]{{0}, {0}, {0}, {0}};  // of all threads; of some, by number (1: compute threads)
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
   std::vector<char> published;  // shared memory as `wgmma` sees it

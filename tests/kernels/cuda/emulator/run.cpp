@@ -1,5 +1,7 @@
 // Runs one launch of a driver's kernel. Built once for each generated constants.h; called through ctypes.
+#ifdef DRIVER
 #include DRIVER
+#endif
 
 namespace {
 void (*kernel)(const Args);

@@ -1,0 +1,330 @@
+// Packed weights times many rows: what prefill multiplies with, dense matrices and experts alike.
+//
+// A CTA makes tiles of 256 outputs (rows of the matrix) x TOKENS tokens and goes on to the next tile while the last one
+// is written. Four warps bring the operands, a block of 128 columns a stage: weights as they are packed, by the copy
+// engine, and activations, gathered by row. Two warpgroups multiply 128 outputs each. The layout of `formats.py` is
+// that of the registers of `wgmma`: a lane reads its 16 bytes, widens them to bf16 (exactly) and has the fragments of
+// two steps of 16 columns. In exchange activations lie in `ordered` columns.
+//
+// Scales multiply the sums: before the products of a block are added, the sums so far are divided by its scale and
+// multiplied by the last one's. What is left is multiplied out at the end.
+#pragma once
+#include "wide_ptx.cuh"
+
+enum Format { BF16, FP8, FP8_ROWS, INT4, INT4_64 };  // the codes of formats.py
+enum Epilogue { STORE_FLOAT, STORE_BF16, ADD_FLOAT, SWIGLU };
+constexpr int OUTPUTS = 256, CONSUMERS = 256, PRODUCERS = 128;
+constexpr int COLUMNS = 128;  // of a block
+
+// Position 16 s + 8 h + 2 t + b of 32 holds column 8 t + 4 s + 2 h + b: four lanes t hold what a step of `wgmma` takes.
+__device__ __forceinline__ int ordered_column(int position) {
+  return (position & ~31) | (position >> 1 & 3) << 3 | (position >> 4 & 1) << 2 | (position >> 3 & 1) << 1 |
+         (position & 1);
+}
+
+struct Tile {
+  int expert, first, count, pad;
+};  // rows first .. first + count of the sorted ones
+
+struct Product {
+  const char* weights;  // of the layer
+  const bf16* x;        // [rows, stride]
+  void* out;
+  const int* rows;     // experts: the row of x of every sorted row; null: itself
+  const float* share;  // experts: the routing weight of every sorted row; null: 1
+  const Tile* tiles;   // experts; null: one matrix for all rows
+  const int* tile_count;
+  long long copy_bytes;  // from expert to expert
+  int n;                 // rows of x; experts: unused
+  int matrix_rows;       // rows of the matrix that count
+  int matrix_tiles;      // of 16 rows
+  int blocks;            // of 128 columns
+  int out_stride;        // elements
+  int pad;
+};
+
+template <int FORMAT>
+struct Packed {
+  static constexpr bool NIBBLES = FORMAT == INT4 || FORMAT == INT4_64;
+  static constexpr int DATA = FORMAT == BF16 ? 4096 : NIBBLES ? 1024 : 2048;
+  static constexpr int RECORD = FORMAT == BF16 ? 0 : FORMAT == FP8 ? 16 : FORMAT == INT4 ? 32 : 64;
+  static constexpr int BYTES = DATA + RECORD;
+  static constexpr int GROUPS = FORMAT == INT4_64 ? 2 : 1;
+};
+
+template <int FORMAT, int TOKENS>
+struct Memory {
+  static constexpr int X = TOKENS * COLUMNS * 2, W = OUTPUTS / 16 * Packed<FORMAT>::BYTES,
+                       STAGE = X + (W + 1023) / 1024 * 1024;
+  static constexpr int STAGING = 2 * 16 * 132 * 4, FIXED = STAGING + 128 + 1024;
+  static constexpr int FIT = (227 * 1024 - FIXED) / STAGE, STAGES = FIT > 6 ? 6 : FIT;
+  static constexpr int TOTAL = STAGES * STAGE + FIXED;
+  static_assert(STAGES >= 2, "two stages hide a copy behind a product");
+};
+
+// As in linear.cuh: moving exponent and mantissa of e4m3 into place makes a bf16 that is 2^120 too small.
+__device__ __forceinline__ void codes_to_bf16(u32 w, u32& even, u32& odd) {
+  const u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
+  const u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
+  even = fma_bf16x2(e, 0x7b807b80u, 0x80008000u);
+  odd = fma_bf16x2(o, 0x7b807b80u, 0x80008000u);
+}
+__device__ __forceinline__ void fragments(uint4 w, u32* a) {  // 32 columns: of two steps
+  codes_to_bf16(w.x, a[0], a[2]);
+  codes_to_bf16(w.y, a[1], a[3]);
+  codes_to_bf16(w.z, a[4], a[6]);
+  codes_to_bf16(w.w, a[5], a[7]);
+}
+__device__ __forceinline__ u32 first_codes(u32 w) { return w & 0x87878787u; }
+__device__ __forceinline__ u32 second_codes(u32 w) { return (w >> 4 | w << 28) & 0x87878787u; }
+
+// The fragments of a group of a block for this lane.
+template <int FORMAT>
+__device__ __forceinline__ void read_weights(u32 at, int group, u32* a) {
+  const u32 lane = threadIdx.x & 31;
+  if constexpr (FORMAT == BF16) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4 w = shared16(at + i * 512 + lane * 16);
+      a[4 * i] = w.x, a[4 * i + 1] = w.y, a[4 * i + 2] = w.z, a[4 * i + 3] = w.w;
+    }
+  } else if constexpr (!Packed<FORMAT>::NIBBLES) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragments(shared16(at + i * 512 + lane * 16), a + 8 * i);
+  } else {
+    constexpr int CHUNKS = 2 / Packed<FORMAT>::GROUPS;
+#pragma unroll
+    for (int i = 0; i < CHUNKS; ++i) {
+      const uint4 w = shared16(at + (group * CHUNKS + i) * 512 + lane * 16);
+      fragments(make_uint4(first_codes(w.x), first_codes(w.y), first_codes(w.z), first_codes(w.w)), a + 16 * i);
+      fragments(make_uint4(second_codes(w.x), second_codes(w.y), second_codes(w.z), second_codes(w.w)), a + 16 * i + 8);
+    }
+  }
+}
+// The scales of its rows g and g + 8.
+template <int FORMAT>
+__device__ __forceinline__ void read_scales(u32 at, int group, float (&scale)[2]) {
+  const u32 record = at + Packed<FORMAT>::DATA, row = (threadIdx.x & 31) >> 2;
+  if constexpr (FORMAT == FP8) {
+    scale[0] = shared_float(record), scale[1] = shared_float(record + 4);
+  } else if constexpr (FORMAT == FP8_ROWS) {
+    scale[0] = shared_float(record + row * 4), scale[1] = shared_float(record + row * 4 + 32);
+  } else {
+    scale[0] = from_half(shared2(record + group * 32 + row * 2)) * 512.f;  // codes are of a 512th
+    scale[1] = from_half(shared2(record + group * 32 + row * 2 + 16)) * 512.f;
+  }
+}
+// What sums with scale `now` are multiplied with to have scale `next`. A scale of 0 has weights of 0: any will do.
+__device__ __forceinline__ float rescale(float& now, float next) {
+  if (next == 0) return 1;
+  const float factor = quotient(now, next);
+  now = next;
+  return factor;
+}
+
+// Which tile of the output: experts take all outputs of a tile of tokens in a row; a dense matrix goes through 8 tiles
+// of tokens for every 256 outputs, so that neither operand is read far more often than the other.
+template <int TOKENS>
+struct Place {
+  int outputs, first, count;  // first output; rows
+  const char* weights;
+  __device__ __forceinline__ Place(const Product& p, int tile) {
+    const int across = (p.matrix_tiles * 16 + OUTPUTS - 1) / OUTPUTS;
+    weights = p.weights;
+    if (p.tiles) {
+      const Tile t = p.tiles[tile / across];
+      outputs = tile % across * OUTPUTS, first = t.first, count = t.count;
+      weights += t.expert * p.copy_bytes;
+    } else {
+      const int all = (p.n + TOKENS - 1) / TOKENS, group = tile / (8 * across), wide = min(all - 8 * group, 8),
+                at = tile - group * 8 * across;
+      outputs = at / wide * OUTPUTS, first = (8 * group + at % wide) * TOKENS, count = min(p.n - first, TOKENS);
+    }
+  }
+  static __device__ __forceinline__ int total(const Product& p) {
+    const int across = (p.matrix_tiles * 16 + OUTPUTS - 1) / OUTPUTS;
+    return across * (p.tiles ? *p.tile_count : (p.n + TOKENS - 1) / TOKENS);
+  }
+};
+
+template <int FORMAT, int TOKENS>
+__device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
+  typedef Memory<FORMAT, TOKENS> M;
+  const int thread = threadIdx.x - CONSUMERS, lane = thread & 31, piece = thread & 15, low = thread >> 4;
+  const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16;
+  u32 stage = 0, parity = 1;
+  for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
+    const Place<TOKENS> place(p, tile);
+    u32 from[TOKENS / 8];  // bytes from the first row: every eighth row is this thread's
+#pragma unroll
+    for (int i = 0; i < TOKENS / 8; ++i) {
+      const int row = place.first + min(low + 8 * i, place.count - 1);
+      from[i] = (p.rows ? p.rows[row] : row) * p.blocks * (2 * COLUMNS);
+    }
+    const char* x = (const char*)p.x + piece * 16;
+    const int mine = min(place.outputs / 16 + lane, p.matrix_tiles - 1);  // beyond the end: weights that nobody stores
+    const char* weights = place.weights + (long long)mine * p.blocks * Packed<FORMAT>::BYTES;
+    for (int block = 0; block < p.blocks; ++block) {
+      const u32 base = stage * M::STAGE, full = gates + stage * 16;
+      gate_wait(full + 8, parity);
+      if (thread < 32) {
+        if (lane == 0) gate_expect(full, M::W);
+        __syncwarp();
+        if (lane < OUTPUTS / 16)
+          copy_run(stages + base + M::X + lane * Packed<FORMAT>::BYTES, weights, Packed<FORMAT>::BYTES, full);
+        weights += Packed<FORMAT>::BYTES;
+      }
+#pragma unroll
+      for (int i = 0; i < TOKENS / 8; ++i) copy16(to + base + i * 1024, x + from[i]);
+      copies_arrive(full);
+      x += 2 * COLUMNS;
+      if (++stage == M::STAGES) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// Sums of 16 tokens go through shared memory and are written row by row; `v` [16][stride] holds 128 outputs, or 64 of
+// SwiGLU.
+template <int EPILOGUE>
+__device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int first, int count) {
+  constexpr int WIDTH = EPILOGUE == SWIGLU ? 64 : 128, STRIDE = WIDTH + 4;
+  constexpr bool NARROW = EPILOGUE == SWIGLU || EPILOGUE == STORE_BF16;
+  constexpr int EACH = NARROW ? 8 : 4, ACROSS = WIDTH / EACH;
+  const int thread = threadIdx.x & 127, limit = EPILOGUE == SWIGLU ? p.matrix_rows / 2 : p.matrix_rows;
+#pragma unroll
+  for (int i = thread; i < 16 * ACROSS; i += 128) {
+    const int row = i / ACROSS, at = i % ACROSS * EACH;
+    if (row >= count) continue;
+    const u32 from = v + row * STRIDE * 4;
+    const long long to = (long long)(first + row) * p.out_stride + outputs + at;
+    float value[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e += 4) {
+      if constexpr (EPILOGUE == SWIGLU) {
+        for (int f = e; f < e + 4; ++f) value[f] = shared_float(from + ordered_column(at + f) * 4);
+      } else {
+        const uint4 bits = shared16(from + (at + e) * 4);
+        value[e] = __uint_as_float(bits.x), value[e + 1] = __uint_as_float(bits.y);
+        value[e + 2] = __uint_as_float(bits.z), value[e + 3] = __uint_as_float(bits.w);
+      }
+    }
+    if (EPILOGUE != SWIGLU && outputs + at + EACH > limit) {  // the last outputs of a matrix of another size
+      for (int e = 0; outputs + at + e < limit; ++e) {
+        float* out = (float*)p.out + to + e;
+        if constexpr (NARROW)
+          ((bf16*)p.out)[to + e] = (bf16)(pack_bf16(value[e], 0.f) & 0xffff);
+        else
+          *out = EPILOGUE == ADD_FLOAT ? *out + value[e] : value[e];
+      }
+    } else if constexpr (NARROW) {  // beyond h's last column are finite numbers, and weights of 0
+      *(uint4*)((bf16*)p.out + to) = make_uint4(pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]),
+                                                pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
+    } else {
+      float4* out = (float4*)((float*)p.out + to);
+      float4 sum = EPILOGUE == ADD_FLOAT ? *out : make_float4(0, 0, 0, 0);
+      *out = make_float4(sum.x + value[0], sum.y + value[1], sum.z + value[2], sum.w + value[3]);
+    }
+  }
+}
+
+template <int FORMAT, int TOKENS, int EPILOGUE>
+__device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates, u32 staging) {
+  typedef Memory<FORMAT, TOKENS> M;
+  constexpr int GROUPS = Packed<FORMAT>::GROUPS, STEPS = 8 / GROUPS;
+  const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const u32 v = staging + group * (M::STAGING / 2);
+  u32 stage = 0, parity = 0;
+  for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
+    const Place<TOKENS> place(p, tile);
+    float c[2][TOKENS / 2];
+    u32 a[2][4 * STEPS];
+    float scale[2][2] = {{1, 1}, {1, 1}};  // of rows g and g + 8, that the sums are to be multiplied with
+#pragma unroll
+    for (int i = 0; i < TOKENS / 2; ++i) c[0][i] = c[1][i] = 0;
+    for (int block = 0; block < p.blocks; ++block) {
+      const u32 base = stages + stage * M::STAGE, full = gates + stage * 16;
+      gate_wait(full, parity);
+      show_to_wide();
+#pragma unroll
+      for (int n = 0; n < GROUPS; ++n) {
+        const u32 mine =
+            base + M::X + (group * 8 + (warp & 3)) * Packed<FORMAT>::BYTES;  // the second 64 outputs: 4 tiles on
+        if constexpr (FORMAT != BF16) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float next[2];
+            read_scales<FORMAT>(mine + 4 * i * Packed<FORMAT>::BYTES, n, next);
+            const float up = rescale(scale[i][0], next[0]), down = rescale(scale[i][1], next[1]);
+#pragma unroll
+            for (int j = 0; j < TOKENS / 2; ++j) c[i][j] *= j & 2 ? down : up;
+            wide_sums(c[i]);  // here, not between products
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {  // the second 64 outputs are widened while the first are multiplied
+          read_weights<FORMAT>(mine + 4 * i * Packed<FORMAT>::BYTES, n, a[i]);
+          wide_begin();
+#pragma unroll
+          for (int s = 0; s < STEPS; ++s) {
+            const int step = n * STEPS + s;
+            wide_mma(c[i], a[i] + 4 * s, wide_operand(base + step / 4 * (TOKENS * 128) + step % 4 * 32));
+          }
+          wide_commit();
+        }
+        wide_wait<0>();
+        wide_sums(c[0]);
+        wide_sums(c[1]);
+      }
+      if (lane == 0) gate_arrive(full + 8);
+      if (++stage == M::STAGES) stage = 0, parity ^= 1;
+    }
+    const int outputs = place.outputs + group * 128;
+#pragma unroll
+    for (int from = 0; from < TOKENS; from += 16) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {  // two steps of 8 tokens: rows g, g, g + 8, g + 8 of tokens 2 t, 2 t + 1
+          const float sum = c[i][from / 2 + j] * scale[i][j >> 1 & 1];
+          const int token = j / 4 * 8 + 2 * t + (j & 1);
+          if constexpr (EPILOGUE == SWIGLU) {
+            if (j & 2) continue;
+            const float up = c[i][from / 2 + j + 2] * scale[i][1];
+            float h = quotient(sum, 1.f + power2(-1.44269504f * sum)) * up;
+            if (p.share && from + token < place.count) h *= p.share[place.first + from + token];
+            put_float(v + (token * 68 + (i * 4 + (warp & 3)) * 8 + g) * 4, h);
+          } else {
+            put_float(v + (token * 132 + (i * 4 + (warp & 3)) * 16 + (j & 2) * 4 + g) * 4, sum);
+          }
+        }
+      barrier_of<128>(1 + group);
+      if (from < place.count) {
+        const int columns = EPILOGUE == SWIGLU ? outputs / 2 : outputs;
+        if (outputs < p.matrix_tiles * 16) write_rows<EPILOGUE>(p, v, columns, place.first + from, place.count - from);
+      }
+      barrier_of<128>(1 + group);
+    }
+  }
+}
+
+template <int FORMAT, int TOKENS, int EPILOGUE>
+__device__ __forceinline__ void product(const Product& p, char* memory) {
+  typedef Memory<FORMAT, TOKENS> M;
+  const u32 stages = (shared_address(memory) + 1023) / 1024 * 1024;
+  const u32 staging = stages + M::STAGES * M::STAGE, gates = staging + M::STAGING;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < M::STAGES; ++i) {
+      gate_init_count(gates + i * 16, PRODUCERS + 1);       // full
+      gate_init_count(gates + i * 16 + 8, CONSUMERS / 32);  // empty
+    }
+    gates_ready();
+  }
+  __syncthreads();
+  if (threadIdx.x >= CONSUMERS) {
+    give_registers<40>();
+    bring<FORMAT, TOKENS>(p, stages, gates);
+  } else {
+    take_registers<232>();
+    multiply<FORMAT, TOKENS, EPILOGUE>(p, stages, gates, staging);
+  }
+}

@@ -1,0 +1,100 @@
+"""Attention of a chunk of a prompt: keys out of the cache's blocks, then the fastest kernel of a library.
+
+Rows attend to all earlier keys and to those of their chunk up to their own. FlashAttention aligns its causal mask to
+the last key, which is that. cuDNN, nearly twice as fast, aligns it to the first: there the chunk's own keys and the
+earlier ones are attended to apart and joined. But cuDNN plans anew for every shape it meets (50 ms), so it gets long
+chunks only, filled up to one of two lengths, after whole multiples of the longer. A row never sees what fills a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fulgur.kernels.cuda.formats import BLOCK
+from fulgur.kernels.cuda.prefill_kernels import Attended, Gather, Kernels, Launch, fill
+from fulgur.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+LENGTHS = (4096, 8192)  # of a chunk that cuDNN attends for; from three quarters on it is filled up
+
+
+class Attention:
+    def __init__(self, config: ModelConfig, kernels: Kernels) -> None:
+        self.config, self._kernels = config, kernels
+
+    def padded(self, n: int, position: int) -> int:
+        """Rows of queries that `run` takes for a chunk of `n`."""
+        fit = [length for length in LENGTHS if 0.75 * length < n <= length]
+        return fit[0] if fit and position % LENGTHS[-1] == 0 else n
+
+    def run(
+        self, layer: int, q: torch.Tensor, kv: torch.Tensor, table: torch.Tensor, n: int, position: int, ordered: bool
+    ) -> torch.Tensor:
+        """What the heads attend to, as the operand of the output projection. `q` [padded rows, heads, dims]; `kv` the
+        layer's cache; `ordered` as the packed product wants its columns."""
+        import torch
+
+        c, rows = self.config, len(q)
+        kind = {"dtype": torch.bfloat16, "device": q.device}
+        both, out = self._made(rows, n, position, kind)
+        length = position + n
+        gather = fill(
+            Gather, keys=kv[0], values=kv[1], table=table, to_keys=both[0], to_values=both[1], n=length,
+            kv_heads=c.n_kv_heads, head_dim=c.head_dim,
+        )  # fmt: skip
+        self._kernels.run(Launch("gather_cache", gather, min(-(-length * c.kv_rows // 2048), 4096)))
+        queries, keys, values = (t.transpose(0, 1)[None] for t in (q, both[0], both[1]))
+        parts: dict[str, Any] = {}
+        if rows not in LENGTHS or position % LENGTHS[-1]:
+            own = self.flash(queries, keys, values)
+        else:
+            own, lse = self.cudnn(queries, keys[:, :, position:], values[:, :, position:], causal=True)
+            if position:
+                before, before_lse = self.cudnn(queries, keys[:, :, :position], values[:, :, :position], causal=False)
+                parts = {"earlier": before, "own_lse": lse, "earlier_lse": before_lse, "lse_head": rows}
+                parts |= {"earlier_row": before.stride(2), "earlier_head": before.stride(1)}
+        launch = self._kernels.rows(
+            "attended_rows", Attended, n, own=own, out=out, width=c.q_rows, stride=out.shape[1], head_dim=c.head_dim,
+            ordered=int(ordered), own_row=own.stride(2), own_head=own.stride(1), **parts,
+        )  # fmt: skip
+        self._kernels.run(launch)
+        return out
+
+    def _made(self, rows: int, n: int, position: int, kind: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for keys and values, where rows that fill a chunk up must be finite, and for the result."""
+        import torch
+
+        c = self.config
+        make = torch.empty if rows == n else torch.zeros
+        both = make((2, position + rows, c.n_kv_heads, c.head_dim), **kind)
+        return both, torch.empty((n, -(-c.q_rows // BLOCK) * BLOCK), **kind)
+
+    def warm(self, device: Any, rows: int, context: int) -> None:
+        """Plans for the shapes of prompts up to `context` tokens, in chunks of `rows`."""
+        import torch
+
+        c = self.config
+        for length in (length for length in LENGTHS if length <= min(rows, context)):
+            q = torch.zeros((1, length, c.n_heads, c.head_dim), dtype=torch.bfloat16, device=device).transpose(1, 2)
+            k = torch.zeros((1, context, c.n_kv_heads, c.head_dim), dtype=torch.bfloat16, device=device).transpose(1, 2)
+            self.cudnn(q, k[:, :, :length], k[:, :, :length], causal=True)
+            for position in range(LENGTHS[-1], context - length + 1, LENGTHS[-1]):
+                self.cudnn(q, k[:, :, :position], k[:, :, :position], causal=False)
+
+    @staticmethod
+    def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        attended: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
+        return attended
+
+    @staticmethod
+    def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """And the logarithm of the sum of exponentials of every row."""
+        import torch
+
+        attend = torch.ops.aten._scaled_dot_product_cudnn_attention
+        attended, lse, *_ = attend(q, k, v, None, True, 0.0, causal, False)
+        return attended, lse

@@ -1,0 +1,250 @@
+"""Prefill on Hopper: products straight from the packed weights (csrc/wide.cuh), and nothing waits for the host.
+
+The plain path (`prefill.py`) computes the same but rounds weights times scales to bf16, which stay exact here. Rows are
+sorted by expert once a layer; one product makes gate and up of all experts, one makes down. Dense bf16 matrices are put
+into plain rows for the library's product where a chunk is long enough for that to pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fulgur.kernels.cuda.device import Gpu
+from fulgur.kernels.cuda.formats import BLOCK
+from fulgur.kernels.cuda.header import norm_stride
+from fulgur.kernels.cuda.prefill import Prefill
+from fulgur.kernels.cuda.prefill_attention import Attention
+from fulgur.kernels.cuda.prefill_kernels import (
+    ROPE_WARPS,
+    TOKENS,
+    Combine,
+    Kernels,
+    Launch,
+    Norm,
+    Rope,
+    Route,
+    Sort,
+    Swiglu,
+    epilogues,
+    fill,
+)
+from fulgur.kernels.cuda.weights import GpuWeights
+from fulgur.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
+
+LIBRARY_ROWS = 3072  # from here on dense bf16 matrices go to the library's product
+
+
+def prefill_for(weights: GpuWeights, kv: Any, rope: Any, gpu: Gpu, stream: Any) -> Prefill:
+    """The fastest path that this GPU has."""
+    if not gpu.wgmma or weights.plan.config.d_model % 8:
+        return Prefill(weights, kv, rope)
+    return FastPrefill(weights, kv, rope, Kernels(weights.plan, gpu, stream))
+
+
+def bytes_per_row(config: ModelConfig) -> int:
+    """What a row of a chunk needs beside the cache, at most: residual, operands, queries, and what its experts make."""
+    c = config
+    each = c.experts_per_token * (2 * c.d_expert + 2 * c.d_model + 16) if c.n_experts else 6 * c.d_ffn
+    return 12 * c.d_model + 12 * c.q_rows + 8 * c.kv_rows + each
+
+
+class FastPrefill(Prefill):
+    def __init__(self, weights: GpuWeights, kv: Any, rope: Any, kernels: Kernels) -> None:
+        super().__init__(weights, kv, rope)
+        self.kernels = kernels
+        self.attention = Attention(weights.plan.config, kernels)
+        self.finished = torch_zeros(weights, (1,), "int32")
+
+    def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> Iterator[None]:
+        chunk = Chunk(self, tokens, position, table.int())
+        for i in range(self.config.n_layers):
+            chunk.attend(i)
+            yield
+            chunk.feed_forward(i)
+            yield
+
+    def warm(self, rows: int, context: int) -> None:
+        self.attention.warm(self.kv.device, rows, context)
+
+    def close(self) -> None:
+        self.kernels.close()
+
+
+class Chunk:
+    """The buffers of one chunk of a prompt and the launches of a layer, made once."""
+
+    def __init__(self, prefill: FastPrefill, tokens: torch.Tensor, position: int, table: torch.Tensor) -> None:
+        self.n, self.position, self.table = len(tokens), position, table
+        self._prefill, self._kernels = prefill, prefill.kernels
+        self._plan, self._config = prefill.plan, prefill.config
+        self._epilogues = epilogues(self._plan)
+        self._library = self.n >= LIBRARY_ROWS and not self._plan.moe
+        self._x = prefill.weights.embed[tokens].float()
+        self._wide: torch.Tensor | None = None  # a matrix for the library, one after another
+        self._widening: dict[str, Launch] = {}
+        self._attention_launches()
+        if self._plan.moe:
+            self._expert_launches()
+        else:
+            self._dense_launches()
+
+    def attend(self, layer: int) -> None:
+        self._run(layer, self._before)
+        self._multiply(layer, "qkv", self._normed, self._qkv)
+        self._run(layer, [self._rope])
+        attended = self._prefill.attention.run(
+            layer, self._q, self._prefill.kv[layer], self.table, self.n, self.position, not self._by_library("o")
+        )
+        self._multiply(layer, "o", attended, self._x)
+
+    def feed_forward(self, layer: int) -> None:
+        self._run(layer, self._after)
+        if not self._plan.moe:
+            self._multiply(layer, "gate_up", self._normed, self._h)
+            self._multiply(layer, "down", self._h, self._x)
+
+    def _run(self, layer: int, launches: list[Launch]) -> None:
+        for launch in launches:
+            self._kernels.run(launch.at(layer))
+
+    def _empty(self, *shape: int, kind: str = "bfloat16", zeros: bool = False) -> torch.Tensor:
+        import torch
+
+        make = torch.zeros if zeros else torch.empty
+        return make(shape, dtype=getattr(torch, kind), device=self._x.device)
+
+    def _by_library(self, name: str) -> bool:
+        return self._library and self._plan.matrices[name].format.name == "bf16"
+
+    def _weights(self, name: str) -> tuple[int, int]:
+        start = self._plan.address(self._plan.matrices[name], 0, 0, 0, 0)
+        return self._prefill.weights.arena.data_ptr() + start, self._plan.layer_stride
+
+    def _vector(self, at: int) -> tuple[int, int]:
+        return self._prefill.weights.norms.data_ptr() + 4 * at, 4 * norm_stride(self._plan)
+
+    def _norm(self, at: int, ordered: bool, plain: torch.Tensor | None = None) -> Launch:
+        width = self._config.d_model
+        launch = self._kernels.rows(
+            "norm_rows", Norm, self.n, x=self._x, out=self._normed, plain=plain, width=width,
+            stride=self._normed.shape[1], ordered=int(ordered), eps=self._config.norm_eps,
+        )  # fmt: skip
+        return launch.moving(weight=self._vector(at))
+
+    def _attention_launches(self) -> None:
+        c, n = self._config, self.n
+        width, vectors = c.q_rows + 2 * c.kv_rows, 2 * c.d_model
+        self._normed = self._empty(n, -(-c.d_model // BLOCK) * BLOCK)
+        self._qkv = self._empty(n, width)
+        self._q = self._empty(self._prefill.attention.padded(n, self.position), c.n_heads, c.head_dim, zeros=True)
+        self._before = [self._norm(0, not self._by_library("qkv"))]
+        self._rope = self._kernels.rows(
+            "rope_store", Rope, n, ROPE_WARPS, qkv=self._qkv, rope=self._prefill.rope,
+            table=self.table, q=self._q, position=self.position, heads=c.n_heads, kv_heads=c.n_kv_heads,
+            head_dim=c.head_dim, qkv_stride=width, eps=c.norm_eps,
+        )  # fmt: skip
+        kv = self._prefill.kv
+        layer, kind, start = 2 * kv.stride(0), 2 * kv.stride(1), kv.data_ptr()
+        self._rope.moving(keys=(start, layer), values=(start + kind, layer))
+        if c.qk_norm:
+            self._rope.moving(q_weight=self._vector(vectors), k_weight=self._vector(vectors + c.head_dim))
+        if c.qkv_bias:
+            self._rope.moving(bias=self._vector(vectors + 2 * c.head_dim))
+        self._products = {name: self._product(name) for name in ("qkv", "o")}
+
+    def _product(self, name: str) -> tuple[Launch, int]:
+        """The launch, but for its operand and result; and its tokens a tile."""
+        matrix, n = self._plan.matrices[name], self.n
+        tokens = self._kernels.tile_tokens(n, matrix)
+        launch = self._kernels.product(matrix, self._epilogues[name], tokens, -(-n // tokens), n=n)
+        return launch.moving(weights=self._weights(name)), tokens
+
+    def _multiply(self, layer: int, name: str, x: torch.Tensor, out: torch.Tensor) -> None:
+        """`out` is written, or with an epilogue that adds, added to."""
+        if self._by_library(name):
+            self._multiply_by_library(layer, name, x, out)
+            return
+        launch = self._products[name][0].at(layer)
+        launch.arguments.x, launch.arguments.out = x.data_ptr(), out.data_ptr()
+        launch.arguments.out_stride = out.shape[1]
+        self._kernels.run(launch)
+
+    def _multiply_by_library(self, layer: int, name: str, x: torch.Tensor, out: torch.Tensor) -> None:
+        import torch
+
+        matrix, epilogue = self._plan.matrices[name], self._epilogues[name]
+        if self._wide is None:
+            most = max(m.tiles * 16 * m.copy_blocks * BLOCK for m in self._plan.matrices.values() if m.name != "head")
+            self._wide = self._empty(most)
+        shape = (matrix.tiles * 16, matrix.copy_blocks * BLOCK)
+        wide = self._wide[: shape[0] * shape[1]].view(shape)[: matrix.rows]
+        if name not in self._widening:
+            self._widening[name] = self._kernels.widen(matrix, out=wide).moving(weights=self._weights(name))
+        self._kernels.run(self._widening[name].at(layer))
+        if epilogue == "ADD_FLOAT":
+            torch.addmm(out, x, wide.T, out_dtype=torch.float32, out=out)
+        elif epilogue == "STORE_BF16":
+            torch.mm(x, wide.T, out=out)
+        else:
+            both, width = x @ wide.T, matrix.rows // 2
+            self._kernels.run(
+                self._kernels.rows("swiglu_rows", Swiglu, self.n, both=both, h=out, width=width, stride=out.shape[1])
+            )
+
+    def _hidden(self, rows: int) -> torch.Tensor:
+        """For h; columns that no tile writes are zeros, since weights of 0 multiply them."""
+        m = self._plan.matrices["down"]
+        width = m.copy_blocks * BLOCK
+        return self._empty(rows, width, zeros=m.cols != width)
+
+    def _dense_launches(self) -> None:
+        self._h = self._hidden(self.n)
+        self._after = [self._norm(self._config.d_model, not self._by_library("gate_up"))]
+        self._products |= {name: self._product(name) for name in ("gate_up", "down")}
+
+    def _expert_launches(self) -> None:
+        c, n, k = self._config, self.n, self._config.experts_per_token
+        kernels, m, pairs = self._kernels, self._plan.matrices, n * k
+        tokens = next((t for t in TOKENS if pairs <= 1.3 * t * c.n_experts), TOKENS[-1])
+        most = pairs // tokens + c.n_experts
+        plain, h, y = self._empty(*self._normed.shape), self._hidden(pairs), self._empty(pairs, c.d_model)
+        logits = self._empty(n, -(-c.n_experts // 4) * 4, kind="float32")
+        share, sorted_share = (self._empty(pairs, kind="float32") for _ in range(2))
+        chosen, row, place, starts, tiles, count = (
+            self._empty(size, kind="int32") for size in (pairs, pairs, pairs, c.n_experts + 1, 4 * most, 1)
+        )
+        router, _ = self._product("router")
+        router.arguments.x, router.arguments.out = plain.data_ptr(), logits.data_ptr()
+        router.arguments.out_stride = logits.shape[1]
+        route = kernels.rows(
+            "route_rows", Route, n, logits=logits, chosen=chosen, share=share, experts=c.n_experts, top=k,
+            stride=logits.shape[1], normalise=int(c.norm_topk),
+        )  # fmt: skip
+        sort = fill(
+            Sort, chosen=chosen, share=share, row=row, place=place, sorted_share=sorted_share, starts=starts,
+            tiles=tiles, tile_count=count, finished=self._prefill.finished, choices=pairs, top=k, experts=c.n_experts,
+            tokens=tokens,
+        )  # fmt: skip
+        gate_up = kernels.product(
+            m["gate_up"], "SWIGLU", tokens, most, x=self._normed, out=h, rows=row, share=sorted_share, tiles=tiles,
+            tile_count=count, out_stride=h.shape[1],
+        )  # fmt: skip
+        down = kernels.product(
+            m["down"], "STORE_BF16", tokens, most, x=h, out=y, tiles=tiles, tile_count=count, out_stride=c.d_model
+        )
+        self._after = [
+            self._norm(c.d_model, True, plain), router, route, Launch("sort_by_expert", sort, c.n_experts, 512, 2048),
+            gate_up.moving(weights=self._weights("gate_up")), down.moving(weights=self._weights("down")),
+            kernels.rows("combine_rows", Combine, n, y=y, place=place, x=self._x, width=c.d_model, top=k),
+        ]  # fmt: skip
+        self._held = (plain, h, y, logits, share, sorted_share, chosen, row, place, starts, tiles, count)
+
+
+def torch_zeros(weights: GpuWeights, shape: tuple[int, ...], kind: str) -> torch.Tensor:
+    import torch
+
+    return torch.zeros(shape, dtype=getattr(torch, kind), device=weights.arena.device)

@@ -1,0 +1,183 @@
+"""The kernels of prefill (csrc/prefill.cu): their arguments byte by byte, which of them a model needs, launches."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.build import architecture, cubin_of, sources
+from fulgur.kernels.cuda.device import LIBRARY, Gpu, Module
+from fulgur.kernels.cuda.formats import Format
+from fulgur.kernels.cuda.plan import Matrix, Plan
+
+OUTPUTS, THREADS = 256, 384  # of a product's CTA
+TOKENS = (32, 64, 128)  # of a tile of a product
+ROPE_WARPS = 4  # that share the heads of a row
+STAGES, SHARED = 6, 227 << 10
+
+_P, _I, _F, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong
+
+
+def _structure(name: str, **kinds: tuple[Any, str]) -> Any:
+    fields = [(field, kind) for kind, names in kinds.values() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+Product = _structure(
+    "Product", a=(_P, "weights x out rows share tiles tile_count"), b=(_L, "copy_bytes"),
+    c=(_I, "n matrix_rows matrix_tiles blocks out_stride pad"),
+)  # fmt: skip
+Norm = _structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
+Rope = _structure(
+    "Rope", a=(_P, "qkv bias q_weight k_weight rope table q keys values"),
+    b=(_I, "n position heads kv_heads head_dim qkv_stride"), c=(_F, "eps"), d=(_I, "pad"),
+)  # fmt: skip
+Gather = _structure("Gather", a=(_P, "keys values table to_keys to_values"), b=(_I, "n kv_heads head_dim pad"))
+Attended = _structure(
+    "Attended", a=(_P, "own earlier own_lse earlier_lse out"),
+    b=(_I, "n width stride head_dim ordered own_row own_head earlier_row earlier_head lse_head"),
+)  # fmt: skip
+Route = _structure("Route", a=(_P, "logits chosen share"), b=(_I, "n experts top stride normalise pad"))
+Sort = _structure(
+    "Sort", a=(_P, "chosen share row place sorted_share starts tiles tile_count finished"),
+    b=(_I, "choices top experts tokens"),
+)  # fmt: skip
+Combine = _structure("Combine", a=(_P, "y place x"), b=(_I, "n width top pad"))
+Widen = _structure("Widen", a=(_P, "weights out"), b=(_I, "tiles blocks"))
+Swiglu = _structure("Swiglu", a=(_P, "both h"), b=(_I, "n width stride pad"))
+STRUCTURES = (Product, Norm, Rope, Gather, Attended, Route, Sort, Combine, Widen, Swiglu)  # as run_prefill.cpp counts
+
+
+def epilogues(plan: Plan) -> dict[str, str]:
+    """What happens to the sums of each matrix."""
+    found = {"qkv": "STORE_BF16", "o": "ADD_FLOAT", "gate_up": "SWIGLU"}
+    return {**found, "router": "STORE_FLOAT", "down": "STORE_BF16"} if plan.moe else {**found, "down": "ADD_FLOAT"}
+
+
+def _code(fmt: Format) -> str:
+    return fmt.name.replace("-", "_").upper()
+
+
+def kernel_name(matrix: Matrix, epilogue: str, tokens: int) -> str:
+    return f"{epilogue}_{_code(matrix.format)}_{tokens}".lower()
+
+
+def modules(plan: Plan) -> dict[str, tuple[str, str]]:
+    """What is compiled: the stem of a source and its instances.h. Products are slow to compile, so each is alone."""
+    found = epilogues(plan)
+    codes = sorted({_code(plan.matrices[name].format) for name in found})
+    widen = "".join(f"WIDEN(widen_{code.lower()}, {code})\n" for code in codes)
+    made = {"prefill": ("prefill", widen)}
+    for name, epilogue in found.items():
+        matrix = plan.matrices[name]
+        for tokens in TOKENS:
+            kernel = kernel_name(matrix, epilogue, tokens)
+            made[kernel] = ("wide", f"INSTANCE({kernel}, {_code(matrix.format)}, {tokens}, {epilogue})\n")
+    return made
+
+
+def compiled(plan: Plan, arch: str) -> dict[str, bytes]:
+    """All of them, compiled side by side the first time, or as they were kept."""
+
+    def one(module: tuple[str, str]) -> bytes:
+        stem, text = module
+        return cubin_of(stem, {**sources(stem), "instances.h": text}, arch)
+
+    wanted = modules(plan)
+    with ThreadPoolExecutor(min(len(wanted), os.cpu_count() or 1)) as pool:
+        return dict(zip(wanted, pool.map(one, wanted.values()), strict=True))
+
+
+def shared_bytes(fmt: Format, tokens: int) -> int:
+    """As `Memory` of wide.cuh."""
+    weights = OUTPUTS // 16 * fmt.block_bytes
+    stage = tokens * 256 + -(-weights // 1024) * 1024
+    fixed = 2 * 16 * 132 * 4 + 128 + 1024
+    return min((SHARED - fixed) // stage, STAGES) * stage + fixed
+
+
+class Launch:
+    """One launch of every layer: its arguments, and those that move on from layer to layer by so many bytes."""
+
+    def __init__(self, name: str, arguments: Any, ctas: int, threads: int = 256, shared: int = 0) -> None:
+        self.name, self.arguments, self.ctas, self.threads, self.shared = name, arguments, ctas, threads, shared
+        self._moving: list[tuple[str, int, int]] = []
+
+    def moving(self, **fields: tuple[int, int]) -> Launch:
+        """Addresses as (that of layer 0, bytes to the next)."""
+        self._moving += [(name, base, stride) for name, (base, stride) in fields.items()]
+        return self
+
+    def at(self, layer: int) -> Launch:
+        for name, base, stride in self._moving:
+            setattr(self.arguments, name, base + layer * stride)
+        return self
+
+
+class Kernels:
+    """The compiled kernels of a model, and where they run."""
+
+    def __init__(self, plan: Plan, gpu: Gpu, stream: Any) -> None:
+        self.ctas = gpu.multiprocessors
+        self._stream = stream.cuda_stream
+        found = compiled(plan, architecture(gpu.capability))
+        self._modules = {name: Module(cubin) for name, cubin in found.items()}
+        self._functions: dict[str, int] = {}
+        # By ctypes: launches must cost the host less than the device, and there are a dozen in a layer.
+        self._launch = ctypes.CDLL(LIBRARY).cuLaunchKernel
+        self._launch.argtypes = [_P, *[ctypes.c_uint] * 7, _P, _P, _P]
+        self._parameters = (_P * 1)()
+
+    def run(self, launch: Launch) -> None:
+        function = self._functions.get(launch.name)
+        if function is None:
+            module = self._modules.get(launch.name, self._modules["prefill"])
+            function = self._functions[launch.name] = int(module.function(launch.name, launch.shared))
+        self._parameters[0] = ctypes.addressof(launch.arguments)
+        status = self._launch(
+            function, launch.ctas, 1, 1, launch.threads, 1, 1, launch.shared, self._stream, self._parameters, None
+        )
+        if status:
+            raise FulgurError(f"launching {launch.name} failed: CUDA error {status}", hint="Start the engine again.")
+
+    def rows(self, name: str, kind: Any, n: int, per_row: int = 1, **values: Any) -> Launch:
+        """A warp an item, `per_row` of them a row, 8 a CTA."""
+        return Launch(name, fill(kind, n=n, **values), max(min(-(-n * per_row // 8), 16 * self.ctas), 1))
+
+    def product(self, matrix: Matrix, epilogue: str, tokens: int, most: int, **values: Any) -> Launch:
+        """At most `most` tiles of tokens."""
+        across = -(-matrix.tiles * 16 // OUTPUTS)
+        arguments = fill(
+            Product, matrix_rows=matrix.rows, matrix_tiles=matrix.tiles, blocks=matrix.copy_blocks,
+            copy_bytes=matrix.copy_bytes, **values,
+        )  # fmt: skip
+        name, shared = kernel_name(matrix, epilogue, tokens), shared_bytes(matrix.format, tokens)
+        return Launch(name, arguments, min(most * across, self.ctas), THREADS, shared)
+
+    def widen(self, matrix: Matrix, **values: Any) -> Launch:
+        arguments = fill(Widen, tiles=matrix.tiles, blocks=matrix.copy_blocks, **values)
+        ctas = max(min(-(-matrix.tiles * matrix.copy_blocks // 8), 16 * self.ctas), 1)
+        return Launch(f"widen_{_code(matrix.format).lower()}", arguments, ctas)
+
+    def tile_tokens(self, rows: int, matrix: Matrix) -> int:
+        """Tokens of a tile, for `rows` rows of one matrix: as many as pay, few enough to keep all CTAs busy."""
+        across = -(-matrix.tiles * 16 // OUTPUTS)
+
+        def cost(tokens: int) -> int:
+            tiles = -(-rows // tokens) * across
+            return -(-tiles // self.ctas) * max(tokens, 48)  # below 48 tokens the weights take longer than the products
+
+        return min(reversed(TOKENS), key=cost)
+
+    def close(self) -> None:
+        for module in self._modules.values():
+            module.close()
+
+
+def fill(kind: Any, **values: Any) -> Any:
+    """Tensors as their addresses; None is a null pointer."""
+    addresses = {name: v.data_ptr() if hasattr(v, "data_ptr") else v for name, v in values.items()}
+    return kind(**addresses)
