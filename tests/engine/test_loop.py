@@ -6,7 +6,7 @@ import random
 
 import pytest
 from drive import Answer, collect, drain, generate, run
-from toy import StreamingToy, ToyRuntime
+from toy import CompanionToy, StreamingToy, ToyRuntime
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
@@ -84,11 +84,14 @@ def test_repetition_is_drafted_and_the_loop_taken_up_again(tokenizer: Tokenizer)
     assert runtime.streams
 
 
+@pytest.mark.parametrize(("kind", "blocks"), [(StreamingToy, 64), (CompanionToy, 64), (CompanionToy, 12)])
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int) -> None:
-    """Requests, steers and cancels at random moments: every answer is what it would be alone."""
+def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int, kind: type[StreamingToy], blocks: int) -> None:
+    """Requests, steers and cancels at random moments: every answer is what it would be alone. Long prompts may be
+    computed beside others, and memory may be short."""
     noise = random.Random(seed)
-    streaming = Engine(StreamingToy(kv_blocks=64), tokenizer)
+    runtime = kind(kv_blocks=blocks)
+    streaming = Engine(runtime, tokenizer)
     answers: dict[tuple[str, int], Answer] = {}
     sent: dict[str, GenerateRequest] = {}
     steers: dict[str, list[tuple[int, list[int]]]] = {}
@@ -96,7 +99,7 @@ def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int) -> None:
     for _ in range(8):
         temperature = noise.choice([0.0, 0.0, 0.9])
         params = SamplingParams(max_tokens=noise.randrange(20, 200), temperature=temperature, seed=noise.randrange(99))
-        prompt = [noise.randrange(256) for _ in range(noise.randrange(1, 90))]
+        prompt = [noise.randrange(256) for _ in range(noise.choice([noise.randrange(1, 90), noise.randrange(1, 400)]))]
         request = GenerateRequest(prompt, params, speculate=noise.random() < 0.5)
         name = streaming.submit(request)
         sent[name] = request
@@ -126,6 +129,9 @@ def test_whatever_comes_in_between(tokenizer: Tokenizer, seed: int) -> None:
             assert answer.reason == "cancelled" and answer.tokens == alone[name, 0].tokens[:length]
         else:
             same(answer, alone[name, 0])
+    if isinstance(runtime, CompanionToy):
+        assert runtime.prefills and streaming._background.sequence is None
+        assert streaming.cache.available() == runtime.kv_blocks
 
 
 def test_cancel_and_steer_take_effect_before_the_next_token(tokenizer: Tokenizer) -> None:

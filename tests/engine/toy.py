@@ -26,7 +26,7 @@ class ToyRuntime:
 
     block_tokens = 64
     max_rows = prefill_rows = 256
-    isa, threads, streaming = "toy", 1, None
+    isa, threads, streaming, prefilling = "toy", 1, None, None
 
     def __init__(
         self,
@@ -129,6 +129,55 @@ class StreamingToy(ToyRuntime):
         if draw is None:
             return int(best)
         return int((logits[0] * np.float32(draw[0]) + self._gumbel.noise(mix(draw[1] + position + 1))).argmax())
+
+
+class CompanionToy(StreamingToy):
+    """The same model, whose long prompts are computed in parts; what is computed shows with the last of them."""
+
+    prefill_rows, prefill_from, step_seconds = 96, 20, 1e-3
+
+    def __init__(self, *args, **more) -> None:
+        super().__init__(*args, **more)
+        self.prefills: list[ToyPrefill] = []
+
+    def step(self, *args):
+        best = super().step(*args)
+        for run in self.prefills:
+            if run.share is not None and not run.failed:
+                run.part()
+        return best
+
+    @property
+    def prefilling(self):
+        return self
+
+    def begin_prefill(self, tokens, position, table):
+        assert self.prefill_from <= len(tokens) <= self.prefill_rows
+        self.prefills.append(ToyPrefill(self, tokens, position, table.copy()))
+        return self.prefills[-1]
+
+
+class ToyPrefill:
+    def __init__(self, runtime, tokens, position, table) -> None:
+        self.done, self.failed, self.share = False, position % 5 == 4, None
+        self._runtime, self._tokens, self._position, self._table = runtime, tokens, position, table
+        self._left = 1 + int(np.random.default_rng(position).integers(0, 7))
+
+    def part(self) -> None:
+        assert not self.done and not self.failed, "it has ended"
+        self.share, self._left = None, self._left - 1
+        if self._left == 0:
+            self.finish()
+
+    def finish(self) -> None:
+        n, (steps, rows) = len(self._tokens), (self._runtime.steps, self._runtime.rows)
+        positions = np.arange(self._position, self._position + n, dtype=np.int32)
+        zeros = np.zeros(n, np.int32)
+        ToyRuntime.step(self._runtime, self._tokens, positions, zeros, self._table[None], zeros[:0])
+        self._runtime.steps, self._runtime.rows = steps, rows
+        self.done = True
+
+    def close(self) -> None: ...
 
 
 class ToyStream:

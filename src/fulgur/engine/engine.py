@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from fulgur.engine.background import BackgroundPrefill
 from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.cache import Cache
 from fulgur.engine.decode import accept, plan_decode
@@ -43,6 +44,7 @@ class Engine:
         self.scheduler = Scheduler(self.cache, self.context, max_sequences)
         self._batch = Batch(runtime, self.context, self.scheduler.tables)
         self._loop = DeviceLoop(runtime, self.cache, self.cost)
+        self._background = BackgroundPrefill(runtime)
         self._maker = RequestMaker(
             tokenizer, runtime.vocab_size, self.context, self.cost, max_draft, draws=runtime.streaming is not None
         )
@@ -82,19 +84,23 @@ class Engine:
         batch.clear()
         plan_decode(scheduler, batch)
         if scheduler.waiting or len(batch.entries) < len(scheduler.running):
-            plan_prefill(scheduler, batch, self._admitted)
+            plan_prefill(scheduler, batch, self._background, self._admitted)
         if batch.rows == batch.wanted == len(scheduler.running) == 1 and not scheduler.waiting:
             sequence = batch.entries[0].sequence
             if sequence.computed + 1 == len(sequence.tokens) and not sequence.followers and loop.start(sequence):
                 return self._follow_loop()
+        self._background.advance(alone=not batch.rows)
         if batch.rows:
             start = perf_counter()
             best = batch.run()
             now = perf_counter()
             if batch.rows == batch.wanted:
-                self.cost.observe(batch.rows, now - start)
+                self.cost.observe(batch.rows, self._background.seconds(now - start))
             for entry in batch.entries:
                 self._take(entry, best, now)
+        prefilled = self._background.settle()
+        if prefilled is not None and prefilled.computed >= prefilled.full_at:
+            scheduler.commit(prefilled)
         events, self._events = self._events, []
         return events
 

@@ -29,6 +29,11 @@ class Runtime(Protocol):
         """The same runtime where it can decode without the host, else None."""
         ...
 
+    @property
+    def prefilling(self) -> PrefillingRuntime | None:
+        """The same runtime where it can compute a prompt beside steps, else None."""
+        ...
+
     def step(
         self,
         tokens: IntArray,
@@ -73,6 +78,31 @@ class StreamingRuntime(Runtime, Protocol):
         """Go on from `token` at `position` for at most `limit` tokens, for which `table` has blocks. It ends after a
         stop token, or may run past it: the reader looks. `draw`: 1 / temperature and seed, as in `gumbel.py`."""
         ...
+
+
+class PrefillRun(Protocol):
+    """A prompt under way, in parts that are queued on the device."""
+
+    done: bool
+    failed: bool  # for lack of memory
+    share: float | None  # set before a step: parts that take this share of the time are queued behind its rows
+
+    def finish(self) -> None:
+        """Queue all that is left."""
+        ...
+
+    def close(self) -> None:
+        """Leave out what is not queued yet."""
+        ...
+
+
+class PrefillingRuntime(Runtime, Protocol):
+    """A runtime that computes a long run of a prompt, up to `prefill_rows`, with whole steps of others in between."""
+
+    prefill_from: int  # from so many on it pays
+    step_seconds: float  # of the last step beside a run, its own rows alone
+
+    def begin_prefill(self, tokens: IntArray, position: int, table: IntArray) -> PrefillRun: ...
 
 
 class Decoder(Protocol):
