@@ -1,19 +1,21 @@
-"""`fulgur bench gpu`: the device's decode loop as the engine serves it, beside the bare loop.
+"""`fulgur bench gpu`: the GPU engine as a server uses it: decoding beside the bare loop, prompts beside transformers.
 
-The difference of the two is what the host adds to a token: reading the ring, turning tokens into text, reporting them.
-Random weights, one stream, greedy, no speculation, medians of several runs. Which kernels take how long is measured by
-`python -m fulgur.bench.gpu_decode`.
+The difference of engine and loop is what the host adds to a token: reading the ring, turning tokens into text,
+reporting them. Random weights, greedy, no speculation, medians of several runs. Which kernels take how long is measured
+by `python -m fulgur.bench.gpu_decode`. `python -m fulgur.bench.gpu` runs this where little is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fulgur.bench import gpu_prompts
 from fulgur.bench.report import Report
 from fulgur.errors import UsageError
 
@@ -31,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--weights", default="bf16", metavar="FORMAT", help="bf16, fp8 or int4")
     parser.add_argument("--driver", default="persistent", choices=("persistent", "graph"))
+    parser.add_argument(
+        "--prompts", default="512,2048,8192,32768", metavar="N,M", help="lengths of prompts to time; empty for none"
+    )
+    parser.add_argument("--no-peer", action="store_true", help="without transformers")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -41,17 +47,37 @@ def run(args: argparse.Namespace) -> Report:
 
     if args.model not in SHAPES:
         raise UsageError(f"--model: {args.model!r} is not one of {', '.join(SHAPES)}")
+    try:
+        lengths = [int(part) for part in args.prompts.split(",") if part]
+    except ValueError:
+        lengths = [0]
+    if min(lengths, default=1) < 1:
+        raise UsageError(f"--prompts {args.prompts}: numbers of tokens, from 1, with commas between them")
     gpu = usable()
-    runtime = open_random(
-        SHAPES[args.model], weights=args.weights, kv_blocks=-(-(PROMPT + 2 * STEPS) // 64), driver=args.driver
-    )
+    most = max([PROMPT + 2 * STEPS, *(2 * length + gpu_prompts.CACHED for length in lengths)])
+    runtime = open_random(SHAPES[args.model], weights=args.weights, kv_blocks=-(-most // 64), driver=args.driver)
     report = Report("fulgur bench gpu")
     report.machine["gpu"] = gpu.name
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
         write_tokenizer(Path(folder), runtime.vocab_size)
-        measure(runtime, Tokenizer.from_folder(Path(folder)), f"{args.model}.{args.weights}", report)
+        tokenizer, name = Tokenizer.from_folder(Path(folder)), f"{args.model}.{args.weights}"
+        measure(runtime, tokenizer, name, report)
+        if lengths:
+            gpu_prompts.measure(runtime, tokenizer, name, report, lengths)
     runtime.close()
+    if lengths and not args.no_peer:
+        del runtime
+        free()
+        gpu_prompts.measure_peer(args.model, name, report, lengths)
     return report
+
+
+def free() -> None:
+    """Memory of what is no longer used goes back to the GPU: a peer needs it."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def measure(
@@ -111,3 +137,15 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.save(str(folder / "tokenizer.json"))
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu", description=__doc__)
+    options.add_argument("--json", type=Path, metavar="FILE")
+    add_arguments(options)
+    arguments = options.parse_args()
+    made = run(arguments)
+    for line in [f"{row.name:52} {row.value:10.1f} {row.unit}" for row in made.rows] + made.notes:
+        print(line, flush=True)
+    if arguments.json is not None:
+        made.write_json(arguments.json)

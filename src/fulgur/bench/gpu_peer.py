@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
@@ -23,14 +24,13 @@ def settings_of(config: ModelConfig, **more: Any) -> Any:
     return getattr(transformers, CLASSES[config.family] + "Config")(**raw, rope_parameters=rope, **more)
 
 
-def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool = True) -> float:
-    """Tokens a second of transformers with a static cache, with or without torch.compile; random bf16 weights."""
+def random_peer(config: ModelConfig, context: int, **more: Any) -> Any:
+    """A model of transformers with random bf16 weights on the GPU."""
     import torch
     import transformers
 
-    context = ModelConfig(**{**config.__dict__, "max_context": prompt + 4 * steps})
-    # The experts of one token as one product: a loop over experts takes torch.compile apart.
-    settings = settings_of(context, **({"experts_implementation": "batched_mm"} if config.n_experts else {}))
+    shape = ModelConfig(**{**config.__dict__, "max_context": context})
+    settings = settings_of(shape, **more)
     with torch.device("meta"):
         model = getattr(transformers, CLASSES[config.family] + "ForCausalLM")(settings)
     model = model.to(torch.bfloat16).to_empty(device="cuda").eval()
@@ -42,6 +42,17 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
                 with torch.device("cuda"):
                     fresh = type(module)(settings)
                 model.get_submodule(name.rpartition(".")[0]).rotary_emb = fresh
+    return model
+
+
+def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool = True) -> float:
+    """Tokens a second of transformers with a static cache, with or without torch.compile; random bf16 weights."""
+    import torch
+    import transformers
+
+    # The experts of one token as one product: a loop over experts takes torch.compile apart.
+    more = {"experts_implementation": "batched_mm"} if config.n_experts else {}
+    model = random_peer(config, prompt + 4 * steps, **more)
     cache = transformers.StaticCache(config=model.config, max_cache_len=prompt + 4 * steps)
     tokens = torch.randint(0, config.vocab_size, (1, prompt), device="cuda")
 
@@ -63,10 +74,43 @@ def decode_rate(config: ModelConfig, prompt: int, steps: int, *, compiled: bool 
     return 1 / statistics.median(times[-steps:])
 
 
+def prompt_times(config: ModelConfig, lengths: list[str], runs: int = 3) -> dict[str, float]:
+    """Milliseconds to the logits of the last token, uncompiled (lengths vary); `8192+200`: after 8,192 in the cache."""
+    import torch
+    import transformers
+
+    parts = {length: [int(part) for part in length.split("+")] for length in lengths}
+    most = max(sum(part) for part in parts.values())
+    more = {"experts_implementation": "grouped_mm"} if config.n_experts else {}
+    model = random_peer(config, most + 8, attn_implementation="sdpa", **more)
+    found: dict[str, float] = {}
+
+    def run(tokens: Any, cache: Any) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1].argmax(-1).item()
+        return time.perf_counter() - start
+
+    with torch.no_grad():
+        for length, (first, *rest) in parts.items():
+            times: list[float] = []
+            for _ in range(runs + 1):
+                cache = transformers.DynamicCache(config=model.config)
+                tokens = torch.randint(0, config.vocab_size, (1, first + sum(rest)), device="cuda")
+                times.append(run(tokens[:, :first], cache))
+                if rest:
+                    times[-1] = run(tokens[:, first:], cache)
+            found[length] = 1e3 * statistics.median(times[1:])
+    return found
+
+
 if __name__ == "__main__":
     from fulgur.kernels.cuda.shapes import SHAPES
 
     name, prompt, *how = sys.argv[1:]
-    if how not in ([], ["uncompiled"]):
-        sys.exit(f"{' '.join(how)}: after the model and the length of the prompt only `uncompiled` may follow")
-    print(decode_rate(SHAPES[name], int(prompt), 40, compiled=not how))
+    if how == ["prompts"]:
+        print(json.dumps(prompt_times(SHAPES[name], prompt.split(","))))
+    elif how in ([], ["uncompiled"]):
+        print(decode_rate(SHAPES[name], int(prompt), 40, compiled=not how))
+    else:
+        sys.exit(f"{' '.join(how)}: after the model and the prompt only `uncompiled` or `prompts` may follow")

@@ -64,7 +64,7 @@ def tokens_of(edit: Edit, tokenizer: Tokenizer) -> tuple[list[int], list[int], l
 class ForcedRuntime:
     """A runtime that does all its work and then says what the script says."""
 
-    streaming = None
+    streaming = prefilling = None
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
