@@ -116,6 +116,14 @@ def test_other_languages_by_braces() -> None:
         locate_region(SCRIPT, Target(path, "nothing"))
 
 
+def test_languages_without_a_grammar_by_indentation_and_brackets() -> None:
+    package = '{\n  "name": "a",\n  "scripts": {\n    "test": "echo }"\n  },\n  "version": "1"\n}\n'
+    assert region(package, Target(Path("p.json"), "scripts")) == '  "scripts": {\n    "test": "echo }"\n  },\n'
+    assert region(package, Target(Path("p.json"), "name")) == '  "name": "a",\n'
+    workflow = "on: push\njobs:\n  test:\n    run: make\n\nname: ci\n"
+    assert region(workflow, Target(Path("ci.yml"), "jobs")) == "jobs:\n  test:\n    run: make\n"
+
+
 def test_diff_with_and_without_colour() -> None:
     assert unified("a\n", "a\n", "x") == ""
     plain = unified("a\nb\n", "a\nc", "x.py")

@@ -208,52 +208,39 @@ def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
 
 
 def other_symbol(text: str, target: Target) -> tuple[int, int]:
-    """A symbol in another language: its declaring line, and the block by braces or indentation."""
-    name = re.escape((target.symbol or "").split(".")[-1])
+    """A symbol of another language, or of broken Python: by the grammar, else by the line that declares it."""
+    from fulgur.workspace.symbols import symbols_in
+
+    wanted = target.symbol or ""
+    for symbol in symbols_in(text.encode(), target.path.suffix[1:]):
+        if wanted in (symbol.name, symbol.qualified):
+            return symbol.line, symbol.last
+    name = re.escape(wanted.split(".")[-1])
     lines = text.split("\n")
-    patterns = [
+    for pattern in (
         rf"{_DECLARED}{name}\b",
         rf"^\s*(?:[\w<>\[\]]+\s+)*{name}\s*\([^;]*$",
         rf"^\s*[\"']?{name}[\"']?\s*[:=]",
-    ]
-    for pattern in patterns:
+    ):
         for index, line in enumerate(lines):
             if re.search(pattern, line):
-                end = indented_end if target.path.suffix in (".py", ".pyi") else block_end
-                return index + 1, end(lines, index) + 1
+                return index + 1, block_end(lines, index) + 1
     raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"Name lines instead: {target.path}:FIRST-LAST.")
 
 
-def indented_end(lines: list[str], first: int) -> int:
-    """Last line of a Python block, also in a file that does not parse: what is indented deeper than its first line."""
+def block_end(lines: list[str], first: int) -> int:
+    """Last line of the block that begins here: what is indented deeper, or stands in brackets that are open."""
     margin = len(lines[first]) - len(lines[first].lstrip())
     last, depth = first, 0
     for index in range(first, len(lines)):
-        line = lines[index]
+        line = re.sub(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//.*", "", lines[index])
         if index > first and depth <= 0 and line.strip() and len(line) - len(line.lstrip()) <= margin:
             break
         if line.strip():
             last = index
         depth += sum(line.count(letter) for letter in "([{") - sum(line.count(letter) for letter in ")]}")
-        if line.rstrip().endswith(":"):  # the header is over; a bracket left open by mistake must not swallow the file
+        if (
+            lines[index].rstrip().endswith(":")
+        ):  # the header is over; a bracket left open by mistake must not swallow the file
             depth = 0
     return last
-
-
-def block_end(lines: list[str], first: int) -> int:
-    """Last line of the block that begins here."""
-    depth, opened = 0, False
-    for index in range(first, len(lines)):
-        line = re.sub(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//.*", "", lines[index])
-        depth += sum(line.count(letter) for letter in "{[(") - sum(line.count(letter) for letter in "}])")
-        opened = opened or any(letter in line for letter in "{[(")
-        if opened and depth <= 0 and (depth < 0 or index > first or line.rstrip().endswith(("}", ")", "]", ";", ","))):
-            return index
-        if not opened and index + 1 < len(lines):
-            margin = len(lines[first]) - len(lines[first].lstrip())
-            follower = lines[index + 1]
-            if follower.strip() and len(follower) - len(follower.lstrip()) <= margin:
-                while not lines[index].strip():
-                    index -= 1
-                return index
-    return first
