@@ -58,8 +58,8 @@ class UpstreamBackend(Backend):
         return UpstreamGeneration(self, turn, chosen.path, chosen.body, chosen.Reader)
 
     def complete(self, completion: Completion) -> Generation:
-        reader = upstream_chat.CompletionReader
-        return UpstreamGeneration(self, completion, "/completions", upstream_chat.completion_body, reader)
+        chat = upstream_chat
+        return UpstreamGeneration(self, completion, "/completions", chat.completion_body, chat.Reader)
 
     async def prefill(self, turn: Turn, *, unfinished: bool = False) -> Usage:
         """Self-hosted servers keep the prefix of a one-token answer; where `prefill` is off nothing is sent."""

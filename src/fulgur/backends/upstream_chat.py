@@ -75,11 +75,11 @@ def usage_of(usage: dict[str, Any] | None) -> Usage:
 class Reader:
     """Chat parts to ours. Tool calls come by index and end when the next begins or the answer does."""
 
-    def __init__(self, backend: UpstreamBackend, turn: Turn) -> None:
+    def __init__(self, backend: UpstreamBackend, asked: Turn | Completion) -> None:
         self.usage = Usage()
         self.reason: str | None = None
         self._backend = backend
-        self._tools = {tool["name"]: tool for tool in turn.tools}
+        self._tools = {tool["name"]: tool for tool in (asked.tools if isinstance(asked, Turn) else [])}
         self._index: int | None = None
         self._custom: list[str] | None = None
 
@@ -98,8 +98,9 @@ class Reader:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if thought:
             parts.append(ReasoningDelta(thought))
-        if delta.get("content"):
-            parts += [*self._end_call(), TextDelta(delta["content"])]
+        text = delta.get("content") or choices[0].get("text")  # `text`: text completions
+        if text:
+            parts += [*self._end_call(), TextDelta(text)]
         for call in delta.get("tool_calls") or []:
             parts += self._call(call)
         self.reason = choices[0].get("finish_reason") or self.reason
@@ -133,29 +134,6 @@ class Reader:
         self._index = None
         custom, self._custom = self._custom, None
         return [CallDelta(custom_input("".join(custom))), CallEnd()] if custom is not None else [CallEnd()]
-
-
-class CompletionReader:
-    """Text completion parts to ours."""
-
-    def __init__(self, backend: UpstreamBackend, completion: Completion) -> None:
-        self.usage = Usage()
-        self.reason: str | None = None
-        self._backend = backend
-
-    def read(self, event: dict[str, Any]) -> list[Part]:
-        self._backend.check_model(event.get("model"))
-        if event.get("usage"):
-            self.usage = usage_of(event["usage"])
-        choices = event.get("choices") or []
-        if not choices:
-            return []
-        self.reason = choices[0].get("finish_reason") or self.reason
-        text = choices[0].get("text")
-        return [TextDelta(text)] if text else []
-
-    def end(self) -> list[Part]:
-        return []
 
 
 def _sampling(sampling: Sampling, limit: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from fulgur.backends.opaque import seal
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import COMPACTION, new_id
 from fulgur.protocol.items import Compaction, Item, as_dict, user_message
-from fulgur.text.parts import Finish, TextDelta, Usage
+from fulgur.server.choices import collect
+from fulgur.text.parts import Usage
 
 PROMPT = (
     "Write down what is needed to go on with this work without the conversation above: the task and its limits, "
@@ -21,18 +22,8 @@ PROMPT = (
 async def compact(backend: Backend, turn: Turn) -> tuple[Usage, Item]:
     """A compaction item that stands for the whole conversation of the turn."""
     asked = turn.conversation.extend([user_message(PROMPT)])
-    usage = Usage()
-    pieces: list[str] = []
-    generation = backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None))
-    try:
-        async for part in generation:
-            if isinstance(part, TextDelta):
-                pieces.append(part.text)
-            elif isinstance(part, Finish):
-                usage = part.usage
-    finally:
-        generation.cancel()
-    summary = "".join(pieces).strip()
+    answer = await collect(backend.generate(replace(turn, conversation=asked, tool_choice="none", format=None)))
+    summary = answer.text.strip()
     if not summary:
         raise ApiError(500, "compaction_failed", "The model wrote no summary; the conversation is unchanged.")
-    return usage, as_dict(Compaction(new_id(COMPACTION), seal({"summary": summary})))
+    return answer.finish.usage, as_dict(Compaction(new_id(COMPACTION), seal({"summary": summary})))

@@ -5,24 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
-from fulgur.backends.base import Completion, Generation, Sampling
+from fulgur.backends.base import Completion, Sampling
 from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import new_id
 from fulgur.protocol.request import CompletionRequest
 from fulgur.server.answers import json_answer, owner_of, read_object, server_of
-from fulgur.server.chat import begun, stream_error, usage_object
 from fulgur.server.chat_input import stops
+from fulgur.server.choices import add, collect, counted, encode, stream, usage_object
 from fulgur.server.parse import at_least, convert, in_range
-from fulgur.server.prices import cost
 from fulgur.server.registry import ServedModel, require
-from fulgur.server.sinks import SseSink
-from fulgur.server.state import Server
-from fulgur.text.parts import Finish, TextDelta, Usage
-
-_encode = msgspec.json.Encoder().encode
+from fulgur.text.parts import Finish, Part, TextDelta, Usage
 
 
 async def create(request: web.Request) -> web.StreamResponse:
@@ -31,23 +25,28 @@ async def create(request: web.Request) -> web.StreamResponse:
     entry = server.models.get(body.model)
     backend = await entry.ready()
     check(body, entry)
-    if entry.pool is not None:
-        entry.pool.admit()
-        await entry.pool.enter()
-    usage = Usage()
-    try:
+    async with counted(server, entry, body.model) as total:
         asked = to_completion(body)
         asked.owner = server.cache_owner(owner_of(request))
-        generation = backend.complete(asked)
-        if body.stream:
-            usage, answer = await _stream(server, request, body, entry, generation)
-        else:
-            usage, answer = await _whole(body, entry, generation)
-        server.metrics.record(body.model, "completed", usage, cost(entry.model.price, usage))
+        generation, frame = backend.complete(asked), _frame(body.model)
+        if not body.stream:
+            whole = await collect(generation)
+            add(total, whole.finish.usage)
+            choices = [_choice(whole.text, _reason(whole.finish))]
+            return json_answer({**frame, "choices": choices, "usage": usage_object(total, entry)})
+
+        def write(part: Part) -> bytes | None:
+            if isinstance(part, TextDelta):
+                return encode({**frame, "choices": [_choice(part.text, None)]})
+            return encode({**frame, "choices": [_choice("", _reason(part))]}) if isinstance(part, Finish) else None
+
+        def last(usage: Usage) -> bytes:
+            return encode({**frame, "choices": [], "usage": usage_object(usage, entry)})
+
+        told = body.stream_options is not None and body.stream_options.include_usage
+        usage, answer = await stream(server, request, generation, write, last if told else None)
+        add(total, usage)
         return answer
-    finally:
-        if entry.pool is not None:
-            entry.pool.leave(usage.input_tokens + usage.output_tokens)
 
 
 def check(body: CompletionRequest, entry: ServedModel) -> None:
@@ -90,55 +89,13 @@ def _prompt(body: CompletionRequest) -> str | list[int]:
     return [token for token in prompt if isinstance(token, int)]
 
 
-async def _whole(
-    body: CompletionRequest, entry: ServedModel, generation: Generation
-) -> tuple[Usage, web.StreamResponse]:
-    pieces: list[str] = []
-    finish = Finish("stop", Usage())
-    try:
-        async for part in generation:
-            if isinstance(part, TextDelta):
-                pieces.append(part.text)
-            elif isinstance(part, Finish):
-                finish = part
-    finally:
-        generation.cancel()
-    result = _frame(body.model) | {
-        "choices": [_choice("".join(pieces), "length" if finish.reason == "length" else "stop")],
-        "usage": usage_object(finish.usage, None, entry),
-    }
-    return finish.usage, json_answer(result)
-
-
-async def _stream(
-    server: Server, request: web.Request, body: CompletionRequest, entry: ServedModel, generation: Generation
-) -> tuple[Usage, web.StreamResponse]:
-    parts = await begun(generation)
-    sink = await SseSink.open(request)
-    frame = _frame(body.model)
-    usage = Usage()
-    try:
-        async for part in parts:
-            if isinstance(part, TextDelta):
-                sink.data(_encode({**frame, "choices": [_choice(part.text, None)]}))
-                if sink.full():
-                    await sink.drain()
-            elif isinstance(part, Finish):
-                usage = part.usage
-                reason = "length" if part.reason == "length" else "stop"
-                sink.data(_encode({**frame, "choices": [_choice("", reason)]}))
-        if body.stream_options is not None and body.stream_options.include_usage:
-            sink.data(_encode({**frame, "choices": [], "usage": usage_object(usage, None, entry)}))
-    except Exception as error:
-        sink.data(_encode({"error": stream_error(server, error).as_dict()}))
-    finally:
-        generation.cancel()
-    return usage, await sink.close()
-
-
 def _frame(model: str) -> dict[str, Any]:
     return {"id": new_id("cmpl"), "object": "text_completion", "created": int(time.time()), "model": model}
 
 
 def _choice(text: str, reason: str | None) -> dict[str, Any]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+
+
+def _reason(finish: Finish) -> str:
+    return "length" if finish.reason == "length" else "stop"
