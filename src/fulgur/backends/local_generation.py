@@ -75,7 +75,8 @@ class LocalGeneration(Generation):
             self._engine.cancel()
 
     def steer(self, items: list[Item]) -> bool:
-        over = self._ended or self._cancelled or bool(self._enough)
+        # Behind another steer there is a new direction to join, whatever became of the old one.
+        over = self._ended or self._cancelled or bool(self._enough and not self._steers)
         if over or self._engine is None or self._constraint is not None:
             return False
         if edit_item(self._turn):

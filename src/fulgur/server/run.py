@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -95,13 +96,24 @@ class Run:
         if not self.prepared.entry.backend.capabilities.chat:
             raise ApiError(400, "steering_not_supported", f"The model '{self.response.model}' cannot be steered.")
         steer = steering.accept(request)
-        at_token = request.boundary == "token" and self._generation is not None
-        taken = at_token and self._generation is not None and self._generation.steer(steer.items)
-        (self._token_steers if taken else self._steers).append(steer)
+        self._steers.append(steer)
+        try:
+            self._offer()
+        except ApiError:
+            self._steers.remove(steer)
+            raise
         if self._unconfirmed is not None:
             self._unconfirmed.append(steer)
         else:
             self._confirm(steer)
+
+    def _offer(self) -> None:
+        """Give the backend the steers that want a token's boundary, in their order, as far as it takes them."""
+        for steer in [steer for steer in self._steers if steer.at_token]:
+            if self._generation is None or not self._generation.steer(steer.items):
+                return
+            self._steers.remove(steer)
+            self._token_steers.append(steer)
 
     def _confirm(self, steer: Steer) -> None:
         self.emitter.emit("response.steer.accepted", steer=steer.named())
@@ -209,6 +221,8 @@ class Run:
                     return await self._leave(parts)
             elif isinstance(part, Begin):
                 self._usage.input_tokens, self._usage.cached_tokens = part.input_tokens, part.cached_tokens
+                with contextlib.suppress(ApiError):  # said to its sender when it came
+                    self._offer()
                 continue
             elif isinstance(part, Steered):
                 return self._turn_at_token(part)

@@ -23,6 +23,7 @@ class Steer:
     response_id: str
     input: str | list[Item]  # as the client sent it, to give back if it cannot be used
     items: list[Item]
+    at_token: bool
 
     def named(self) -> dict[str, Any]:
         return {"id": self.id, "previous_response_id": self.response_id}
@@ -40,7 +41,7 @@ def accept(request: SteerRequest) -> Steer:
         for item in request.input:
             _check_message(item)
         items = request.input
-    return Steer(new_id(STEER), request.previous_response_id, request.input, items)
+    return Steer(new_id(STEER), request.previous_response_id, request.input, items, request.boundary == "token")
 
 
 def emit_failed(emitter: Emitter, steer: Steer, code: str, message: str) -> None:
