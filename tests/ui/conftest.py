@@ -36,6 +36,9 @@ steps = [{text = "Half an ans"}, {fail = "the engine died"}]
 after = "function_call_output"
 steps = [{text = "The call is over."}]
 [[reply]]
+match = "run a slow command"
+steps = [{call = "shell", arguments = {command = "echo first; echo second; sleep 60"}}]
+[[reply]]
 match = "run a command"
 steps = [{call = "shell", arguments = {command = "touch made.txt"}}]
 [[reply]]

@@ -78,6 +78,30 @@ def test_control_c_stops_once_and_leaves_twice(screen: Terminal) -> None:
     assert "w0010" in screen.everything and "fulgur --resume" in screen.everything
 
 
+def test_control_c_never_leaves_with_a_draft(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0010")
+    screen.send(CTRL_C)
+    screen.wait("stopped; what was said is kept")
+    screen.send("a new draft")
+    screen.wait(lambda: input_row(screen) == "› a new draft")
+    screen.send(CTRL_C)  # within two seconds of the first
+    screen.wait(lambda: input_row(screen) == "›")
+    screen.send(UP)
+    screen.wait(lambda: input_row(screen) == "› a new draft")
+    screen.send(ENTER)
+    screen.wait("You said: a new draft")
+    screen.send(CTRL_C, CTRL_C)
+    assert screen.exit_code() == 130
+
+
+def test_the_first_screen_is_quiet_about_the_sandbox(screen: Terminal) -> None:
+    screen.settle()
+    assert "!" not in screen.everything
+    screen.send("/status", ENTER)
+    screen.wait("approvals")
+
+
 def test_control_d_leaves_with_zero(screen: Terminal) -> None:
     screen.send(CTRL_D)
     assert screen.exit_code() == 0

@@ -42,7 +42,7 @@ def test_yes_runs_it_once_and_asks_again(fulgur: Start, project: Path) -> None:
 
 def test_always_is_remembered_also_by_the_next_session(fulgur: Start) -> None:
     terminal = open_question(fulgur)
-    assert "always `touch" in terminal.text
+    assert "always `touch …`" in terminal.text
     terminal.send("a")
     terminal.wait("The call is over.")
     terminal.send(CTRL_D)
@@ -52,6 +52,20 @@ def test_always_is_remembered_also_by_the_next_session(fulgur: Start) -> None:
     again.send("run a command", ENTER)
     again.wait("The call is over.")
     assert "allow once" not in again.everything
+
+
+def test_escape_keeps_what_a_command_had_printed(fulgur: Start) -> None:
+    terminal = fulgur()
+    terminal.wait("›")
+    terminal.send("run a slow command", ENTER)
+    terminal.wait("│ second")
+    terminal.send("and this", ENTER)
+    terminal.wait("your words go in when the command ends")
+    terminal.send(ESC)
+    terminal.wait("stopped; what was said is kept")
+    text = terminal.everything
+    assert "✗ $ echo first; echo second; sleep 60" in text
+    assert "  │ first\n  │ second\n  │ [stopped]" in text
 
 
 def test_no_takes_a_reason_that_the_model_reads(fulgur: Start, project: Path) -> None:

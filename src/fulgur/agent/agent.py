@@ -225,8 +225,9 @@ class Agent:
         self._instructions = instructions(self.settings, self.bench.policy, self._rules)
         info = self._link.info
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
-        if limits := shortcomings(self.bench.policy):
-            self._warnings.append(limits)
+        self._limits = shortcomings(self.bench.policy)
+        if self._limits:
+            self._warnings.append(self._limits)
 
     def _prune(self) -> None:
         """Once a day, beside everything else: undo's contents stay within their bounds."""
@@ -245,7 +246,7 @@ class Agent:
 
     def _announce(self) -> None:
         for event in opening_events(
-            self.state, self._link.info.name, self._warnings, self.bench.refusal, self._recovered
+            self.state, self._link.info.name, self._warnings, self._limits, self.bench.refusal, self._recovered
         ):
             self._emit(event)
 
@@ -273,7 +274,7 @@ class Agent:
         self._settle()
         self.state.chose_model(self._link.info.name, settings.provider.id)
         for warning in self._warnings:
-            self._emit(Warned(message=warning))
+            self._emit(Warned(message=warning, quiet=warning == self._limits))
 
     async def _alone(self, what: str, work: Coroutine[Any, Any, T]) -> T:
         """Do what must not run beside a turn; prompts that come meanwhile are queued and start after it."""

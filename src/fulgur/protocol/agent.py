@@ -129,10 +129,11 @@ class GuardReported(AgentEvent, frozen=True, tag="guard.reported"):
 
 
 class Warned(AgentEvent, frozen=True, tag="warning"):
-    """Something a person should know; the turn goes on."""
+    """Something a person should know; the turn goes on. `quiet`: it can wait until the person asks (`/status`)."""
 
     message: str
     hint: str = ""
+    quiet: bool = False
 
 
 class UsageReported(AgentEvent, frozen=True, tag="usage"):

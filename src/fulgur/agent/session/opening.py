@@ -10,13 +10,18 @@ from fulgur.protocol.agent import AgentEvent, Queued, SessionStarted, Warned
 
 
 def opening_events(
-    state: SessionState, model: str, warnings: Sequence[str], refusal: FulgurError | None, recovered: Sequence[str]
+    state: SessionState,
+    model: str,
+    warnings: Sequence[str],
+    limits: str | None,
+    refusal: FulgurError | None,
+    recovered: Sequence[str],
 ) -> Iterator[AgentEvent]:
-    """That it is ready, what a person should know, and the prompts that still wait."""
+    """That it is ready, what a person should know (quietly what the sandbox lacks), and the prompts that still wait."""
     log = state.log
     yield SessionStarted(session_id=log.id, path=str(log.path), model=model, resumed_turns=len(state.turns))
     for warning in warnings:
-        yield Warned(message=warning)
+        yield Warned(message=warning, quiet=warning == limits)
     if refusal is not None:
         yield Warned(message=refusal.message, hint=refusal.hint or "")
     if recovered:

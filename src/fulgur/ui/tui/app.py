@@ -83,7 +83,7 @@ class Tui(Surface):
         self.transcript.close()
         if self.agent is not None:
             session = self.agent.status()
-            with suppress(FulgurError):
+            with suppress(FulgurError, OSError):
                 await self.agent.close()
             if session.turns:
                 self.transcript.add("end", blocks.note(f"fulgur --resume {session.session_id}", self.screen.width))
@@ -242,16 +242,17 @@ class Tui(Surface):
             self.agent.stop()
 
     def interrupt(self) -> None:
-        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice leaves."""
+        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice leaves, never with a draft."""
         now = time.monotonic()
-        if now - self._last_interrupt < _TWICE_SECONDS:
-            self.quit(130)
-            return
+        again = now - self._last_interrupt < _TWICE_SECONDS
         self._last_interrupt = now
-        if self.running:
+        if self.running and not again:
             self.stop()
         elif self.draft.text.strip():
             self.draft.send()
+        elif again:
+            self.quit(130)
+            return
         self.tell("Ctrl-C again to leave", _TWICE_SECONDS)
 
     def decide(self, decision: events.Decision) -> None:

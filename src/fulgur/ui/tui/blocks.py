@@ -60,6 +60,12 @@ def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> li
     return wrapped(text, width, first=[(meaning, f"{mark} ")], indent=2, meaning=meaning)
 
 
+def aside(text: str, width: int) -> list[Row]:
+    """Worth knowing, in one row; /status has the rest."""
+    where = "  (/status)"
+    return [paint([("dim", f"· {shorten(one_row(text), width - 3 - len(where))}{where}")])]
+
+
 def problem(message: str, hint: str, width: int, *, warning: bool = False) -> list[Row]:
     """An error or a warning, and what to do about it."""
     colour = "warn" if warning else "bad"

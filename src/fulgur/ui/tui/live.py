@@ -162,6 +162,8 @@ class LiveArea:
             return []
         took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
         keys = "Enter redirects · Tab queues · Esc stops"
+        if tui.outbox.pending and tui.transcript.tools:
+            keys = "your words go in when the command ends · Esc stops it"
         line = shorten(f"working {took} · {keys}", tui.screen.width - 3)
         return [("class:accent", f"{self._spin()} "), ("class:dim", line)]
 

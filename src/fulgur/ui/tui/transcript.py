@@ -134,6 +134,8 @@ class Transcript:
                     self.add("approval", blocks.approval_rows(event.title, self.width))
             case events.ApprovalSettled():
                 self._settled(event)
+            case events.Warned() if event.quiet:
+                self.add("way", blocks.aside(event.message, self.width))
             case events.Warned():
                 self.add("problem", blocks.problem(event.message, event.hint, self.width, warning=True))
             case events.Compacted():
@@ -156,6 +158,10 @@ class Transcript:
     def _end(self) -> None:
         self.close()
         self._show_passed()
+        for tool in self.tools.values():  # cut off in the middle: what they had printed stays
+            if tool.name != REWRITE:
+                output, seconds = f"{uncoloured(tool.output).rstrip()}\n[stopped]", time.monotonic() - tool.started
+                self.add("tool", blocks.tool_rows(tool.title, tool.name, False, output, seconds, self.width))
         self.tools.clear()
 
     def _show_unapplied(self) -> None:
