@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import symtable
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,10 +31,15 @@ class Reads:
 
 def new_problems(before: str, after: str) -> list[Problem]:
     """Names that the new text of a file reads without a value, where the old text did not."""
-    new = valueless(after)
-    if new is None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the code itself is warned for
+        return _new_problems(before, after)
+
+
+def _new_problems(before: str, after: str) -> list[Problem]:
+    new, old = valueless(after), valueless(before)
+    if new is None or old is None:
         return []
-    old = valueless(before) or Reads()
     counts = Counter(name for _, name in old.unbound)
     counts.subtract(name for _, name in new.unbound)
     fresh = {name for name, left in counts.items() if left < 0} & {name for _, name in new.unbound - old.unbound}

@@ -68,12 +68,12 @@ def only(found: list[Found], what: str) -> Found:
 def meant(wanted: str, known: Iterable[str | None]) -> str:
     """The name that stands there: this one, else the only one that ends in it, else the only one but for capitals."""
     names = {name for name in known if name}
-    for alike in (
-        lambda name: name == wanted,
-        lambda name: name.endswith(f".{wanted}"),
-        lambda name: name.lower() == wanted.lower() or name.lower().endswith(f".{wanted.lower()}"),
+    lowered = wanted.lower()
+    for found in (
+        [name for name in names if name == wanted],
+        [name for name in names if name.endswith(f".{wanted}")],
+        [name for name in names if name.lower() == lowered or name.lower().endswith(f".{lowered}")],
     ):
-        found = [name for name in names if alike(name)]
         if found:
             return only(found, wanted)
     return wanted
