@@ -7,7 +7,8 @@ import pytest
 from agent_world import Proxy, agent_on, call, say, serving
 
 from fulgur.agent.loop.compaction import beginning
-from fulgur.agent.session.history import item_text, message
+from fulgur.agent.session.history import CHECKED, IN_FORM, item_text, message
+from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Compacted, MessageDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 
@@ -50,17 +51,36 @@ async def test_the_server_says_the_context_is_full(workspace: Path) -> None:
 
 async def test_compaction_without_a_summary_keeps_what_is_certain(workspace: Path) -> None:
     broken = {"match": "^Summarise", "steps": [{"fail": "the engine died"}]}
-    async with serving([broken, say("Noted.")]) as server, agent_on(server, workspace) as watch:
+    long = say("Noted." + " and so on" * 200, match="rule", times=1)
+    async with serving([broken, long, say("Noted.")]) as server, agent_on(server, workspace) as watch:
         await watch.turn("rule: no globals")
         await watch.agent.compact()
         await watch.until(lambda e: isinstance(e, Warned) and "could not summarise" in e.message)
         start = item_text(watch.agent.state.history.visible()[0])
         assert "rule: no globals" in start and "Noted." in start
         assert isinstance(await watch.turn("go on"), TurnDone)
-        await watch.agent.compact()
+        assert isinstance(await watch.turn("more " * 600), TurnDone)
+        state = watch.agent.state
+        state.add_items([message("assistant", "a long answer " * 300)])
         await watch.agent.compact()
         start = item_text(watch.agent.state.history.visible()[0])
         assert start.count("- rule: no globals\n") == start.count("- go on\n") == 1
+
+
+async def test_a_record_that_is_longer_than_the_conversation_is_not_taken(workspace: Path) -> None:
+    wordy = say("First " + "and then " * 400, match="^Summarise")
+    async with serving([wordy, say("Noted.")]) as server, agent_on(server, workspace) as watch:
+        await watch.turn("hello")
+        before = watch.agent.state.history.visible()
+        with pytest.raises(FulgurError, match="a record of the conversation would be longer"):
+            await watch.agent.compact()
+        assert watch.agent.state.history.visible() == before
+
+
+def test_what_we_put_to_the_model_is_not_taken_for_the_persons_words() -> None:
+    items = [message("user", "rule one"), message("user", f"{CHECKED} Mend it:\nline 3"), message("user", IN_FORM)]
+    start = item_text(beginning(items, "Sum.", [], 1000)[0])
+    assert "- rule one" in start and "Mend it" not in start and "follows the schema" not in start
 
 
 def test_the_persons_words_are_never_dropped_without_a_word() -> None:

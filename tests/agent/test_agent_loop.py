@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, say, serving
 
-from fulgur.agent.session.history import item_text
+from fulgur.agent.session.history import item_text, message
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
     Compacted,
@@ -239,6 +239,7 @@ async def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> No
     replies = [{"match": "^Summarise", "steps": [{"tokens": 60}]}, say("ok")]
     async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
         await watch.turn("one")
+        watch.agent.state.add_items([message("assistant", "a long answer " * 300)])
         compacting = asyncio.create_task(watch.agent.compact())
         await asyncio.sleep(0.05)
         watch.agent.submit("two")

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fulgur.agent.session.history import CHARACTERS_PER_TOKEN, Item, estimate_tokens, item_text, message
+from fulgur.agent.session.history import (
+    CHARACTERS_PER_TOKEN,
+    RECORD,
+    Item,
+    estimate_tokens,
+    is_said,
+    item_text,
+    message,
+)
 
 REQUEST = """Summarise our work so far, for yourself: everything before this message will be gone. Write only:
 1. The task and every rule or preference the person gave, in their words.
@@ -42,7 +50,7 @@ def shortened(items: Sequence[Item], tokens: int) -> list[Item]:
 
 def beginning(items: Sequence[Item], summary: str, changed: Sequence[str], context: int) -> list[Item]:
     """What the model sees instead of `items`."""
-    parts = ["The earlier conversation was replaced by this record of it."]
+    parts = [RECORD]
     if kept := _words(items, int(context * _KEPT_SHARE * CHARACTERS_PER_TOKEN)):
         parts.append("The person said, word for word:\n" + "\n".join(f"- {text}" for text in kept))
     if changed:
@@ -53,7 +61,7 @@ def beginning(items: Sequence[Item], summary: str, changed: Sequence[str], conte
 
 def _words(items: Sequence[Item], room: int) -> list[str]:
     """The person's messages, oldest first; if they do not all fit the latest are kept, and what is missing is said."""
-    said = [item_text(item) for item in items if item.get("type") == "message" and item.get("role") == "user"]
+    said = [item_text(item) for item in items if is_said(item)]
     kept: list[str] = []
     while said and room > 0:
         text = said.pop()

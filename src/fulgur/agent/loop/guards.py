@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fulgur.agent.loop.context import TurnContext
+from fulgur.agent.session.history import CHECKED
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.edit.checks import NAMES, PARSES, TESTS, check
@@ -65,7 +66,7 @@ class Guards:
             told += problems
         if not told:
             return ""
-        return "A check of your changes found this. Mend it, or say why it is right:\n" + "\n".join(told)
+        return f"{CHECKED} Mend it, or say why it is right:\n" + "\n".join(told)
 
     def report(self, check: str, problems: list[str], *, fed_back: bool) -> None:
         """Show what a check found, or that it passed."""

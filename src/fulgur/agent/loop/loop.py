@@ -12,7 +12,7 @@ from fulgur.agent.loop.answer import Answer
 from fulgur.agent.loop.calls import Calls
 from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.loop.request import request_body
-from fulgur.agent.session.history import Item, estimate_tokens, item_text, message
+from fulgur.agent.session.history import IN_FORM, NOT_IN_FORM, Item, estimate_tokens, item_text, message
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Compacted, TurnSteered, Warned
 from fulgur.protocol.errors import ApiError
@@ -110,7 +110,11 @@ class ToolLoop:
                 Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
             )
         # From everything ever said, not from an earlier record of it: a second compaction loses no more than the first.
-        start = compaction.beginning(state.history.everything(), summary.strip(), state.recent_files(), info.context)
+        said, changed = state.history.everything(), state.recent_files()
+        starts = [compaction.beginning(said, text, changed, info.context) for text in (summary.strip(), "")]
+        start = next((start for start in starts if estimate_tokens(start) < estimate_tokens(items)), None)
+        if start is None:
+            raise FulgurError("nothing was compacted: a record of the conversation would be longer than it is")
         state.compacted(start)
         progress = context.progress
         progress.response_id = None
@@ -120,8 +124,7 @@ class ToolLoop:
     async def _in_form(self) -> None:
         """The result once more in the wanted form: a grammar and tool calls exclude each other, so this comes last."""
         self._formatting = True
-        ask = "Give the result as JSON that follows the schema, and nothing else."
-        for attempt in (ask, f"That was not valid JSON. {ask}"):
+        for attempt in (IN_FORM, NOT_IN_FORM):
             self._context.state.add_items([message("user", attempt)])
             await self._step()
             if self._stopped or self._is_json():

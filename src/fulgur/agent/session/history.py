@@ -11,6 +11,12 @@ Item = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 3.5
 STOPPED_OUTPUT = "[stopped by the person before it ended]"
+# How messages begin that we put to the model in the person's place: a compaction does not take them for the person's.
+CHECKED = "A check of your changes found this."
+IN_FORM = "Give the result as JSON that follows the schema, and nothing else."
+NOT_IN_FORM = f"That was not valid JSON. {IN_FORM}"
+RECORD = "The earlier conversation was replaced by this record of it."
+_OURS = (CHECKED, IN_FORM, NOT_IN_FORM, RECORD)
 
 
 class History:
@@ -48,6 +54,11 @@ def message(role: str, text: str) -> Item:
     """A message item."""
     kind = "output_text" if role == "assistant" else "input_text"
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def is_said(item: Item) -> bool:
+    """Whether a person wrote this message."""
+    return item.get("type") == "message" and item.get("role") == "user" and not item_text(item).startswith(_OURS)
 
 
 def call_output(call_id: str, output: str) -> Item:
