@@ -18,7 +18,8 @@ from fulgur.edit.checks.early import early_reads
 from fulgur.edit.checks.members.introduced import added_lines
 from fulgur.edit.checks.members.problem import Problem
 
-ALWAYS = frozenset({*dir(builtins), "__file__", "__name__", "__doc__", "__path__", "__class__", "__spec__"})
+_MODULE = "__file__ __name__ __doc__ __path__ __class__ __spec__ __package__ __loader__ __builtins__ __annotations__"
+ALWAYS = frozenset({*dir(builtins), *_MODULE.split()})
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,12 @@ def valueless(text: str) -> Reads | None:
         (scope, symbol.get_name())
         for scope, table in scopes
         for symbol in table.get_symbols()
-        if symbol.is_referenced() and (symbol.is_global() or table is top) and symbol.get_name() not in given
-    }
-    unbound |= {("__all__", name) for name in _exported(tree) if name not in given}
+        if symbol.is_referenced() and (symbol.is_global() or table is top)
+        # In a function called `top` symtable takes every name for a global one.
+        and symbol.get_name() not in given | set(_bound(table))
+    }  # fmt: skip
+    if "__getattr__" not in given:  # which may serve what others import
+        unbound |= {("__all__", name) for name in _exported(tree) if name not in given}
     return Reads(frozenset(unbound), frozenset(early_reads(tree, given - ALWAYS)))
 
 
@@ -82,9 +86,10 @@ def _exported(tree: ast.Module) -> Iterator[str]:
     """The names in `__all__`."""
     for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            values = (node.value for node in ast.walk(statement) if isinstance(node, ast.Constant))
-            yield from (value for value in values if isinstance(value, str))
+        if not any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            continue
+        if isinstance(value := getattr(statement, "value", None), (ast.List, ast.Tuple)):
+            yield from (e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str))
 
 
 def _places(text: str, names: set[str], lines: set[int]) -> dict[str, int]:
