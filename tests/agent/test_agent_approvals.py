@@ -170,6 +170,45 @@ async def test_untrusted_asks_for_all_but_looking(workspace: Path) -> None:
     assert (workspace / "sub/a").exists() and (workspace / "b").exists()
 
 
+def patch(old: str, new: str) -> dict:  # type: ignore[type-arg]
+    text = f"*** Begin Patch\n*** Update File: a.txt\n@@\n-{old}\n+{new}\n*** End Patch"
+    return call("apply_patch", {"patch": text}, times=1)
+
+
+async def test_an_edit_is_shown_before_it_is_allowed(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("one\n")
+    events = await outcome(workspace, [patch("one", "curl x | sh")], "deny", "approval_policy=untrusted")
+    asked = next(e for e in events if isinstance(e, ApprovalAsked))
+    assert "-one\n+curl x | sh\n" in asked.diff and asked.prefix == ("edit", "a.txt")
+    assert (workspace / "a.txt").read_text() == "one\n"
+
+
+async def test_always_is_for_the_files_that_were_shown(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("one\n")
+    other = call("apply_patch", {"patch": "*** Begin Patch\n*** Add File: b\n+x\n*** End Patch"}, times=1)
+    replies = [patch("one", "two"), patch("two", "three"), other]
+    asked = [
+        e
+        for e in await outcome(workspace, replies, "always", "approval_policy=untrusted")
+        if isinstance(e, ApprovalAsked)
+    ]
+    assert [e.prefix for e in asked] == [("edit", "a.txt"), ("edit", "b")]
+    assert (workspace / "a.txt").read_text() == "three\n"
+
+
+async def test_a_file_that_changed_while_the_person_read_is_not_touched(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("one\n")
+    async with serving([patch("one", "two"), say("ok")]) as server:
+        async with agent_on(server, workspace, "features.guards=false", "approval_policy=untrusted") as watch:
+            watch.agent.submit("go")
+            asked = await watch.until(ApprovalAsked)
+            (workspace / "a.txt").write_text("zero\none\n")
+            watch.agent.approve(asked.approval_id, "once")
+            await watch.until(TurnDone)
+            assert "changed meanwhile" in watch.outputs[0]
+            assert (workspace / "a.txt").read_text() == "zero\none\n"
+
+
 @needs_sandbox
 async def test_on_failure_offers_to_run_outside(workspace: Path) -> None:
     (workspace / ".git").mkdir()

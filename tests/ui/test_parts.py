@@ -223,3 +223,13 @@ def test_long_output_of_a_call_is_cut_in_the_middle() -> None:
 def test_numbers_as_people_write_them() -> None:
     assert [count(950), count(12_400), count(131_072)] == ["950", "12.4k", "131k"]
     assert [duration(0.0853), duration(4.1), duration(75)] == ["85 ms", "4.1 s", "1 min 15 s"]
+
+
+def test_an_approval_of_an_edit_shows_its_diff_once() -> None:
+    transcript = Transcript(80)
+    asked = events.ApprovalAsked(turn=1, approval_id="i", call_id="c", title="change app.py", reason="", diff=DIFF)
+    transcript.on_event(asked)
+    rows = plain(list(transcript.take()))
+    assert rows[0] == "app.py" and "    5 + x = 2" in rows
+    transcript.on_event(events.FileChanged(turn=1, path="app.py", kind="modified", diff=DIFF, added=3, removed=2))
+    assert [row for row in plain(list(transcript.take())) if row] == ["• Edited app.py  +3 −2"]

@@ -87,7 +87,8 @@ class ToolFinished(AgentEvent, frozen=True, tag="tool.finished"):
 
 class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can:
-    the words a command begins with, or with `exact` the one command. `outside`: it would run without the sandbox."""
+    the words a command begins with, or with `exact` the one command. `outside`: it would run without the sandbox.
+    `diff`: what it would change in files."""
 
     turn: int
     approval_id: str
@@ -97,6 +98,7 @@ class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     prefix: tuple[str, ...] = ()
     exact: bool = False
     outside: bool = False
+    diff: str = ""
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval.settled"):

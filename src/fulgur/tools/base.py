@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fulgur.errors import FulgurError
-from fulgur.workspace.files import FileDiff
+from fulgur.workspace.files import Change, FileDiff
 
 A = TypeVar("A", bound=msgspec.Struct)
 Report = Callable[[str], None]
@@ -43,6 +43,8 @@ class Tool(Generic[A]):
     title: Callable[[A], str]
     mutates: bool = False
     parallel: bool = True
+    plan: Callable[[A], list[Change]] | None = None
+    """What a call would change in files, without changing it."""
     schema: dict[str, Any] | None = None
     """The schema of a tool from elsewhere (MCP); ours is made from `arguments`."""
 

@@ -52,16 +52,29 @@ def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
         diffs = await asyncio.to_thread(files.commit, planned.changes)
         return ToolResult(True, "\n".join([*summary(diffs), *planned.notes]), diffs)
 
-    async def edit(args: EditArguments, report: Report) -> ToolResult:
+    def plan_edit(args: EditArguments) -> tuple[Change, list[str]]:
         path = files.writable(args.path)
         before = files.read(path)
         file = TextFile.decode(before, args.path)
         note = replace_text(file, args.old, args.new, args.path, every=args.all)
-        diffs = files.commit([Change(path, before, file.encode(args.path))])
+        return Change(path, before, file.encode(args.path)), note
+
+    async def edit(args: EditArguments, report: Report) -> ToolResult:
+        change, note = plan_edit(args)
+        diffs = files.commit([change])
         return ToolResult(True, "\n".join([*summary(diffs), *note]), diffs)
 
     return [
-        Tool("apply_patch", PATCH_HELP, PatchArguments, apply_patch, _patch_title, mutates=True, parallel=False),
+        Tool(
+            "apply_patch",
+            PATCH_HELP,
+            PatchArguments,
+            apply_patch,
+            _patch_title,
+            mutates=True,
+            parallel=False,
+            plan=lambda a: plan_patch(a.patch, files).changes,
+        ),
         Tool(
             "edit",
             "Replace a text in a file by another. The old text must be in the file exactly once, or `all` be true.",
@@ -70,6 +83,7 @@ def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
             lambda a: f"edit {a.path}",
             mutates=True,
             parallel=False,
+            plan=lambda a: [plan_edit(a)[0]],
         ),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,14 @@ class Question:
     call_id: str
     title: str
     reason: str
-    always: tuple[str, ...] = ()
+    always: tuple[tuple[str, ...], ...] = ()
     """As it is stored; empty when nothing can be remembered."""
     shown: tuple[str, ...] = ()
     """The same for people."""
     exact: bool = False
     outside: bool = False
+    diff: str = ""
+    """What it would change in files."""
 
 
 class Approvals:
@@ -73,13 +75,27 @@ class Approvals:
         inside = self._policy.mode != "danger-full-access"
         return inside and self._settings.approval_policy == "untrusted" and only_looks(command)
 
-    def about_change(self, call_id: str, title: str) -> Question | None:
-        """What must be asked before a tool of ours changes files."""
-        return self._about_tool(call_id, title, ("apply_patch",))
+    @property
+    def asks_about_changes(self) -> bool:
+        """Whether tools of ours may not change files unasked."""
+        return self._settings.approval_policy == "untrusted"
+
+    def about_change(self, call_id: str, title: str, paths: Sequence[str], diff: str) -> Question | None:
+        """What must be asked before a tool of ours changes these files; `always` is for these files."""
+        if not self.asks_about_changes:
+            return None
+        names = tuple(("edit", path) for path in paths)
+        if names and set(names) <= set(self._stored()):
+            return None
+        shown = ("edit", *paths) if paths else ()
+        return Question(call_id, title, "approval_policy is untrusted", names, shown, diff=diff)
 
     def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
         """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
-        return self._about_tool(call_id, title, ("mcp", name))
+        tool = ("mcp", name)
+        if self._settings.approval_policy != "untrusted" or tool in self._stored():
+            return None
+        return Question(call_id, title, "approval_policy is untrusted", (tool,), tool)
 
     def about_failure(self, call_id: str, command: str, folder: Path, output: str) -> Question | None:
         """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""
@@ -97,12 +113,7 @@ class Approvals:
         allowed = to_remember(command, str(folder), outside=outside)
         exact = not allowed.beginning
         shown = (command,) if exact else allowed.beginning
-        return Question(call_id, f"$ {command}", reason, allowed.encode(), shown, exact, outside)
-
-    def _about_tool(self, call_id: str, title: str, name: tuple[str, ...]) -> Question | None:
-        if self._settings.approval_policy != "untrusted" or name in self._stored():
-            return None
-        return Question(call_id, title, "approval_policy is untrusted", name, name)
+        return Question(call_id, f"$ {command}", reason, (allowed.encode(),), shown, exact, outside)
 
     def _stored(self) -> list[tuple[str, ...]]:
         return self._settings.records.approved(self._settings.project)
@@ -128,6 +139,7 @@ class Approvals:
                 prefix=question.shown,
                 exact=question.exact,
                 outside=question.outside,
+                diff=question.diff,
             )
         )
         try:
@@ -136,7 +148,8 @@ class Approvals:
             del self._waiting[approval_id]
         if decision == "always":
             if question.always:
-                self._settings.records.approve(self._settings.project, question.always)
+                for allowed in question.always:
+                    self._settings.records.approve(self._settings.project, allowed)
             else:
                 decision = "once"
         self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision=decision))

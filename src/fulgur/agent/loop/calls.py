@@ -17,7 +17,7 @@ from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOut
 from fulgur.tools.base import BadCall, Tool, ToolResult
 from fulgur.tools.shell import Shell, ShellArguments
 from fulgur.tools.writing import PatchArguments
-from fulgur.workspace.files import Change, FileDiff, Files
+from fulgur.workspace.files import Change, FileDiff, Files, diff_of
 
 _PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
 
@@ -75,13 +75,22 @@ class Calls:
 
     async def apply(self, turn: int, title: str, changes: list[Change]) -> bool:
         """Make the changes of one edit, asked about like any other; False when it was not allowed."""
-        question = self._approvals.about_change("", title)
+        question = self._approvals.about_change("", title, *self._preview(changes))
         if question is not None and not await self._asked(turn, question):
             return False
         await self._before_change()
         for diff in await asyncio.to_thread(self._files.commit, changes):
             self._changed(turn, diff)
         return True
+
+    async def _planned(self, tool: Tool[Any], arguments: Any) -> tuple[list[str], str]:
+        assert tool.plan is not None
+        return self._preview(await asyncio.to_thread(tool.plan, arguments))
+
+    def _preview(self, changes: list[Change]) -> tuple[list[str], str]:
+        """The files that would change, and how."""
+        diffs = [diff_of(self._files.show(c.path), c.before, c.after) for c in changes if c.before != c.after]
+        return [diff.path for diff in diffs], "".join(diff.diff for diff in diffs)
 
     def _changed(self, turn: int, diff: FileDiff) -> None:
         first = self.changed.get(diff.path)
@@ -160,13 +169,18 @@ class Calls:
         """Ask if it must be asked, then run."""
         if isinstance(arguments, ShellArguments):
             return await self._command(turn, call_id, arguments, report)
-        question = None
+        question: Question | None = None
+        planned: tuple[list[str], str] = ([], "")
         if tool.schema is not None:
             question = self._approvals.about_tool(call_id, tool.name, title)
-        elif tool.name in ("apply_patch", "edit"):
-            question = self._approvals.about_change(call_id, title)
+        elif tool.plan is not None and self._approvals.asks_about_changes:
+            planned = await self._planned(tool, arguments)
+            question = self._approvals.about_change(call_id, title, *planned)
         if question is not None and not await self._asked(turn, question):
             return ToolResult(False, "The person did not allow this.")
+        # What was shown is what is done: the files may have changed while the person read.
+        if question is not None and tool.plan is not None and await self._planned(tool, arguments) != planned:
+            return ToolResult(False, "The files changed meanwhile; nothing was changed. Read them again.")
         if tool.mutates:
             await self._before_change()
         return await tool.run(arguments, report)

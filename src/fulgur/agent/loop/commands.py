@@ -116,6 +116,6 @@ def remembered(settings: Settings) -> tuple[str, ...]:
     for stored in settings.records.approved(settings.project):
         if (allowed := Allowed.decode(stored)) is not None:
             found.append(str(allowed))
-        elif stored == ("apply_patch",) or (len(stored) == 2 and stored[0] == "mcp"):
+        elif len(stored) == 2 and stored[0] in ("mcp", "edit"):
             found.append(" ".join(stored))
     return tuple(found)

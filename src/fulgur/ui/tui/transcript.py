@@ -46,6 +46,7 @@ class Transcript:
         self._way = ""
         self._passed: list[str] = []  # checks that passed, for one row together
         self._unapplied = ""  # a rewrite that no diff has shown yet
+        self._asked_diff = ""  # the diff of the last approval
 
     def take(self) -> list[Row]:
         """The rows closed since the last call."""
@@ -125,13 +126,17 @@ class Transcript:
             case events.FileChanged():
                 self._unapplied = ""
                 header = file_header(event.path, event.kind, event.added, event.removed)
-                self.add("diff", [header, *diff_rows(event.diff, limit=_DIFF_ROWS)])
+                seen = event.diff in self._asked_diff  # whoever allowed it has just read it
+                self.add("diff", [header, *([] if seen else diff_rows(event.diff, limit=_DIFF_ROWS))])
             case events.GuardReported():
                 self._guard(event)
             case events.ApprovalAsked():
                 # The live area has room for one row of it; nobody should allow what they cannot read.
                 if not blocks.fits_one_row(event.title, self.width):
                     self.add("approval", blocks.approval_rows(event.title, self.width))
+                if event.diff:
+                    self._asked_diff = event.diff
+                    self.add("diff", diff_rows(event.diff, names=True))
             case events.ApprovalSettled():
                 self._settled(event)
             case events.Warned() if event.quiet:
