@@ -39,9 +39,9 @@ KEYS: tuple[Key, ...] = (
     Key("model", "string", "the model that answers; empty: the first one the provider offers", ""),
     Key("model_provider", "string", "which of model_providers to use; `local` starts a server by itself", "local"),
     Key("model_providers.*.name", "string", "shown in /status"),
-    Key("model_providers.*.base_url", "string", "http(s)://host:port/v1 of a Responses server"),
+    Key("model_providers.*.base_url", "string", "http(s)://host:port/v1 of the API"),
     Key("model_providers.*.env_key", "string", "the environment variable that holds the API key"),
-    Key("model_providers.*.wire_api", "string", "the protocol spoken", choices=("responses",)),
+    Key("model_providers.*.wire_api", "string", "what the API speaks", "responses", choices=("responses", "chat")),
     Key("model_reasoning_effort", "string", "how much the model reasons", choices=EFFORTS, needs="reasoning"),
     Key(
         "model_reasoning_summary",

@@ -25,6 +25,7 @@ class Provider:
     name: str
     base_url: str | None
     env_key: str | None = None
+    wire_api: str = "responses"
 
     def api_key(self) -> str | None:
         """The key from the environment; a FulgurError when it is wanted and not set."""
@@ -127,6 +128,7 @@ class Settings:
             cast(str, fields.get("name", name)),
             cast(str, fields["base_url"]),
             cast("str | None", fields.get("env_key")) or None,
+            cast(str, fields.get("wire_api", "responses")),
         )
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulgur.client.connection import Connection
+from fulgur.client.front import ensure_front
 from fulgur.client.local import ensure_server
 from fulgur.client.once import LocalServer
 from fulgur.config.settings import Settings
@@ -62,9 +63,22 @@ class ModelLink:
     async def open(cls, settings: Settings) -> ModelLink:
         """Connect to the provider (starting the local server if that is it and none runs) and choose the model."""
         provider = settings.provider
-        base_url = provider.base_url or await ensure_server(LocalServer(settings.home))
+        key = provider.api_key()
+        if provider.base_url is not None and provider.wire_api == "chat":
+            base_url = await ensure_front(
+                settings.home,
+                provider.id,
+                provider.base_url,
+                key_env=provider.env_key,
+                key=key,
+                model=settings.model,
+                context=settings.integer("model_context_window") or 0,
+            )
+            key = None
+        else:
+            base_url = provider.base_url or await ensure_server(LocalServer(settings.home))
         try:
-            connection = await Connection.open(base_url, api_key=provider.api_key())
+            connection = await Connection.open(base_url, api_key=key)
         except ApiError as error:
             if error.code != "handshake_failed":
                 raise
@@ -73,7 +87,7 @@ class ModelLink:
                 raise FulgurError(f"{base_url} refused the API key ({error.status})", hint=f"Check {key}.") from None
             raise FulgurError(
                 f"{base_url} does not speak the Responses API over a WebSocket ({error.status})",
-                hint="Put it behind `fulgur serve`, as a [backends.NAME] of server.toml.",
+                hint=f'If it speaks Chat Completions: model_providers.{provider.id}.wire_api = "chat"',
             ) from None
         try:
             entries = await _catalog(connection, settings)

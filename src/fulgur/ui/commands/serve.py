@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.new_key:
         return _new_key(args.new_key)
     from fulgur.server import config as settings
+    from fulgur.server.registry import embedded
 
     config = settings.load(args.file)
     if args.host is not None:
@@ -40,27 +41,29 @@ def run(args: argparse.Namespace) -> int:
         config.server.port = args.port
     if args.model is not None:
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
+    named = set(config.models)
+    config.models |= {name: model for name, model in embedded().items() if name not in named}  # they always stay
     if args.device is not None:
         _set_device(config, args.device)
     log_to_stderr()
     # A server with a config of its own is not the one that the agent and other terminals look for.
-    asyncio.run(_serve(config, args.idle_exit, known=args.file is None or args.idle_exit is not None))
+    known = args.file is None or args.idle_exit is not None
+    asyncio.run(_serve(config, args.idle_exit, known=known, first=named or set(config.models)))
     return 0
 
 
 def _set_device(config: ServerConfig, name: str) -> None:
-    """For every model that runs here, the embedded ones too if there are no others."""
+    """For every model that runs here."""
     from fulgur.engine.device import check_device
-    from fulgur.server.registry import embedded
 
     check_device(name)
-    config.models = config.models or embedded()
     for model in config.models.values():
         if model.backend == "local":
             model.device = name
 
 
-async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool) -> None:
+async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool, first: set[str]) -> None:
+    """`first` are loaded at once, the others when they are asked."""
     from fulgur.client import local
     from fulgur.server import app, auth
     from fulgur.workspace import folders
@@ -77,7 +80,11 @@ async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: boo
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loading = [asyncio.create_task(_load(entry)) for entry in models.values() if entry.backend.kind == "local"]
+    loading = [
+        asyncio.create_task(_load(entry))
+        for entry in models.values()
+        if entry.backend.kind == "local" and entry.name in first
+    ]
     if idle_minutes is None:
         await stop.wait()
     else:
