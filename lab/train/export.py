@@ -59,7 +59,10 @@ def write_pieces(file: Path, out: Path, label: str, description: dict[str, Any])
 
 
 def join_pieces(folder: Path, label: str, target: Path) -> dict[str, Any]:
-    description = json.loads((folder / f"{label}.json").read_text())
+    file = folder / f"{label}.json"
+    if not file.exists():
+        raise FulgurError(f"{file}: no such model", hint="Give the folder and label that `export pieces` wrote.")
+    description = json.loads(file.read_text())
     missing = [name for name in description["pieces"] if not (folder / name).exists()]
     if missing:
         raise FulgurError(f"{folder}: {', '.join(missing)} of {label} are missing")

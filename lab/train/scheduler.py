@@ -24,7 +24,7 @@ class Scheduler:
         self.began = time.time()
         self.stopping = False
         self._running: set[subprocess.Popen[bytes]] = set()
-        self._pool = ThreadPoolExecutor()
+        self._pool = ThreadPoolExecutor(max_workers=16)  # they only wait: more than ever run at once
         self._lock = threading.RLock()  # a signal handler may call `stop` inside any of these
 
     def say(self, text: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # toy sizes: more threads only wait for each other
 
 from toy_run import NAMES, standard_library  # noqa: E402
 
@@ -18,7 +19,6 @@ from lab.train.tokenizer import train_tokenizer  # noqa: E402
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """RUN with corpus, tokenizer.json and rows of code and edits."""
-    torch.set_num_threads(1)
     run = tmp_path_factory.mktemp("toy")
     documents = [standard_library(name) for name in NAMES]
     archive = run / "archive.jsonl.xz"

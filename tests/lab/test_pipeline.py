@@ -121,6 +121,8 @@ def test_a_lost_or_damaged_piece_is_noticed(trained: Path, tmp_path: Path) -> No
     piece.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(FulgurError, match="do not give the file"):
         export.join_pieces(tmp_path / "out", "toy-quantised", tmp_path / "joined")
+    with pytest.raises(FulgurError, match="no such model"):
+        export.join_pieces(tmp_path / "out", "other", tmp_path / "joined")
     piece.unlink()
     with pytest.raises(FulgurError, match="missing"):
         export.join_pieces(tmp_path / "out", "toy-quantised", tmp_path / "joined")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from fulgur.eval.answers import Answers
 from fulgur.eval.codemod import Codemod
 from fulgur.eval.grade import check
 from fulgur.eval.score import score
-from fulgur.eval.tasks import Tasks, read_tasks
+from fulgur.eval.tasks import Tasks, read_tasks, write_tasks
 from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.text.edit_format import NoEdit, answer_pieces, pieces_text
+from fulgur.workspace.folders import TOKENIZER
 from lab.train import tasks as making
 from lab.train.edits import OPERATIONS, generate_file
 from lab.train.gather import licence_text
@@ -108,3 +110,20 @@ def test_float_answers_are_the_plain_greedy_ones(tmp_path: Path) -> None:
         draft = [token if rng.random() < 0.7 else rng.randrange(24, 512) for token in plain]
         assert model.answer(prompt, draft, 20) == plain
     assert model.answer(prompt, [], 20) == plain
+
+
+def test_a_model_is_compared_with_its_float_weights(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from lab.train import compare
+
+    config = tiny_config("fulgur", vocab_size=8192, max_context=2048, d_ffn=128)
+    write_hf_folder(tmp_path, config, random_model(config, 3))
+    shutil.copy(TOKENIZER, tmp_path)
+    found = make_tasks(FILES, 1, 2, 0)
+    found.edits, found.noops, found.next_edits, found.single, found.multi = {}, [], [], found.single[:1], []
+    write_tasks(found, tmp_path / "tasks.jsonl.xz")
+    options = ["--model", tmp_path, "--float", tmp_path, "--tasks", tmp_path / "tasks.jsonl.xz"]
+    assert compare.main([*map(str, options), "--json", str(tmp_path / "rows.json")]) == 0
+    names = {row["name"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    label = next(name.rsplit(".", 1)[1] for name in names if name.endswith("-float"))
+    assert {f"model.fim.single.{label}", "model.fim.single." + label.removesuffix("-float")} <= names
