@@ -119,9 +119,7 @@ def test_a_model_is_compared_with_its_float_weights(tmp_path: Path) -> None:
     config = tiny_config("fulgur", vocab_size=8192, max_context=2048, d_ffn=128)
     write_hf_folder(tmp_path, config, random_model(config, 3))
     shutil.copy(TOKENIZER, tmp_path)
-    found = make_tasks(FILES, 1, 2, 0)
-    found.edits, found.noops, found.next_edits, found.single, found.multi = {}, [], [], found.single[:1], []
-    write_tasks(found, tmp_path / "tasks.jsonl.xz")
+    write_tasks(Tasks(single=read_tasks().single[:1]), tmp_path / "tasks.jsonl.xz")
     options = ["--model", tmp_path, "--float", tmp_path, "--tasks", tmp_path / "tasks.jsonl.xz"]
     assert compare.main([*map(str, options), "--json", str(tmp_path / "rows.json")]) == 0
     names = {row["name"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
