@@ -12,6 +12,7 @@ from fulgur.agent.session.records import encode_record
 from fulgur.agent.session.undo_store import DAY, due, prune
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Warned
+from fulgur.workspace.files import Change
 from fulgur.workspace.journal import EditJournal
 
 
@@ -90,21 +91,27 @@ async def test_contents_nobody_needs_go_but_not_at_once(home: Path, workspace: P
 
 def test_single_edits_share_the_store_and_its_bounds(home: Path, workspace: Path) -> None:
     journal = EditJournal(home)
-    path = workspace / "a.py"
+    path, other = workspace / "a.py", workspace / "b.py"
     path.write_bytes(b"0" * 1000)
+    other.write_bytes(b"x")
+
+    def write(letter: str) -> None:
+        new = letter.encode()
+        journal.write([Change(path, path.read_bytes(), new * 1000), Change(other, other.read_bytes(), new)])
+
     for letter in "123":
-        journal.write(path, path.read_bytes(), letter.encode() * 1000)
+        write(letter)
     for blob in (home / "blobs").rglob("*"):
         if blob.is_file():
             os.utime(blob, (0, 0))
     prune(home, most_days=30, most_bytes=1 << 20)
-    assert len(journal.entries()) == 3
+    assert len(journal.entries()) == 6
     journal.undo()
-    prune(home, most_days=30, most_bytes=2500)  # room for one edit: before and after
-    assert len(journal.entries()) == 1
-    assert journal.undo() and path.read_bytes() == b"1" * 1000
+    prune(home, most_days=30, most_bytes=2500)  # room for one edit, of both files
+    assert len(journal.entries()) == 2
+    assert journal.undo() and path.read_bytes() == b"1" * 1000 and other.read_bytes() == b"1"
     with pytest.raises(FulgurError, match="no edit to undo"):
         journal.undo()
-    journal.write(path, path.read_bytes(), b"late")
+    write("4")
     prune(home, most_days=0, most_bytes=1 << 20)
     assert journal.entries() == []

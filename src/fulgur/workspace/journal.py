@@ -104,10 +104,12 @@ class EditJournal:
         return JournalEntry(str(change.path), self.blobs.put(change.before), self.blobs.put(change.after), now)
 
     def save(self, entries: Iterable[JournalEntry]) -> None:
-        """Keep these, at most the last 200."""
+        """Keep these, at most the last 200 edits; an edit of several files stays whole."""
+        entries = list(entries)
+        kept = set(sorted({entry.time for entry in entries})[-KEPT:])
         self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self.file.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in [*entries][-KEPT:]))
+        temporary.write_text("".join(json.dumps(asdict(entry)) + "\n" for entry in entries if entry.time in kept))
         os.replace(temporary, self.file)
 
     def _files(self, path: Path) -> Files:

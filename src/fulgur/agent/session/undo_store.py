@@ -19,7 +19,7 @@ from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.files import read_journal
-from fulgur.workspace.journal import EditJournal, JournalEntry
+from fulgur.workspace.journal import EditJournal
 from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
 
 DAY = 86_400.0
@@ -99,17 +99,17 @@ def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[s
     """What `fulgur edit --undo` wants; edits beyond the bounds are forgotten, the oldest first."""
     journal = EditJournal(home)
     entries = journal.entries()
-    kept: list[JournalEntry] = []
     needed: set[str] = set()
-    size = 0
-    for entry in reversed(entries):
-        size += sum(_size(blobs, name) for name in {entry.before, entry.after} - needed)
-        if entry.time < since or size > most_bytes:
+    size, oldest = 0, float("inf")
+    for when in sorted({entry.time for entry in entries}, reverse=True):
+        more = {name for entry in entries if entry.time == when for name in (entry.before, entry.after)} - needed
+        size += sum(_size(blobs, name) for name in more)
+        if when < since or size > most_bytes:
             break
-        needed |= {entry.before, entry.after}
-        kept.insert(0, entry)
-    if len(kept) < len(entries):
-        journal.save(kept)
+        needed |= more
+        oldest = when
+    if any(entry.time < oldest for entry in entries):
+        journal.save(entry for entry in entries if entry.time >= oldest)
     return needed
 
 
