@@ -13,7 +13,7 @@ import pytest
 from agent_world import agent_on, call, say, serving
 from sandbox_world import World, each_backend
 
-from fulgur.agent.loop.prompt import find_rules
+from fulgur.agent.loop.prompt import find_rules, rules_left_out
 from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import load_settings
 from fulgur.errors import FulgurError
@@ -121,10 +121,15 @@ def test_rules_are_not_taken_from_outside(workspace: Path, home: Path, tmp_path:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         assert rules(workspace) == ""
+        assert [str(link) in said for said in rules_left_out(load_settings(workspace))] == [True]
+    (workspace / ".env").write_text("TOP-SECRET")
+    (workspace / "AGENTS.md").unlink()
+    (workspace / "AGENTS.md").symlink_to(".env")
+    assert rules(workspace) == ""
     (workspace / "AGENTS.md").unlink()
     (workspace / "CLAUDE.md").write_text("be brief")
     (workspace / "AGENTS.md").symlink_to("CLAUDE.md")  # a link inside the project is a habit of many
-    assert rules(workspace) == "be brief"
+    assert rules(workspace) == "be brief" and rules_left_out(load_settings(workspace)) == []
 
 
 def test_a_folder_of_rules_that_leads_out(workspace: Path, home: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fulgur.agent.broadcast import Broadcast
 from fulgur.agent.loop.approvals import Approvals
 from fulgur.agent.loop.context import Progress, TurnContext
 from fulgur.agent.loop.guards import warm_guards
-from fulgur.agent.loop.prompt import find_rules, instructions
+from fulgur.agent.loop.prompt import find_rules, instructions, rules_left_out
 from fulgur.agent.loop.turn import Turn
 from fulgur.agent.route.models import ModelLink
 from fulgur.agent.route.router import route
@@ -225,6 +225,7 @@ class Agent:
         self._instructions = instructions(self.settings, self.bench.policy, self._rules)
         info = self._link.info
         self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
+        self._warnings += rules_left_out(self.settings)
         self._limits = shortcomings(self.bench.policy)
         if self._limits:
             self._warnings.append(self._limits)

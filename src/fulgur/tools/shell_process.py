@@ -65,7 +65,7 @@ class ShellProcess:
         """Run one command to its end, or to its time-out; `report` gets the output as it appears."""
         if not self.alive or self._sandbox.stale():
             self.close()
-            self._start()
+            await self._start()
         self._output, self._report = BoundedOutput(limit), report
         self._count += 1
         with contextlib.suppress(BrokenPipeError):  # the host is gone: said below
@@ -111,7 +111,7 @@ class ShellProcess:
         for descriptor in (self._terminal, self._requests, self._answers):
             os.close(descriptor)
 
-    def _start(self) -> None:
+    async def _start(self) -> None:
         self._terminal, slave = os.openpty()
         attributes = termios.tcgetattr(slave)
         attributes[1] &= ~termios.OPOST  # output as the program wrote it
@@ -123,7 +123,13 @@ class ShellProcess:
         if not self.folder.is_dir():
             self.folder = self._policy.workspace
         host = start.script(_HOST, str(requests), str(answers))
-        launch = self._sandbox.launch(host, self._policy, self.folder)
+        # In a thread: in a large workspace, finding what is protected takes a moment.
+        try:
+            launch = await asyncio.to_thread(self._sandbox.launch, host, self._policy, self.folder)
+        except BaseException:
+            for descriptor in (slave, self._terminal, requests, self._requests, self._answers, answers):
+                os.close(descriptor)
+            raise
         keep = (*launch.pass_fds, requests, answers)
         environment = {**self._environment, **launch.environment}
         try:

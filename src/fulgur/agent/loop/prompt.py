@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.config.settings import Settings
 from fulgur.sandbox.policy import Policy
-from fulgur.workspace.beneath import read_inside
+from fulgur.workspace.beneath import read_inside, shown
 
 _BASE = """You are Fulgur, a coding agent in a person's terminal. You work in their project with the tools given.
 
@@ -37,37 +38,55 @@ class RuleFile:
     text: str
 
 
+# A link may lead to another file of instructions, not to whatever a project holds.
+_INSTRUCTIONS = (".md", ".mdc", ".txt", "rules")
+
+
 def find_rules(settings: Settings) -> list[RuleFile]:
     """The AGENTS.md files of Fulgur's home, then from the project's top down to the workspace, up to the size limit."""
-    folders = [settings.home]
-    below = settings.workspace.relative_to(settings.project)
-    folder = settings.project
-    folders.append(folder)
-    for part in below.parts:
-        folder = folder / part
-        folders.append(folder)
     room = settings.integer("project_doc_max_bytes") or 0
     found: list[RuleFile] = []
-    for place in dict.fromkeys(folders):
-        for name in ("AGENTS.override.md", "AGENTS.md", *settings.strings("project_doc_fallback_filenames")):
-            data = _read(place, name, settings, room)
+    for names in _candidates(settings):
+        for path in names:
+            data = _read(path, settings, room)
             if data is not None:
                 room -= len(data)
                 if text := data.decode("utf-8", errors="replace").strip():
-                    found.append(RuleFile(place / name, text))
+                    found.append(RuleFile(path, text))
                 break
     return found
 
 
-def _read(place: Path, name: str, settings: Settings, limit: int) -> bytes | None:
-    """A person's own file may be a link to anywhere; the project's only to another file of the project.
+def rules_left_out(settings: Settings) -> list[str]:
+    """A word on each file of rules that is a link and was not followed."""
+    return [
+        f"{shown(str(path))} was not read: it is a link to {shown(os.readlink(path))}"
+        for names in _candidates(settings)
+        for path in names
+        if path.is_symlink() and _read(path, settings, 1) is None
+    ]
+
+
+def _candidates(settings: Settings) -> Iterator[list[Path]]:
+    """The names of rules, folder by folder; the first that is there counts."""
+    below = settings.workspace.relative_to(settings.project)
+    inside = [settings.project.joinpath(*below.parts[:depth]) for depth in range(len(below.parts) + 1)]
+    names = ("AGENTS.override.md", "AGENTS.md", *settings.strings("project_doc_fallback_filenames"))
+    for place in dict.fromkeys([settings.home, *inside]):
+        yield [place / name for name in names]
+
+
+def _read(path: Path, settings: Settings, limit: int) -> bytes | None:
+    """A person's own file may be a link to anywhere; the project's only to other instructions of the project.
 
     What it says is sent to the model: a link in a hostile project must not name a secret.
     """
-    if place != settings.home:
-        return read_inside(settings.project, place / name, limit)
+    if path.parent != settings.home:
+        if path.is_symlink() and not os.path.realpath(path).endswith(_INSTRUCTIONS):
+            return None
+        return read_inside(settings.project, path, limit)
     try:
-        with (place / name).open("rb") as file:
+        with path.open("rb") as file:
             return file.read(limit)
     except OSError:
         return None
@@ -79,15 +98,16 @@ def instructions(settings: Settings, policy: Policy, rules: list[RuleFile]) -> s
     network = (
         "The network can be used." if policy.network or policy.mode == "danger-full-access" else "There is no network."
     )
+    shell = os.path.basename(os.environ.get("SHELL", "bash"))
     parts = [
         _BASE,
-        f"Workspace: {policy.workspace} ({platform.system()}, {os.path.basename(os.environ.get('SHELL', 'bash'))}). "
+        f"Workspace: {shown(str(policy.workspace))} ({platform.system()}, {shell}). "
         f"{_SANDBOX[policy.mode].format(extra=extra)} {network} {_ASKING[settings.approval_policy]}",
     ]
     if own := settings.text("developer_instructions"):
         parts.append(own)
     for rule in rules:
-        parts.append(f"Rules from {rule.path}:\n\n{rule.text}")
+        parts.append(f"Rules from {shown(str(rule.path))}:\n\n{rule.text}")
     return "\n\n".join(parts)
 
 
