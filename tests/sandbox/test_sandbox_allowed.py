@@ -56,6 +56,14 @@ def test_new_entries_at_the_top(world: World, make: Callable[[], Sandbox]) -> No
 
 
 @each_backend
+def test_modes_inside(world: World, make: Callable[[], Sandbox]) -> None:
+    code, output = world.run(
+        make(), "chmod +x src/a.py && touch -d 2001-01-01 src/a.py", world.policy("workspace-write")
+    )
+    assert (code == 0) == (make is not LandlockWithoutMounts), output
+
+
+@each_backend
 def test_exit_code_and_folder(world: World, make: Callable[[], Sandbox]) -> None:
     code, output = world.run(make(), "pwd; exit 7", world.policy("workspace-write"))
     assert (code, output) == (7, f"{world.workspace}\n")

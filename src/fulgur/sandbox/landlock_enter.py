@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import struct
 import sys
@@ -44,15 +45,32 @@ def guard(mounts: "list[tuple[str, bool]]", hidden: "list[str]") -> None:
     _mount(None, "/", _MS_REC | _MS_PRIVATE)
     for path, _ in mounts:
         _mount(path, path, _MS_BIND | _MS_REC)
+    again = [point for point in _writable_mounts() if _nearest(point, mounts)]
     _set_read_only("/", True, _AT_RECURSIVE)
-    for path, writable in mounts:
-        if writable:
-            _set_read_only(path, False)
+    for point in again:
+        _set_read_only(point, False)
     for path in hidden:
         if os.path.isdir(path):
             _mount("none", path, _MS_RDONLY, "tmpfs")
         else:
             _mount("/dev/null", path, _MS_BIND)
+
+
+def _writable_mounts() -> "list[str]":
+    """Where something is mounted that can be written."""
+    found = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            fields = line.split(b" ")
+            if b"ro" not in fields[5].split(b","):
+                found.append(os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), fields[4])))
+    return found
+
+
+def _nearest(point: str, mounts: "list[tuple[str, bool]]") -> bool:
+    """What the closest of the mounts at or above a place says; False when there is none."""
+    above = [(path, writable) for path, writable in mounts if point == path or point.startswith(f"{path}/")]
+    return max(above)[1] if above else False
 
 
 def _set_read_only(path: str, read_only: bool, flags: int = 0) -> None:
