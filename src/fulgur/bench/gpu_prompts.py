@@ -7,8 +7,6 @@ lengths on the same GPU (bf16, its fastest attention and experts) in a process o
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fulgur.bench.report import Report
+from fulgur.sandbox import start
 
 if TYPE_CHECKING:
     from fulgur.engine.engine import Engine
@@ -115,14 +114,15 @@ def measure(runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, l
 def measure_peer(model: str, name: str, report: Report, lengths: list[int]) -> None:
     """The same lengths by transformers; a note says why not."""
     wanted = ",".join([*map(str, lengths), f"{CACHED}+200", f"{CACHED}+2000"])
-    command = [sys.executable, "-m", "fulgur.bench.gpu_peer", model, wanted, "prompts"]
+    command = start.python("fulgur.bench.gpu_peer", model, wanted, "prompts")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PEER_SECONDS)
+        done = start.run(command, start.ROOT, seconds=PEER_SECONDS)
         found = json.loads(done.stdout.strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
+    except start.TimeoutExpired:
         report.notes.append(f"transformers did not finish within {PEER_SECONDS:.0f} s")
     except (ValueError, IndexError):
-        report.notes.append(f"transformers failed: {(done.stderr.strip().splitlines() or ['no output'])[-1][:200]}")
+        words = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
+        report.notes.append(f"transformers failed: {words[-1][:200]}")
     else:
         for length, milliseconds in found.items():
             report.add(f"transformers.ttft_ms.{name}.{length}", milliseconds, "ms")
