@@ -41,13 +41,14 @@ MEMORY = 256 << 20  # address space of a fork beyond what it began with
 GROWTH = 48 << 20  # resident bytes that a matcher may take in the engine
 STACK = 1 << 20  # the engine has eight times as much
 STEPS = 16  # tokens of the trial
-FORKS = 8  # at work at a time
+FORKS = max(2, min(8, os.cpu_count() or 2))  # at work at a time
 SPARES = 2  # forked ahead: a fork takes longer than a small grammar
 SLOW_AFTER = 0.25  # seconds; so many slow forks go on, and the others make room for the rest
-SLOW_FORKS = 2
+SLOW_FORKS = max(1, FORKS // 4)
 QUEUE = 64
-QUICK = 0.03  # seconds at the server's own priority; what takes longer steps back
-_NICE = 15
+QUICK = 0.03  # seconds; what takes longer steps back once more
+_NICE = 5
+_SLOW_NICE = 14  # more
 _KEPT = 1024  # verdicts
 
 BUSY = "busy"  # the one verdict that is not kept
@@ -283,7 +284,7 @@ def _try_out(spec: GrammarSpec, tokenizer: Tokenizer, tell: int) -> None:
     thread.start()
     thread.join(QUICK)
     if thread.is_alive():
-        os.nice(_NICE)
+        os.nice(_SLOW_NICE)
         thread.join()
     os.write(tell, json.dumps(verdict[0]).encode())
 
@@ -336,6 +337,7 @@ def main(fd: int, model: Path) -> int:
     from fulgur.engine.load import open_tokenizer
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to whoever started us
+    os.nice(_NICE)
     tokenizer = open_tokenizer(model)
     with contextlib.suppress(FulgurError):  # a model without an end token takes no grammar: each is told so
         _walk(GrammarSpec("json_schema", '{"type": "object"}'), tokenizer)  # all that is made once is made here

@@ -9,7 +9,7 @@ from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.messages import chat_tools, open_message, to_messages
 from fulgur.engine.errors import ContextLengthExceeded
 from fulgur.protocol.errors import ApiError
-from fulgur.protocol.items import Item
+from fulgur.protocol.items import Item, item_type, text_of
 from fulgur.text.prompt import encode_fenced, fence
 from fulgur.text.split import detect_format
 from fulgur.text.template import ChatTemplate
@@ -17,6 +17,7 @@ from fulgur.text.tokenizer import Tokenizer
 
 _LIKELY = 5  # characters a token: few texts have more
 _PIECE = 32 << 10
+_TEXTS = ("message", "function_call_output", "custom_tool_call_output")
 _LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and a steer between
 _MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
 
@@ -45,6 +46,9 @@ class Prompts:
 
         Raises ContextLengthExceeded for a text of clearly more than `limit` tokens, before all of it is encoded.
         """
+        if limit is not None and turn.conversation.own_size() + len(turn.instructions or "") > _LIKELY * limit:
+            new = [text_of(item) for item in turn.conversation.items if item_type(item) in _TEXTS]
+            self._refuse_too_long("".join([turn.instructions or "", *new]), 0, limit)  # before it is rendered
         return self._go_on(turn.conversation, self._render(turn, unfinished, extra), limit)
 
     def keep(self, conversation: Conversation, prompt: Prompt, answer: str, tokens: list[int]) -> None:

@@ -29,6 +29,7 @@ from fulgur.text.parts import Begin, CallEnd, Finish, Part, ReasoningDelta, Stee
 
 __all__ = ["Reply", "Script", "ScriptedBackend", "Step", "load_script"]
 
+_LARGE = 1 << 16  # bytes
 _TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
 
 
@@ -254,6 +255,9 @@ def count_conversation(conversation: Conversation) -> int:
         part = part.parent
     total = int(part.memo["scripted.tokens"]) if part is not None else 0
     for part in reversed(fresh):
-        total += sum(len(str(item)) // 4 + 1 for item in part.items)
+        if part.own_size() > _LARGE:  # writing it out would hold up the event loop
+            total += part.own_size() // 4
+        else:
+            total += sum(len(str(item)) // 4 + 1 for item in part.items)
         part.memo["scripted.tokens"] = total
     return total

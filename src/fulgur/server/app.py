@@ -178,7 +178,7 @@ async def start(config: ServerConfig, server: Server | None = None) -> Running:
     limit = connections(config.server.max_connections)
     runner = Runner(build(server), limit, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
-    site = web.TCPSite(runner, config.server.host, config.server.port, backlog=1024)
+    site = web.TCPSite(runner, config.server.host, config.server.port, backlog=256)
     try:
         await site.start()
     except OSError as error:

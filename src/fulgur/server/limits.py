@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import resource
+import threading
 import time
 from collections import defaultdict
 from typing import Any
@@ -19,6 +21,10 @@ IDLE_S = 30.0  # for the head of a request, and between two requests of a connec
 RESERVED_FILES = 64  # descriptors that no connection gets: models, the store, a log
 PEER_IDLE = 256  # connections of one address that have sent no whole request (or none since the last)
 LOG_BURST = 50  # lines; after them one a second
+
+_LARGE = 1 << 20
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+_trimmed = 0.0
 
 
 class Lease:
@@ -75,12 +81,25 @@ class Budget:
         if size < 0:
             self._freed.set()
             self._freed = asyncio.Event()
+        if size < -_LARGE:
+            _give_memory_back()
 
     async def changed(self, seconds: float) -> None:
         """Until something was given back, or the time is up."""
         waiter = asyncio.ensure_future(self._freed.wait())
         await asyncio.wait([waiter], timeout=seconds)
         waiter.cancel()
+
+
+def _give_memory_back() -> None:
+    """What large messages took goes back to the system, where the C library keeps it otherwise; once a second."""
+    global _trimmed
+    now = time.monotonic()
+    if _trim is not None and now - _trimmed > 1.0:
+        _trimmed = now
+        asyncio.get_running_loop().call_later(
+            0.5, lambda: threading.Thread(target=_trim, args=(0,), daemon=True).start()
+        )
 
 
 def no_room() -> ApiError:

@@ -29,6 +29,7 @@ from fulgur.server.steering import Steer
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
+TURN_S = 0.002  # of one client's frames, before the others have theirs
 MAX_STEER_TEXT = 65_536  # characters
 MAX_WAITING = 64  # responses whose steers wait for tool outputs
 
@@ -55,6 +56,7 @@ async def serve(server: Server, request: web.Request, owner: str) -> web.WebSock
         session.refuse,
         heartbeat=HEARTBEAT_S,
         compress=False,
+        decode_text=False,
         autoclose=True,
     )
     await socket.prepare(request)
@@ -91,10 +93,14 @@ class Session:
         seconds = self.server.config.server.connection_minutes * 60
         deadline = asyncio.get_running_loop().call_later(seconds, self._time_is_up, socket)
         leases = socket.gate.leases
+        turn = time.monotonic()
         try:
             async for message in socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     continue
+                if time.monotonic() - turn > TURN_S:  # frames that are there already come without a wait
+                    await asyncio.sleep(0)
+                    turn = time.monotonic()
                 lease = leases.popleft()
                 if isinstance(lease, ApiError):
                     self.refuse(lease)
@@ -124,7 +130,7 @@ class Session:
 
     # --- frames ---
 
-    async def _frame(self, data: str, lease: Lease | None) -> None:
+    async def _frame(self, data: bytes, lease: Lease | None) -> None:
         """`lease` is the room that a large frame takes; it is given back when nothing needs the frame any more."""
         lane: str | None = None
         try:
@@ -246,6 +252,7 @@ class Session:
         try:
             request = convert(frame, SteerRequest)
             if _text_size(request.input) > MAX_STEER_TEXT:
+                frame = {**frame, "input": None}  # its sender has the words, and they may be many
                 raise ApiError(400, "invalid_input", f"The text of a steer has at most {MAX_STEER_TEXT:,} characters.")
             if len(self._waiting) >= MAX_WAITING:
                 raise ApiError(400, "too_many_pending_steers", "Too many steers wait for tool outputs.")
