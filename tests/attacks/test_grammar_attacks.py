@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import random
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -18,7 +23,10 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.text.grammar import GrammarSpec
+from fulgur.text.grammar import Grammar, GrammarMatcher, GrammarSpec
+from fulgur.text.tokenizer import Tokenizer
+
+SECONDS = float(os.environ.get("FULGUR_FUZZ_SECONDS", "4"))
 
 
 def patterns(count: int, title: str = "") -> dict[str, Any]:
@@ -131,3 +139,50 @@ async def test_others_go_on_while_grammars_are_refused(folder: Path) -> None:
         await honest.close()
         await hostile.close()
         await running.close()
+
+
+def random_schema(choose: random.Random, depth: int = 0) -> Any:
+    """A schema as people write them, with keywords where they do not belong and numbers that are too large."""
+    number = choose.choice([0, 1, 3, 40, 1000, 10**6, 10**12, -1, 0.5])
+    if depth > 4 or choose.random() < 0.3:
+        pattern = "".join(
+            choose.choice(["a", ".", "(", ")", "*", "{1,99}", "|", "[a-z]", "\\d", "?", "^", "$"]) for _ in range(8)
+        )
+        leaves: list[Any] = [
+            True, False, {}, {"type": "string", "pattern": pattern}, {"type": "string", "maxLength": number},
+            {"type": "integer", "minimum": number, "multipleOf": 7}, {"const": None}, {"type": ["null", "number"]},
+            {"enum": list(range(choose.randrange(50)))}, {"format": "date-time"}, {"$ref": "#"}, {"type": "banana"},
+        ]  # fmt: skip
+        return choose.choice(leaves)
+    inner = [random_schema(choose, depth + 1) for _ in range(choose.randrange(1, 5))]
+    kind = choose.choice(["allOf", "anyOf", "oneOf", "object", "array", "patterns"])
+    if kind == "object":
+        names = [f"k{place}" for place in range(len(inner))]
+        return {"type": "object", "properties": dict(zip(names, inner, strict=True)), "required": names[::2]}
+    if kind == "array":
+        return {"type": "array", "items": inner[0], "minItems": number, "maxItems": choose.choice([1, 10, 10**9])}
+    if kind == "patterns":
+        return {"patternProperties": {f"^{'a' * place}": schema for place, schema in enumerate(inner)}}
+    return {kind: inner}
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_fuzz_schemas_are_used_or_refused(compiler: GrammarCompiler, folder: Path, seed: int) -> None:
+    """What passes the trial can be followed; what does not is an error. The process that tries them may die."""
+    choose = random.Random(seed)
+    tokenizer = Tokenizer.from_folder(folder)
+    mask = np.zeros(tokenizer.vocab_size, np.uint8)
+    ends = time.monotonic() + SECONDS / 2
+    while time.monotonic() < ends:
+        spec = GrammarSpec("json_schema", json.dumps(random_schema(choose)))
+        try:
+            await compiler.check(spec)
+        except FulgurError:
+            continue
+        matcher = GrammarMatcher(Grammar.unchecked(spec), tokenizer)
+        with contextlib.suppress(FulgurError):
+            for _ in range(40):
+                matcher.mask(mask)
+                allowed = np.flatnonzero(mask)
+                if not len(allowed) or not matcher.accept(int(choose.choice(allowed))):
+                    break

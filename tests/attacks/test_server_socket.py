@@ -153,7 +153,7 @@ async def test_held_conversations_are_bounded_by_key() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_frames_never_end_the_server(seed: int) -> None:
+async def test_fuzz_frames_never_end_the_server(seed: int) -> None:
     """Raw bytes, broken and valid frames, cut anywhere; then an honest client is served and no room is lost."""
     choose = random.Random(seed)
     ends = time.monotonic() + SECONDS / 3
