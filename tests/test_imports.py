@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from process_rules import broken, sources
 
 SOURCE = Path(__file__).parents[1] / "src" / "fulgur"
 INSIDE = {"engine", "model", "kernels", "backends", "server"}  # what stands behind the client
@@ -101,3 +102,7 @@ def test_starting_a_command_loads_no_heavy_module(modules: str, heavy: str) -> N
     code = f"import sys, {modules}; print(*(m for m in {heavy.split()!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_one_place_starts_processes_and_one_runs_git() -> None:
+    assert [wrong for path in sources() for wrong in broken(path)] == []

@@ -2,8 +2,8 @@
 
 The folder Fulgur works in may be hostile. Nothing in it may become code of ours just because it is the current folder:
 Python children start with `-P`, every child gets a working folder by name, a cleaned environment, and programs are
-found only by absolute entries of PATH that lie outside the current folder. `tests/attacks/test_startup_rules.py` keeps
-everybody else from starting processes.
+found only by absolute entries of PATH that lie outside the current folder. `tests/test_imports.py` keeps everybody else
+from starting processes.
 
 Only the standard library: engine and landlock need this on a bare machine.
 """
