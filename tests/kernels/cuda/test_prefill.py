@@ -81,27 +81,29 @@ def cache_after(
     return kv.float()
 
 
+NEVER = 1e18  # multiply-adds of a matrix
 FAST = [
-    ("llama", "fp8", (), 4096, 1024),
-    ("qwen2", "int4", (9, 50), 4096, 1024),  # chunks of any length
-    ("qwen3", "bf16", (32, 64), 32, 1024),  # earlier keys apart from a chunk's own
-    ("llama", "bf16", (40,), 4096, 16),  # products of the library
-    ("qwen3_moe", "fp8", (30,), 4096, 1024),
-    ("qwen3_moe", "int4-64", (40,), 40, 1024),  # a chunk that is filled up
-    ("qwen3_moe", "bf16", (33,), 4096, 1024),
-    ("qwen3_moe", "fp8-rows", (5,), 4096, 1024),
+    ("llama", "fp8", (), 4096, NEVER),
+    ("qwen2", "int4", (9, 50), 4096, NEVER),  # chunks of any length
+    ("qwen3", "bf16", (32, 64), 32, NEVER),  # earlier keys apart from a chunk's own
+    ("llama", "bf16", (40,), 4096, 0),  # products of the library
+    ("llama", "fp8-rows", (), 4096, 9.3e6),  # all but o, the smallest that is asked about
+    ("qwen3_moe", "fp8", (30,), 4096, NEVER),
+    ("qwen3_moe", "int4-64", (40,), 40, NEVER),  # a chunk that is filled up
+    ("qwen3_moe", "bf16", (33,), 4096, NEVER),
+    ("qwen3_moe", "fp8-rows", (5,), 4096, 0),
 ]
 
 
 @pytest.mark.parametrize(("family", "weights", "cuts", "chunk", "library"), FAST)
 def test_fast_path_agrees_with_the_plain_one(
-    family: str, weights: str, cuts: tuple[int, ...], chunk: int, library: int, folder: Path, monkeypatch
+    family: str, weights: str, cuts: tuple[int, ...], chunk: int, library: float, folder: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(prefill_attention, "LENGTHS", (chunk, chunk))
     monkeypatch.setattr(prefill_attention.Attention, "flash", staticmethod(flash))
     monkeypatch.setattr(prefill_attention.Attention, "cudnn", staticmethod(cudnn))
-    monkeypatch.setattr(prefill_fast, "LIBRARY_ROWS", library)
-    if library < 1024:  # torch on the CPU has no products of bf16 with sums in float32
+    monkeypatch.setattr(prefill_fast, "LIBRARY_WORK", library)
+    if library < NEVER:  # torch on the CPU has no products of bf16 with sums in float32
         monkeypatch.setattr(torch, "addmm", lambda c, a, b, out_dtype, out: out.copy_(c + a.float() @ b.float()))
     config = SMALL[family]
     tensors = random_model(config, 4)
@@ -116,4 +118,4 @@ def test_fast_path_agrees_with_the_plain_one(
     errors = difference / size.clamp(min=1e-9)  # of every token
     apart = int((errors > 0.02).sum())
     assert apart <= (4 if plan.moe else 0), errors
-    assert any(name.startswith("widen") for name in kernels.launched) == (library < 1024)
+    assert any(name.startswith("widen") for name in kernels.launched) == (library < NEVER)

@@ -75,10 +75,10 @@ class Attention:
         """Plans for the shapes of prompts up to `context` tokens, in chunks of `rows`."""
         import torch
 
-        c = self.config
+        c, kind = self.config, {"dtype": torch.bfloat16, "device": device}
         for length in (length for length in LENGTHS if length <= min(rows, context)):
-            q = torch.zeros((1, length, c.n_heads, c.head_dim), dtype=torch.bfloat16, device=device).transpose(1, 2)
-            k = torch.zeros((1, context, c.n_kv_heads, c.head_dim), dtype=torch.bfloat16, device=device).transpose(1, 2)
+            q = torch.zeros((length, c.n_heads, c.head_dim), **kind).transpose(0, 1)[None]
+            k = torch.zeros((context, c.n_kv_heads, c.head_dim), **kind).transpose(0, 1)[None]  # strides as in `run`
             self.cudnn(q, k[:, :, :length], k[:, :, :length], causal=True)
             for position in range(LENGTHS[-1], context - length + 1, LENGTHS[-1]):
                 self.cudnn(q, k[:, :, :position], k[:, :, :position], causal=False)

@@ -34,6 +34,7 @@ Float = npt.NDArray[np.float32]
 
 PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; None: measured when the model opens
 WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
+WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
 
 
@@ -167,8 +168,8 @@ class Runtime:
             by_pass.append((time.perf_counter() - start) / len(eight))
         with self._torch.cuda.stream(self._stream):
             self._prompts.prefill.warm(self.prefill_rows, min(self.max_context, WARM_CONTEXT))
-        if longest > rows:
-            self._prompts.rows(np.zeros(longest, np.int32), 0, table[0])
+        for more in sorted({min(size, longest) for size in (*WARM_ROWS, longest)}):
+            self._prompts.rows(np.zeros(more, np.int32), 0, table[0])
         return int(min(max(min(at_once) / min(by_pass), 16), 4 * TRIAL))
 
     @property
