@@ -128,6 +128,20 @@ async def test_a_lost_socket_is_mended_and_nothing_comes_twice(store: bool) -> N
         await connection.close()
 
 
+async def test_a_steer_that_was_lost_with_the_socket_is_said_at_the_end() -> None:
+    async with serving(script(LONG, rate=800)) as running:
+        connection = await Connection.open(running.base_url)
+        stream = await connection.create({"model": "m", "input": "long", "store": False})
+        cut = False
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta) and event.delta == " w0020" and not cut:
+                cut = True
+                drop_sockets(running.server)
+                await stream.steer("then this")
+        assert (await stream.final()).output_text == "You said: then this"
+        await connection.close()
+
+
 async def test_a_response_that_ended_while_away_is_replayed() -> None:
     async with serving(script(LONG)) as running:
         connection = await Connection.open(running.base_url)

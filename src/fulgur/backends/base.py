@@ -6,14 +6,15 @@ An error is raised from the iterator (ApiError when the client can act on it).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fulgur.protocol.items import Item
 from fulgur.text.parts import Part, Usage
 
 Tool = dict[str, Any]
+T = TypeVar("T")
 
 
 class Conversation:
@@ -54,6 +55,18 @@ class Conversation:
         if "size" not in self.memo:
             self.memo["size"] = _size(self.items)
         return int(self.memo["size"])
+
+    def fold(self, key: str, start: T, step: Callable[[T, Conversation], T]) -> T:
+        """A value worked out along the chain, from the oldest part on; each part of it once."""
+        fresh: list[Conversation] = []
+        part: Conversation | None = self
+        while part is not None and key not in part.memo:
+            fresh.append(part)
+            part = part.parent
+        value: T = start if part is None else part.memo[key]
+        for part in reversed(fresh):
+            value = part.memo[key] = step(value, part)
+        return value
 
     def all(self) -> list[Item]:
         return [item for part in self.chain() for item in part.items]

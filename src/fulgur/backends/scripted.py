@@ -228,36 +228,19 @@ class ScriptedGeneration(Generation):
 
 
 def last_user_text(conversation: Conversation) -> str:
-    """Found once for each part of a conversation."""
-    part: Conversation | None = conversation
-    text = ""
-    while part is not None:
-        found = part.memo.get("scripted.user")
-        if found is None:
-            messages = [item for item in part.items if item_type(item) == "message" and item.get("role") == "user"]
-            found = text_of(messages[-1]) if messages else None
-        if found is not None:
-            text = found
-            break
-        part = part.parent
-    conversation.memo["scripted.user"] = text
-    return text
+    def later(text: str, part: Conversation) -> str:
+        users = [item for item in part.items if item_type(item) == "message" and item.get("role") == "user"]
+        return text_of(users[-1]) if users else text
+
+    return conversation.fold("scripted.user", "", later)
 
 
 def count_conversation(conversation: Conversation) -> int:
-    """About four characters a token; each part of a conversation is counted once."""
-    if "scripted.tokens" in conversation.memo:
-        return int(conversation.memo["scripted.tokens"])
-    fresh: list[Conversation] = []
-    part: Conversation | None = conversation
-    while part is not None and "scripted.tokens" not in part.memo:
-        fresh.append(part)
-        part = part.parent
-    total = int(part.memo["scripted.tokens"]) if part is not None else 0
-    for part in reversed(fresh):
+    """About four characters a token."""
+
+    def more(total: int, part: Conversation) -> int:
         if part.own_size() > _LARGE:  # writing it out would hold up the event loop
-            total += part.own_size() // 4
-        else:
-            total += sum(len(str(item)) // 4 + 1 for item in part.items)
-        part.memo["scripted.tokens"] = total
-    return total
+            return total + part.own_size() // 4
+        return total + sum(len(str(item)) // 4 + 1 for item in part.items)
+
+    return conversation.fold("scripted.tokens", 0, more)

@@ -7,7 +7,6 @@ import time
 from fulgur.protocol import response as shape
 from fulgur.server.config import Price
 from fulgur.server.metrics import Metrics
-from fulgur.server.prices import cost
 from fulgur.server.registry import ServedModel
 from fulgur.text.parts import Usage
 
@@ -45,3 +44,13 @@ def measure(
 
 def _drafts(usage: Usage) -> tuple[int, ...]:
     return (usage.accepted_tokens, usage.draft_tokens - usage.accepted_tokens) if usage.draft_tokens else ()
+
+
+def cost(price: Price | None, usage: Usage) -> float | None:
+    """In the currency of the price table; None when the model has no price."""
+    if price is None:
+        return None
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    cached_price = price.input if price.cached_input is None else price.cached_input
+    total = (usage.input_tokens - cached) * price.input + cached * cached_price + usage.output_tokens * price.output
+    return round(total / 1e6, 9)

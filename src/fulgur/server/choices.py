@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fulgur.backends.base import Generation
 from fulgur.protocol.errors import ApiError
-from fulgur.server.prices import cost
+from fulgur.server.accounting import cost
 from fulgur.server.registry import ServedModel
 from fulgur.server.sinks import SseSink
 from fulgur.text.parts import CallDelta, CallStart, Finish, Part, ReasoningDelta, TextDelta, Usage

@@ -14,6 +14,7 @@ from fulgur.protocol.ids import RESPONSE, new_id
 from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import CompactRequest, CreateRequest
 from fulgur.server import compact, replay, websocket
+from fulgur.server.accounting import usage_object
 from fulgur.server.answers import LEASE, json_answer, owner_of, read_object, server_of
 from fulgur.server.emitter import NullSink
 from fulgur.server.parse import convert
@@ -202,13 +203,7 @@ async def compact_input(request: web.Request) -> web.Response:
             "created_at": int(time.time()),
             "model": prepared.response.model,
             "output": [*({"type": "message", **user} for user in input_items(users)), item],
-            "usage": {
-                "input_tokens": usage.input_tokens,
-                "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-                "output_tokens": usage.output_tokens,
-                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-                "total_tokens": usage.input_tokens + usage.output_tokens,
-            },
+            "usage": usage_object(usage, prepared.entry.model.price),
         }
     )
 
