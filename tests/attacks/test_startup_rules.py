@@ -1,9 +1,12 @@
 """The rules on processes, git and files notice what they must; `tests/test_imports.py` keeps them."""
 
 import ast
+from pathlib import Path
 
 import pytest
 from process_rules import SOURCE, git_commands, process_starts
+
+from fulgur.sandbox import start
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,33 @@ def test_files_of_the_workspace_are_read_without_following_links() -> None:
                 if owner != "os" and owner not in allowed:
                     wrong.append(f"{name}:{node.lineno} {owner}.{node.attr}")
     assert wrong == []
+
+
+def test_programs_are_found_outside_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, project = tmp_path / "home", tmp_path / "home/project"
+    for folder in (home / "bin", project / "bin"):
+        folder.mkdir(parents=True)
+        (folder / "tool").write_text("#!/bin/sh\n")
+        (folder / "tool").chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", f".:bin::{project}/bin:{home}/bin")
+    assert start.program("tool") == f"{home}/bin/tool"
+    monkeypatch.chdir(home)
+    assert start.program("tool", project) == f"{home}/bin/tool"
+    monkeypatch.chdir("/")
+    assert start.program("tool", project) == f"{home}/bin/tool"
+    monkeypatch.setenv("PATH", f"{project}/bin")
+    assert start.program("tool", project) is None
+
+
+def test_the_environment_of_our_own_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"GIT_DIR": "x", "PYTHONSTARTUP": "x", "PYTHONHOME": "x", "BASH_ENV": "x", "LANG": "C"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", f":.:src:{tmp_path}/lib:/opt/lib")
+    monkeypatch.setenv("LD_LIBRARY_PATH", ":lib:/opt/lib")
+    clean = start.environment({"A": "b"})
+    assert not {"GIT_DIR", "PYTHONSTARTUP", "PYTHONHOME", "BASH_ENV"} & set(clean)
+    assert clean["PYTHONPATH"] == clean["LD_LIBRARY_PATH"] == "/opt/lib"
+    assert clean["LANG"] == "C" and clean["A"] == "b" and clean["PYTHONSAFEPATH"] == "1"

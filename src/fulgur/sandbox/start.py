@@ -51,18 +51,22 @@ def safe_folders(path_list: str) -> list[str]:
 
 def _python_path(given: str) -> str:
     """Absolute entries outside the current folder, and the one this package was found by."""
-    here = Path.cwd()
-    kept = [entry for entry in safe_folders(given) if not Path(entry).is_relative_to(here)]
+    kept = [entry for entry in safe_folders(given) if not _inside(entry, [Path.cwd()])]
     own = [str(_PACKAGES)] if str(_PACKAGES) in map(os.path.abspath, filter(None, given.split(os.pathsep))) else []
     return os.pathsep.join(dict.fromkeys(own + kept))
+
+
+def _inside(entry: str, folders: Sequence[Path]) -> bool:
+    """Whether an entry lies in one of the folders; the user's home and what is above it are nobody's project."""
+    home = Path(os.path.expanduser("~"))
+    return any(Path(entry).resolve().is_relative_to(place) for place in folders if not home.is_relative_to(place))
 
 
 def program(name: str, *avoid: Path) -> str | None:
     """Where a program is, None when it is not installed. Never from the current folder, or from those to `avoid`."""
     beside = str(Path(sys.executable).parent)
     folders = [entry for entry in safe_folders(os.environ.get("PATH", os.defpath)) if entry != beside]
-    barred = [Path.cwd(), *avoid]
-    outside = [entry for entry in folders if not any(Path(entry).resolve().is_relative_to(b) for b in barred)]
+    outside = [entry for entry in folders if not _inside(entry, [Path.cwd(), *avoid])]
     # The folder of our own interpreter is ours even when the current folder holds it.
     return shutil.which(name, path=os.pathsep.join([*outside, beside]))
 
