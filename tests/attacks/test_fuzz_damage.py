@@ -171,6 +171,19 @@ async def test_resuming_a_damaged_session_ends(home: Path, workspace: Path, stor
                 assert "is damaged" in error.message, f"seed {seed}"
 
 
+async def test_switching_to_a_damaged_session_leaves_this_one_whole(home: Path, workspace: Path, stored: Path) -> None:
+    [first, *_] = files(home, "*.jsonl")
+    lines = first.read_bytes().split(b"\n")
+    first.write_bytes(b"\n".join([*lines[:2], lines[2][:-3] + b"x" + lines[2][-2:], *lines[3:]]))
+    async with serving([call("shell", {"command": "echo hi"}, times=1), say("ok")]) as server:
+        async with agent_on(server, workspace, "features.guards=false") as watch:
+            with pytest.raises(FulgurError, match="line 3 is damaged"):
+                await watch.agent.resume(first.stem)
+            async with asyncio.timeout(60):
+                await watch.turn("go on")
+            assert watch.outputs == ["hi"]
+
+
 def test_what_is_stored_is_private(home: Path, stored: Path) -> None:
     for path in files(home, "*"):
         if path.parent.name != home.name:

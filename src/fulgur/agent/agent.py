@@ -75,7 +75,11 @@ class Agent:
         link = await ModelLink.open(settings)
         if log is None:
             log = SessionLog.create(settings.home, settings.workspace, link.info.name)
-        agent = cls(settings, link, log, interactive=interactive)
+        try:
+            agent = cls(settings, link, log, interactive=interactive)
+        except BaseException:  # a damaged session
+            await link.connection.close()
+            raise
         agent._format = format
         if "tools" in link.info.abilities:
             for warning in await agent._mcp.start(settings.mcp_servers):
@@ -210,8 +214,8 @@ class Agent:
         await self._link.connection.close()
         self._broadcast.close()
 
-    def _load(self, log: SessionLog) -> None:
-        self.state = SessionState.load(log)
+    def _load(self, log: SessionLog, state: SessionState | None = None) -> None:
+        self.state = state or SessionState.load(log)
         self.bench = Workbench.make(self.settings, log.id)
         self.changes = Changes(self.bench, self.state, self.settings.flag("features.undo"))
         self._progress = Progress()
@@ -252,8 +256,9 @@ class Agent:
             self._emit(event)
 
     def _switch(self, log: SessionLog) -> None:
+        state = SessionState.load(log)  # first: of a damaged one nothing comes, and this session goes on
         self._leave()
-        self._load(log)
+        self._load(log, state)
         self._announce()
 
     def _leave(self) -> None:
