@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from process_rules import SOURCE, git_commands, process_starts
+from startup_folders import FOLDERS, Hostile
 
 from fulgur.sandbox import start
+from fulgur.sandbox.git import committed
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,14 @@ def test_the_environment_of_our_own_programs(tmp_path: Path, monkeypatch: pytest
     assert not {"GIT_DIR", "PYTHONSTARTUP", "PYTHONHOME", "BASH_ENV"} & set(clean)
     assert clean["PYTHONPATH"] == clean["LD_LIBRARY_PATH"] == "/opt/lib"
     assert clean["LANG"] == "C" and clean["A"] == "b" and clean["PYTHONSAFEPATH"] == "1"
+
+
+def test_git_gives_the_committed_file_and_nothing_runs(tmp_path: Path) -> None:
+    folder = Hostile(tmp_path / "hostile")
+    FOLDERS["git_programs"](folder)
+    assert (
+        committed(folder.folder / "main.py", tmp_path / "home")
+        == b"def greet(name):\n    return name\n\n\nprint(greet('a'))\n"
+    )
+    assert committed(folder.folder / "notes.txt", tmp_path / "home") is None
+    assert folder.ran() == []
