@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The GPU engine on this machine: build, check, time; one table at the end.
+# The GPU engine on this machine: check and time it; one table at the end.
 #   lab/recipes/gpu.sh           everything (about 20 minutes on an H200)
 #   lab/recipes/gpu.sh check     correctness only (about 6 minutes)
 #   lab/recipes/gpu.sh bench     speed only, with transformers beside it (about 11 minutes)
@@ -16,8 +16,8 @@ status=0
 if [ "$what" != bench ]; then
   timeout 330 "$PYTHON" tests/kernels/cuda/gpu_check.py --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
   if command -v compute-sanitizer >/dev/null; then
-    # Errors of API calls are left out: cuda-bindings asks for every function that any driver has. (racecheck is of no use here:
-    # it knows barriers, and takes copies that complete a gate and words that are released and acquired for races.)
+    # API errors are not reported: cuda-bindings looks up every function of every driver version. racecheck is of no use:
+    # it understands barriers, but takes mbarrier copies and acquire/release words for races.
     timeout 110 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
       "$PYTHON" tests/kernels/cuda/gpu_check.py --quick --only "drivers agree qwen3_moe" --seconds 90 >"$RESULTS/memcheck.txt" 2>&1
     code=$?
