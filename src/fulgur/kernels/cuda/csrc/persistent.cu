@@ -19,143 +19,14 @@ __device__ __forceinline__ bool routes(const Shared& shared) {
   return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
 }
 
-// The compute warps of a CTA on their way through the steps of a launch. One copy of the code serves all phases
-// (operand.cuh): `id` is the phase.
-struct Decoder {
-  const Args& args;
-  Shared& shared;
-  char* memory;
-  Stream& stream;
-  const int rows;
-  u32 epoch;  // counts the layers of this launch
-  int layer = 0, id = Qkv::ID;
-  float kept_residual = 0;  // of this thread's row (phases.cuh)
-
-  __device__ __forceinline__ void run() {
-#pragma unroll 1
-    for (;;) {
-      const Shape& s = SHAPES[id];
-      const bool starts = id == Qkv::ID, ends = id == Head::ID, router = is_router();
-      const Range units = shared.units[id];
-      if (!router || units.first < units.last) {  // only a few CTAs have units of the router
-        if (starts) attention_prefetch(args, shared, layer);
-        if (ends) check_cancel();
-        prepare_operand(s, units);
-        Phase{stream, args, shared, memory, rows, layer, epoch, id, s, units, &kept_residual}.run();
-        mark_product();
-      }
-      if (PREDICTION && starts && threadIdx.x == 0)
-        store_relaxed(shared_address(&shared.layers_projected), epoch - shared.epoch + 1);
-      if (id == BEFORE_ATTENTION) {
-        attention(args, shared, memory, layer, epoch);
-        mark(args, shared, JOIN);
-      }
-      if (id == Down::ID) {
-        ++epoch;
-        id = ++layer == LAYERS ? Head::ID : Qkv::ID;
-      } else if (!ends) {
-        id = router ? O::ID : id + 1;  // the fold runs with o
-      } else {
-        if (end_step()) break;
-        layer = 0;
-        id = Qkv::ID;
-      }
-    }
-  }
-
-  __device__ __forceinline__ bool is_router() const { return EXPERTS && id == BEFORE_ATTENTION; }
-
-  __device__ __forceinline__ void check_cancel() const {
-    if (blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel) args.state->done = 1;
-  }
-
-  // What the product multiplies: a norm of the residual (the router: the residual itself), or a vector that is copied.
-  __device__ __forceinline__ void prepare_operand(const Shape& s, const Range& units) {
-    const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID, router = is_router();
-    char* area = area_of(memory);
-    if (KEEPS_RAW && router) {
-      block_barrier();  // some warp may still add slices of qkv
-    } else if (starts || ffn || ends || router) {
-      operand_norm(area, shared, args, router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
-                   !ffn && layer == 0, args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s,
-                   ffn, nullptr, starts && routes(shared));
-#if EXPERTS
-      if (ffn) find_experts();
-#endif
-      if (!router) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
-    } else {
-      const bool heads = id == O::ID;
-      if (!SAME_ROWS && rows == 1) fetch_residual(args, shared, layer, epoch, s, units, kept_residual);
-      operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                   (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows,
-                   epoch, args.state, s);
-      mark(args, shared, heads ? COPY_O : COPY_DOWN);
-    }
-  }
-
-#if EXPERTS
-  // The logits have come with the residual: find the experts and tell the feeders.
-  __device__ __forceinline__ void find_experts() {
-    mark(args, shared, NORM_FFN);
-    const u32 layers = epoch - shared.epoch + 1;
-    // Nothing else is waited for: the feeders may go to full depth.
-    if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), GateUp::ID);
-#if PREDICTION
-    if (settle_experts(shared, layers)) {
-      mark_mispredicted(args, shared);
-      stream.drop_predicted(shared.mispredicted);
-    }
-#else
-    rank_experts(args, shared, slices_of(memory), false);
-    if (thread_index() == 0) store_release(shared_address(&shared.layers_routed), layers);
-#endif
-  }
-#endif
-
-  __device__ __forceinline__ void mark_product() const {
-    mark(args, shared,
-         id == Qkv::ID      ? QKV
-         : id == GateUp::ID ? GATE_UP
-         : id == Head::ID   ? HEAD
-         : id == O::ID      ? PROJECT_O
-         : id == Down::ID   ? DOWN
-                            : ROUTER);
-  }
-
-  // Waits for all CTAs, chooses the tokens and sends them to the host. Returns whether the launch is over.
-  __device__ __forceinline__ bool end_step() {
-    const int step = (int)(epoch - shared.epoch) / LAYERS;
-    if (threadIdx.x == 0) {
-      arrive(args.counters);
-      await(args.counters, step * CTAS, args.state);
-    }
-    block_barrier();
-    mark(args, shared, WAIT_CHOOSE);
-    choose(args, shared);
-    const int steps = __ldcg(&args.state->steps);
-    bool done = step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
-    if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
-    if (done) return true;
-    block_barrier();
-    if (threadIdx.x == 0) {
-      shared.position[0] += 1;
-      shared.first[0] = shared.position[0];
-      shared.produced += 1;
-    }
-    block_barrier();
-    mark(args, shared, CHOOSE);
-    return false;
-  }
-};
-
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
   Shared& shared = *(Shared*)memory;
-  char* rings = area_of(memory) + AREA_BYTES;
+  char* area = area_of(memory);
   Stream stream;
   if (threadIdx.x < THREADS) {
     load_state(shared, args.state);
-    stream.open_all(rings, rows_of(shared));
+    stream.open_all(area + AREA_BYTES, rows_of(shared));
     if (threadIdx.x == 0) ready_feeder(shared, 0);
     if (threadIdx.x < MATRICES) shared.units[threadIdx.x] = units_of(SHAPES[threadIdx.x], rows_of(shared));
   }
@@ -174,13 +45,105 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #endif
   if (threadIdx.x >= THREADS) {
     give_registers<PREDICTION ? 40 : 56>();
-    Feeder().run(args, shared, rings, args.weights, true, __ldcg(&args.state->steps) > 1);
+    Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, __ldcg(&args.state->steps) > 1);
     return;
   }
   take_registers<104>();
+  const int rows = rows_of(shared);
 #pragma unroll 1
-  for (int id = 0; id < MATRICES; ++id) prepare_task(rings, args, memory, SHAPES[id], shared.units[id]);
+  for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.units[id]);
   __syncwarp();
-  Decoder{args, shared, memory, stream, rows_of(shared), shared.epoch}.run();
+  int layer = 0;
+  u32 epoch = shared.epoch;  // counts the layers of this launch
+  float kept_residual = 0;
+  int id = Qkv::ID;
+#pragma unroll 1
+  for (;;) {
+    const Shape& s = SHAPES[id];
+    const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
+    const bool router = EXPERTS && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
+    const Range units = shared.units[id];
+    if (!router || units.first < units.last) {
+      // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
+      if (starts) attention_prefetch(args, shared, layer);
+      if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
+        args.state->done = 1;
+      if (KEEPS_RAW && router) {
+        block_barrier();  // some warp may still add slices of qkv
+      } else if (starts || ffn || ends || router) {
+        operand_norm(area, shared, args, router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
+                     !ffn && layer == 0, args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s,
+                     ffn, nullptr, starts && routes(shared));
+#if EXPERTS
+        if (ffn) {
+          mark(args, shared, NORM_FFN);
+          const u32 layers = epoch - shared.epoch + 1;
+          // Nothing else is waited for: the feeders may go to full depth.
+          if (thread_index() == 0) store_relaxed(shared_address(&shared.multiplying), GateUp::ID);
+#if PREDICTION
+          if (settle_experts(shared, layers)) {
+            mark_mispredicted(args, shared);
+            stream.drop_predicted(shared.mispredicted);
+          }
+#else
+          rank_experts(args, shared, slices_of(memory), false);
+          if (thread_index() == 0) store_release(shared_address(&shared.layers_routed), layers);
+#endif
+        }
+#endif
+        if (!router) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
+      } else {
+        const bool heads = id == O::ID;
+        if (!SAME_ROWS && rows == 1) fetch_residual(args, shared, layer, epoch, s, units, kept_residual);
+        operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
+                     (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows,
+                     epoch, args.state, s);
+        mark(args, shared, heads ? COPY_O : COPY_DOWN);
+      }
+      Phase{stream, args, shared, memory, rows, layer, epoch, id, s, units, &kept_residual}.run();
+      mark(args, shared,
+           starts           ? QKV
+           : ffn            ? GATE_UP
+           : ends           ? HEAD
+           : id == O::ID    ? PROJECT_O
+           : id == Down::ID ? DOWN
+                            : ROUTER);
+    }
+    if (PREDICTION && starts && threadIdx.x == 0)
+      store_relaxed(shared_address(&shared.layers_projected), epoch - shared.epoch + 1);
+    if (id == BEFORE_ATTENTION) {
+      attention(args, shared, memory, layer, epoch);
+      mark(args, shared, JOIN);
+    }
+    if (id == Down::ID) {
+      ++epoch;
+      id = ++layer == LAYERS ? Head::ID : Qkv::ID;
+    } else if (!ends) {
+      id = router ? O::ID : id + 1;  // the fold runs with o
+    } else {
+      const int step = (int)(epoch - shared.epoch) / LAYERS;
+      if (threadIdx.x == 0) {
+        arrive(args.counters);
+        await(args.counters, step * CTAS, args.state);
+      }
+      block_barrier();
+      mark(args, shared, WAIT_CHOOSE);
+      choose(args, shared);
+      const int steps = __ldcg(&args.state->steps);
+      bool done = step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
+      if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
+      if (done) break;
+      block_barrier();
+      if (threadIdx.x == 0) {
+        shared.position[0] += 1;
+        shared.first[0] = shared.position[0];
+        shared.produced += 1;
+      }
+      block_barrier();
+      mark(args, shared, CHOOSE);
+      layer = 0;
+      id = Qkv::ID;
+    }
+  }
   if (threadIdx.x == 0) store_release(shared_address(&shared.finished), 1);
 }
