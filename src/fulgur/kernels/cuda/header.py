@@ -8,8 +8,8 @@ from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.formats import FEEDERS, FORMATS, PREDICTORS, TILE, WARPS
-from fulgur.kernels.cuda.plan import Matrix, Plan
+from fulgur.kernels.cuda.formats import BLOCK, CHUNK, FEEDERS, FORMATS, PREDICTORS, TILE, WARPS
+from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Plan
 from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
 DRIVERS = ("persistent", "graph")
@@ -194,6 +194,10 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "BIAS_AT": bias,
         "NORM_STRIDE": norm_stride(plan),
         "LAYER_STRIDE": f"{plan.layer_stride}ll",
+        "TILE": TILE,
+        "BLOCK": BLOCK,
+        "CHUNK": CHUNK,
+        "KV_BLOCK": KV_BLOCK,
         "CTAS": plan.ctas,
         "WARPS": WARPS,
         "FEEDERS": FEEDERS,
@@ -225,6 +229,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "TERMS_AT": memory.operand.terms_at,
         "BF16_AT": memory.operand.bf16_at,
         "OPERAND_STRIDE": memory.operand.stride,
+        "CORE_SIZE": CORE,
         "ARGS_SIZE": sizeof(Args),
         "STATE_SIZE": sizeof(state_record(plan.rows)),
         "MAILBOX_SIZE": sizeof(Mailbox),

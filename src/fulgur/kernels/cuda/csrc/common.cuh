@@ -22,7 +22,6 @@ using Fold = Matrix<FoldConstants>;
 // Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
               ALL_THREADS = FEEDING_THREADS + 32 * PREDICTORS * PREDICTION;
-constexpr int TILE = 16, BLOCK = 128, CHUNK = 512, KV_BLOCK = 64;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
 constexpr int GROUP = HEADS / KV_HEADS;  // query heads per key/value head
 constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;

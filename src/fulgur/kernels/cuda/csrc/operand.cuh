@@ -39,6 +39,7 @@ constexpr bool BY_WGMMA = WGMMA && M::FORMAT != BF16;
         : M::FORMAT == INT4 || M::FORMAT == INT4_64 ? 512.f \
                                                     : 1.f}
 
+static_assert(CORE_BYTES == CORE_SIZE, "as in header.py");
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // Which forms the readers of the residual and of copied vectors need. The router reads the residual itself, and its
 // fold the heads' outputs, both in bf16.
