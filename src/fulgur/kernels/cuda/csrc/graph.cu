@@ -51,8 +51,10 @@ KERNEL step_qkv(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<Qkv>(stream, args, shared, memory)) return;
   attention_prefetch(args, shared, args.layer);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0,
-               args.x + MAX_ROWS * D_MODEL / 2, shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Qkv), false);
+  operand_norm(area_of(memory), shared, args,
+               {norm_of(args, args.layer, ATTN_NORM_AT), args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
+                shared.epoch + args.layer - 1},
+               rows_of(shared), SHAPE_OF(Qkv), false);
   run(stream, args, shared, memory, SHAPE_OF(Qkv));
   finish(shared);
 }
@@ -72,8 +74,8 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM,
-               rows_of(shared), shared.epoch + args.layer, args.state, SHAPE_OF(O));
+  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, args.state,
+               SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(O));
   finish(shared);
 }
@@ -84,8 +86,9 @@ KERNEL step_router(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Router>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, nullptr, args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + args.layer - 1, rows_of(shared), SHAPE_OF(Router), false);
+  operand_norm(area_of(memory), shared, args,
+               {nullptr, args.layer == 0, args.x + MAX_ROWS * D_MODEL / 2, shared.epoch + args.layer - 1},
+               rows_of(shared), SHAPE_OF(Router), false);
   run(stream, args, shared, memory, SHAPE_OF(Router));
   finish(shared);
 }
@@ -95,8 +98,8 @@ KERNEL step_fold(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Fold>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), args.attended, O::BLOCKS * BLOCK, O::COPY_BLOCKS * BLOCK, HEADS * HEAD_DIM,
-               rows_of(shared), shared.epoch + args.layer, args.state, SHAPE_OF(O));
+  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, args.state,
+               SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(Fold));
   finish(shared);
 }
@@ -124,8 +127,9 @@ KERNEL step_gate_up(const __grid_constant__ Args args) {
   Stream stream;
   if (!begin<GateUp>(stream, args, shared, memory)) return;
   pad_early(shared, memory);
-  operand_norm(area_of(memory), shared, args, norm_of(args, args.layer, FFN_NORM_AT), false, args.x,
-               shared.epoch + args.layer, rows_of(shared), SHAPE_OF(GateUp), true, slices_of(memory));
+  operand_norm(area_of(memory), shared, args,
+               {norm_of(args, args.layer, FFN_NORM_AT), false, args.x, shared.epoch + args.layer}, rows_of(shared),
+               SHAPE_OF(GateUp), true, slices_of(memory));
   open_experts<GateUp>(stream, args, shared, memory);
   run(stream, args, shared, memory, SHAPE_OF(GateUp));
   finish(shared);
@@ -147,8 +151,8 @@ KERNEL step_down(const __grid_constant__ Args args) {
   block_barrier();
 #endif
   open_experts<Down>(stream, args, shared, memory);
-  operand_copy(area_of(memory), args.h, Down::BLOCKS * BLOCK, Down::COPY_BLOCKS * BLOCK, SENT_FFN, rows_of(shared),
-               shared.epoch + args.layer, args.state, SHAPE_OF(Down));
+  operand_copy(area_of(memory), vector_for(args, false), rows_of(shared), shared.epoch + args.layer, args.state,
+               SHAPE_OF(Down));
   run(stream, args, shared, memory, SHAPE_OF(Down));
   finish(shared);
 }
@@ -158,8 +162,9 @@ KERNEL step_head(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Head>(stream, args, shared, memory)) return;
-  operand_norm(area_of(memory), shared, args, norm_of(args, LAYERS, 0), false, args.x + MAX_ROWS * D_MODEL / 2,
-               shared.epoch + LAYERS - 1, rows_of(shared), SHAPE_OF(Head), false);
+  operand_norm(area_of(memory), shared, args,
+               {norm_of(args, LAYERS, 0), false, args.x + MAX_ROWS * D_MODEL / 2, shared.epoch + LAYERS - 1},
+               rows_of(shared), SHAPE_OF(Head), false);
   run(stream, args, shared, memory, SHAPE_OF(Head));
   finish(shared);
 }

@@ -75,11 +75,25 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
   *(u32*)(to + 16) = to_e4m3(ac) | to_e4m3(bd) << 16;
 }
 
-// Copies a vector of bf16 pairs (the heads' outputs, or the result of SwiGLU) into the operand: `width` values a row, a
-// multiple of 128. Of every `stretch` values the first `filled` are sent; the rest is padding that meets zero weights.
-// A warp takes a block at a time so that its loads are whole sectors: half a sector costs L2 as much.
-__device__ inline void operand_copy(char* operand, const u64* from, int width, int stretch, int filled, int rows,
-                                    u32 epoch, State* state, const Shape& s) {
+// A vector of bf16 pairs that is copied as it is: `width` values a row, a multiple of 128. Of every `stretch` values
+// the first `filled` are sent; the rest is padding that meets zero weights.
+struct Vector {
+  const u64* from;
+  int width, stretch, filled;
+};
+// The heads' outputs (for o), or the result of SwiGLU (for down), of which an expert or a dense model sends whole
+// tiles.
+__device__ __forceinline__ Vector vector_for(const Args& args, bool o) {
+  return Vector{o ? args.attended : args.h, (o ? O::BLOCKS : Down::BLOCKS) * BLOCK,
+                (o ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, o ? HEADS * HEAD_DIM : (FFN + 7) / 8 * 8};
+}
+
+// Copies a vector into the operand. A warp takes a block at a time so that its loads are whole sectors: half a sector
+// costs L2 as much.
+__device__ inline void operand_copy(char* operand, const Vector& vector, int rows, u32 epoch, State* state,
+                                    const Shape& s) {
+  const u64* from = vector.from;
+  const int width = vector.width, stretch = vector.stretch, filled = vector.filled;
   // Blocks that a warp waits for together: all of its own, for dense models of up to 10,240 values. Each wait is a trip
   // through L2.
   constexpr int WIDEST = ((O::BLOCKS > Down::BLOCKS ? O::BLOCKS : Down::BLOCKS) + WARPS - 1) / WARPS;
@@ -134,13 +148,23 @@ __device__ inline void operand_copy(char* operand, const u64* from, int width, i
 constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;  // float4 of a row per thread
 __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
 
+// The residual that a norm is computed of.
+struct Residual {
+  const float* weight;  // of the norm; null: the operand is the residual itself
+  bool embedded;        // the rows are the embeddings of the step's tokens; otherwise
+  const u64* x;         // they are received from here,
+  u32 epoch;            // of this epoch
+};
+
 // Prepares x * weight (RMSNorm without its factor) as the operand, and writes the sums of squares from which the factor
-// comes (`inverse_of`). Without a weight: x itself; with `keep_raw`: x in bf16 as well. The rows are the embeddings of
-// the step's tokens, or are received. `routed`: also receive the router's logits; `early`: where to put those without
-// attention.
-__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const float* weight, bool embedded,
-                                    const u64* x, u32 epoch, int rows, const Shape& s, bool routed,
-                                    float* early = nullptr, bool keep_raw = false) {
+// comes (`inverse_of`). `routed`: also receive the router's logits; `early`: where to put those without attention;
+// `keep_raw`: leave x in bf16 as well.
+__device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const Residual& residual, int rows,
+                                    const Shape& s, bool routed, float* early = nullptr, bool keep_raw = false) {
+  const float* weight = residual.weight;
+  const u64* x = residual.x;
+  const bool embedded = residual.embedded;
+  const u32 epoch = residual.epoch;
   const int thread = (int)thread_index();
   float4 w[PER_THREAD];
   int terms[PER_THREAD];  // computed before the wait

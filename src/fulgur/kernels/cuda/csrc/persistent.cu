@@ -71,9 +71,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       if (KEEPS_RAW && router) {
         block_barrier();  // some warp may still add slices of qkv
       } else if (starts || ffn || ends || router) {
-        operand_norm(area, shared, args, router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0),
-                     !ffn && layer == 0, args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1, rows, s,
-                     ffn, nullptr, starts && routes(shared));
+        const Residual residual{router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
+                                args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1};
+        operand_norm(area, shared, args, residual, rows, s, ffn, nullptr, starts && routes(shared));
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
@@ -95,9 +95,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       } else {
         const bool heads = id == O::ID;
         if (!SAME_ROWS && rows == 1) fetch_residual(args, shared, layer, epoch, s, units, kept_residual);
-        operand_copy(area, heads ? args.attended : args.h, (heads ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                     (heads ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, heads ? HEADS * HEAD_DIM : SENT_FFN, rows,
-                     epoch, args.state, s);
+        operand_copy(area, vector_for(args, heads), rows, epoch, args.state, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
       Phase{stream, args, shared, memory, rows, layer, epoch, id, s, units, &kept_residual}.run();

@@ -264,8 +264,6 @@ __device__ __forceinline__ Range units_of(const Shape& s, int rows) {
 }
 #endif
 
-constexpr int SENT_FFN = (FFN + 7) / 8 * 8;  // values of h that one expert (or a dense model) sends
-
 __device__ __forceinline__ const float* norm_of(const Args& args, int layer, int at) {
   return args.norms + (long long)layer * NORM_STRIDE + at;
 }
