@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -12,9 +15,12 @@ import aiohttp
 import pytest
 from serving import script, serving, text
 
+from fulgur.backends.local import LocalBackend
+from fulgur.bench.chat_model import write_chat_model
 from fulgur.errors import FulgurError
 from fulgur.protocol.response import Response
-from fulgur.server.config import ServerConfig
+from fulgur.server import app
+from fulgur.server.config import Model, ServerConfig
 from fulgur.server.store import Store, Stored
 
 DAY = 86_400
@@ -129,3 +135,40 @@ def test_sqlite_is_the_kind_that_says_when_it_is_full(tmp_path: Path) -> None:
     database.execute("PRAGMA max_page_count = 2")
     with pytest.raises(sqlite3.OperationalError, match="full"):
         database.execute("CREATE TABLE t AS SELECT randomblob(100000) AS a")
+
+
+async def test_what_was_seen_to_end_is_there_though_the_engine_is_killed(tmp_path: Path) -> None:
+    """The engine dies again and again under running answers: each response that ended can be read, as it ended."""
+    folder = write_chat_model(tmp_path / "random", d_model=64, n_layers=1)
+    config = ServerConfig(models={"r": Model(backend="local", path=str(folder), context=4096)})
+    config.server.port, config.server.store = 0, str(tmp_path / "store.sqlite")
+    running = await app.start(config)
+    seen: dict[str, str] = {}
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(place: int) -> None:
+                body = {"model": "r", "input": f"question {place}", "max_output_tokens": 300}
+                async with session.post(f"{running.base_url}/responses", json=body) as answer:
+                    response = await answer.json()
+                    assert answer.status == 200, response
+                    seen[response["id"]] = response["status"]
+
+            for round in range(3):
+                tasks = [asyncio.create_task(ask(place)) for place in range(6)]
+                while not running.server.runs:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05 * round)
+                backend = running.server.models.entries["r"].backend
+                assert isinstance(backend, LocalBackend)
+                if backend.engine.pid is not None:
+                    os.kill(backend.engine.pid, signal.SIGKILL)
+                await asyncio.gather(*tasks)
+    finally:
+        await running.close()
+    assert len(seen) == 18
+    store = await opened(tmp_path / "store.sqlite")
+    for response_id, status in seen.items():
+        kept = await store.get("anonymous", response_id)
+        assert kept is not None and kept.response.status == status
+    await store.close()

@@ -70,6 +70,8 @@ class Prompts:
         if self.template is None:
             raise ApiError(400, "model_not_capable", "The model has no chat template.", param="model")
         messages = to_messages(turn, developer=self._developer)
+        if not messages:
+            raise ApiError(400, "invalid_prompt", "The input holds nothing that the model can read.", param="input")
         tools = chat_tools(turn.tools) if turn.tool_choice != "none" else []
         partial = open_message(turn.conversation)
         at_mark = partial is not None or (unfinished and bool(messages) and messages[-1]["role"] == "user")

@@ -224,7 +224,7 @@ def resolve(items: list[Item], previous: Conversation | None) -> list[Item]:
     """Replace references by the items of this conversation they point to."""
     if not any(item_type(item) == "item_reference" for item in items):
         return items
-    known = {item.get("id"): item for item in (previous.all() if previous else [])}
+    known = {str(item.get("id")) for item in (previous.all() if previous else [])}
     resolved: list[Item] = []
     for index, item in enumerate(items):
         if item_type(item) != "item_reference":

@@ -67,6 +67,6 @@ def allowed(choice: str | dict[str, Any], tools: list[Tool]) -> tuple[str | dict
     listed = choice.get("tools")
     if not isinstance(listed, list):
         raise invalid("'tool_choice.tools' must be a list.", "tool_choice.tools", "invalid_type")
-    names = {each.get("name") for each in listed if isinstance(each, dict)}
+    names = [each.get("name") for each in listed if isinstance(each, dict)]
     mode = "required" if choice.get("mode") == "required" else "auto"
     return mode, [tool for tool in tools if tool["name"] in names]

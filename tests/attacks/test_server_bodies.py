@@ -1,0 +1,121 @@
+"""Bodies of the right shape with the wrong things in them: an answer or a 4xx, never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fulgur.bench.chat_model import write_chat_model
+from fulgur.server import app
+from fulgur.server.config import Model, ServerConfig
+
+SECONDS = float(os.environ.get("FULGUR_FUZZ_SECONDS", "4"))
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "responses": {
+        "model": "m",
+        "max_output_tokens": 4,
+        "store": False,
+        "instructions": "be brief",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "x"},
+            {"type": "additional_tools", "tools": [TOOL]},
+            {"role": "user", "content": "go"},
+        ],
+        "tools": [TOOL, {"type": "namespace", "name": "n", "tools": [TOOL]}],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]},
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
+        "reasoning": {"effort": "low"},
+        "metadata": {"a": "b"},
+        "include": ["reasoning.encrypted_content"],
+    },
+    "responses/input_tokens": {"model": "m", "input": [{"role": "user", "content": "x"}]},
+    "responses/compact": {"model": "m", "input": [{"role": "user", "content": "x"}]},
+    "chat/completions": {
+        "model": "m",
+        "max_tokens": 4,
+        "messages": [
+            {"role": "system", "content": "x"},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "u"}}],
+            },
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ],
+        "tools": [{"type": "function", "function": TOOL}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+        "stop": ["x"],
+        "prediction": {"type": "content", "content": [{"type": "text", "text": "x"}]},
+    },
+    "completions": {"model": "m", "prompt": ["x"], "suffix": "y", "stop": ["z"], "max_tokens": 5},
+}
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "x",
+    [],
+    {},
+    [None],
+    [1],
+    [[]],
+    [{}],
+    {"type": "x"},
+    {"type": []},
+]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a body."""
+    found = []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        found += [(value, key), *places(inner)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_model(tmp_path_factory.mktemp("model") / "random", d_model=64, n_layers=1)
+
+
+@pytest.mark.parametrize("door", BODIES)
+async def test_fuzz_bodies_are_answered_or_refused(folder: Path, door: str) -> None:
+    choose = random.Random(door)
+    ends = time.monotonic() + SECONDS / len(BODIES)
+    config = ServerConfig(models={"m": Model(backend="local", path=str(folder), context=2048)})
+    config.server.port, config.server.store = 0, ":memory:"
+    running = await app.start(config)
+    session = aiohttp.ClientSession()
+    try:
+        while time.monotonic() < ends:
+            body = copy.deepcopy(BODIES[door])
+            for _ in range(choose.choice([1, 1, 1, 2, 4])):
+                container, key = choose.choice(places(body))
+                container[key] = copy.deepcopy(choose.choice(WRONG))
+            async with session.post(f"{running.base_url}/{door}", data=json.dumps(body).encode()) as answer:
+                said = await answer.text()
+                assert answer.status < 500 and "server_error" not in said, (said, body)
+    finally:
+        await session.close()
+        await running.close()
