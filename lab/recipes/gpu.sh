@@ -10,6 +10,7 @@ export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 PYTHON=${PYTHON:-python3}
 RESULTS=${RESULTS:-build/gpu}
 mkdir -p "$RESULTS"
+rm -f "$RESULTS/prompts.txt"
 what=${1:-all}
 status=0
 
@@ -29,9 +30,15 @@ fi
 if [ "$what" != check ]; then
   timeout 700 "$PYTHON" -m fulgur.bench.gpu_decode --phases --peer --contexts 4096,16384,32000 --seconds 600 --json "$RESULTS/gpu.json" 2>&1 |
     tee "$RESULTS/bench.txt" || status=1
+  for model in "qwen3-coder-30b-a3b fp8" "llama-3.2-1b bf16" "qwen2.5-coder-7b fp8"; do
+    read -r name weights <<<"$model"
+    timeout 300 "$PYTHON" -m fulgur.bench.gpu --model "$name" --weights "$weights" --json "$RESULTS/prompts-$name.json" 2>&1 |
+      tee -a "$RESULTS/prompts.txt" || status=1
+  done
 fi
 echo
 echo "== summary =="
 [ -f "$RESULTS/check.txt" ] && grep -E 'checks passed|^FAIL' "$RESULTS/check.txt" | sort -u
+[ -f "$RESULTS/prompts.txt" ] && grep -E 'ttft_ms|join_tok_s' "$RESULTS/prompts.txt"
 [ -f "$RESULTS/bench.txt" ] && grep -E 'tok/s|TB/s$|failed|not run' "$RESULTS/bench.txt" | sort -u
 exit $status

@@ -8,6 +8,8 @@ chunks only, filled up to one of two lengths, after whole multiples of the longe
 
 from __future__ import annotations
 
+import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fulgur.kernels.cuda.formats import BLOCK
@@ -21,13 +23,27 @@ LENGTHS = (4096, 8192)  # of a chunk that cuDNN attends for; from three quarters
 
 
 class Attention:
-    def __init__(self, config: ModelConfig, kernels: Kernels) -> None:
-        self.config, self._kernels = config, kernels
+    def __init__(self, config: ModelConfig, kernels: Kernels, device: Any) -> None:
+        self.config, self._kernels, self._device = config, kernels, device
+
+    @cached_property
+    def _cudnn_works(self) -> bool:
+        """Not every head size and version."""
+        import torch
+
+        c, kind = self.config, {"dtype": torch.bfloat16, "device": self._device}
+        q, k = (torch.zeros((1, heads, 128, c.head_dim), **kind) for heads in (c.n_heads, c.n_kv_heads))
+        try:
+            self.cudnn(q, k, k, causal=True)
+        except (RuntimeError, TypeError) as error:
+            logging.getLogger(__name__).info("attention without cuDNN: %s", str(error).splitlines()[0])
+            return False
+        return True
 
     def padded(self, n: int, position: int) -> int:
         """Rows of queries that `run` takes for a chunk of `n`."""
         fit = [length for length in LENGTHS if 0.75 * length < n <= length]
-        return fit[0] if fit and position % LENGTHS[-1] == 0 else n
+        return fit[0] if fit and position % LENGTHS[-1] == 0 and self._cudnn_works else n
 
     def run(
         self, layer: int, q: torch.Tensor, kv: torch.Tensor, table: torch.Tensor, n: int, position: int, ordered: bool
@@ -47,7 +63,7 @@ class Attention:
         self._kernels.run(Launch("gather_cache", gather, min(-(-length * c.kv_rows // 2048), 4096)))
         queries, keys, values = (t.transpose(0, 1)[None] for t in (q, both[0], both[1]))
         parts: dict[str, Any] = {}
-        if rows not in LENGTHS or position % LENGTHS[-1]:
+        if rows not in LENGTHS or position % LENGTHS[-1] or not self._cudnn_works:
             own = self.flash(queries, keys, values)
         else:
             own, lse = self.cudnn(queries, keys[:, :, position:], values[:, :, position:], causal=True)
@@ -71,12 +87,12 @@ class Attention:
         both = make((2, position + rows, c.n_kv_heads, c.head_dim), **kind)
         return both, torch.empty((n, -(-c.q_rows // BLOCK) * BLOCK), **kind)
 
-    def warm(self, device: Any, rows: int, context: int) -> None:
+    def warm(self, rows: int, context: int) -> None:
         """Plans for the shapes of prompts up to `context` tokens, in chunks of `rows`."""
         import torch
 
-        c, kind = self.config, {"dtype": torch.bfloat16, "device": device}
-        for length in (length for length in LENGTHS if length <= min(rows, context)):
+        c, kind = self.config, {"dtype": torch.bfloat16, "device": self._device}
+        for length in (length for length in LENGTHS if length <= min(rows, context) and self._cudnn_works):
             q = torch.zeros((length, c.n_heads, c.head_dim), **kind).transpose(0, 1)[None]
             k = torch.zeros((context, c.n_kv_heads, c.head_dim), **kind).transpose(0, 1)[None]  # strides as in `run`
             self.cudnn(q, k[:, :, :length], k[:, :, :length], causal=True)

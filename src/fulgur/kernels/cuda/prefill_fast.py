@@ -49,6 +49,13 @@ def prefill_for(weights: GpuWeights, kv: Any, rope: Any, gpu: Gpu, stream: Any) 
     return FastPrefill(weights, kv, rope, Kernels(weights.plan, gpu, stream))
 
 
+def _dtype(name: str) -> torch.dtype:
+    import torch
+
+    kind: torch.dtype = getattr(torch, name)
+    return kind
+
+
 def bytes_per_row(config: ModelConfig) -> int:
     """What a row of a chunk needs beside the cache, at most: residual, operands, queries, and what its experts make."""
     c = config
@@ -60,8 +67,8 @@ class FastPrefill(Prefill):
     def __init__(self, weights: GpuWeights, kv: Any, rope: Any, kernels: Kernels) -> None:
         super().__init__(weights, kv, rope)
         self.kernels = kernels
-        self.attention = Attention(weights.plan.config, kernels)
-        self.finished = torch_zeros(weights, (1,), "int32")
+        self.attention = Attention(weights.plan.config, kernels, kv.device)
+        self.finished = kv.new_zeros(1, dtype=_dtype("int32"))
 
     def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> Iterator[None]:
         chunk = Chunk(self, tokens, position, table.int())
@@ -72,7 +79,7 @@ class FastPrefill(Prefill):
             yield
 
     def warm(self, rows: int, context: int) -> None:
-        self.attention.warm(self.kv.device, rows, context)
+        self.attention.warm(rows, context)
 
     def close(self) -> None:
         self.kernels.close()
@@ -115,10 +122,8 @@ class Chunk:
             self._kernels.run(launch.at(layer))
 
     def _empty(self, *shape: int, kind: str = "bfloat16", zeros: bool = False) -> torch.Tensor:
-        import torch
-
-        make = torch.zeros if zeros else torch.empty
-        return make(shape, dtype=getattr(torch, kind), device=self._x.device)
+        made = self._x.new_empty(shape, dtype=_dtype(kind))
+        return made.zero_() if zeros else made
 
     def _by_library(self, name: str) -> bool:
         """Down follows gate and up: their product decides in which order the columns of h lie."""
@@ -248,9 +253,3 @@ class Chunk:
             kernels.rows("combine_rows", Combine, n, y=y, place=place, x=self._x, width=c.d_model, top=k),
         ]  # fmt: skip
         self._held = (plain, h, y, logits, share, sorted_share, chosen, row, place, starts, tiles, count)
-
-
-def torch_zeros(weights: GpuWeights, shape: tuple[int, ...], kind: str) -> torch.Tensor:
-    import torch
-
-    return torch.zeros(shape, dtype=getattr(torch, kind), device=weights.arena.device)

@@ -23,7 +23,7 @@ BENCHES: dict[str, tuple[str, str]] = {
     "kernels": ("fulgur.bench.kernels", "single operations on every instruction set this CPU has"),
     "transport": ("fulgur.bench.transport", "a warm socket beside new HTTP connections, and CPU per streamed token"),
     "steer": ("fulgur.bench.steer", "from a steer to the first token of the new direction, beside stop and resend"),
-    "gpu": ("fulgur.bench.gpu", "the GPU's decode loop as the engine serves it: what the host adds to a token"),
+    "gpu": ("fulgur.bench.gpu", "the GPU engine: first tokens beside transformers, joining requests, the host's part"),
     "tui": ("fulgur.bench.tui", "start of the terminal UI and key lag while text streams"),
 }
 
