@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from fulgur.protocol.errors import ApiError
 from fulgur.server.limits import Lease
-from fulgur.server.parse import decode, read_body
+from fulgur.server.parse import decode_request, read_body
 
 if TYPE_CHECKING:
     from fulgur.server.state import Server
 
+T = TypeVar("T")
 SERVER: web.AppKey[Server] = web.AppKey("server")
 OWNER = web.RequestKey("owner", str)
 LEASE = web.RequestKey("lease", Lease)  # the bytes that are held for this request
@@ -28,11 +29,11 @@ def owner_of(request: web.Request) -> str:
     return request[OWNER]
 
 
-async def read_object(request: web.Request) -> dict[str, Any]:
-    """The JSON body; what it takes is counted until the request ends."""
+async def read_request(request: web.Request, kind: type[T]) -> T:
+    """The JSON body as a typed request; what it takes is counted until the request ends."""
     limits = server_of(request).config.server
     data = await read_body(request, request[LEASE], limits.max_body_mb)
-    return await decode(data, limits.max_nesting)
+    return await decode_request(data, limits.max_nesting, kind)
 
 
 def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -12,10 +12,10 @@ from aiohttp import web
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import CALL, new_id
 from fulgur.protocol.request import ChatRequest
-from fulgur.server.answers import json_answer, owner_of, read_object, server_of
+from fulgur.server.answers import json_answer, owner_of, read_request, server_of
 from fulgur.server.chat_input import to_turn
 from fulgur.server.choices import Answer, add, collect, counted, encode, stream, usage_object
-from fulgur.server.parse import convert, in_range
+from fulgur.server.parse import in_range
 from fulgur.server.registry import ServedModel, require
 from fulgur.text.parts import Begin, CallDelta, CallStart, Finish, Part, ReasoningDelta, TextDelta, Usage
 
@@ -24,7 +24,7 @@ _FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "cont
 
 async def create(request: web.Request) -> web.StreamResponse:
     server = server_of(request)
-    body = convert(await read_object(request), ChatRequest)
+    body = await read_request(request, ChatRequest)
     entry = server.models.get(body.model)
     backend = await entry.ready()
     check(body, entry)

@@ -11,17 +11,17 @@ from fulgur.backends.base import Completion, Sampling
 from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import new_id
 from fulgur.protocol.request import CompletionRequest
-from fulgur.server.answers import json_answer, owner_of, read_object, server_of
+from fulgur.server.answers import json_answer, owner_of, read_request, server_of
 from fulgur.server.chat_input import stops
 from fulgur.server.choices import add, collect, counted, encode, stream, usage_object
-from fulgur.server.parse import at_least, convert, in_range
+from fulgur.server.parse import at_least, in_range
 from fulgur.server.registry import ServedModel, require
 from fulgur.text.parts import Finish, Part, TextDelta, Usage
 
 
 async def create(request: web.Request) -> web.StreamResponse:
     server = server_of(request)
-    body = convert(await read_object(request), CompletionRequest)
+    body = await read_request(request, CompletionRequest)
     entry = server.models.get(body.model)
     backend = await entry.ready()
     check(body, entry)

@@ -66,6 +66,15 @@ async def decode(data: bytes, max_nesting: int) -> dict[str, Any]:
     return await asyncio.to_thread(decode_object, data, max_nesting)
 
 
+async def decode_request(data: bytes, max_nesting: int, kind: type[T]) -> T:
+    """The typed request in a body."""
+
+    def work() -> T:
+        return convert(decode_object(data, max_nesting), kind)
+
+    return work() if len(data) < LARGE else await asyncio.to_thread(work)
+
+
 def decode_object(data: bytes, max_nesting: int) -> dict[str, Any]:
     """A JSON object of bounded depth and so many values, or a 400."""
     if len(data) > MAX_VALUES and _values(data) > MAX_VALUES:

@@ -15,9 +15,8 @@ from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import CompactRequest, CreateRequest
 from fulgur.server import compact, replay, websocket
 from fulgur.server.accounting import usage_object
-from fulgur.server.answers import LEASE, json_answer, owner_of, read_object, server_of
+from fulgur.server.answers import LEASE, json_answer, owner_of, read_request, server_of
 from fulgur.server.emitter import NullSink
-from fulgur.server.parse import convert
 from fulgur.server.prepare import Prepared, input_items, prepare_off_loop
 from fulgur.server.run import Run
 from fulgur.server.sinks import SseSink
@@ -38,7 +37,7 @@ async def upgrade(request: web.Request) -> web.StreamResponse:
 
 async def create(request: web.Request) -> web.StreamResponse:
     server, owner = server_of(request), owner_of(request)
-    body = convert(await read_object(request), CreateRequest)
+    body = await read_request(request, CreateRequest)
     prepared = await prepare_http(server, owner, body)
     if prepared.entry.pool is not None:
         prepared.entry.pool.admit()
@@ -175,7 +174,7 @@ async def list_input(request: web.Request) -> web.Response:
 async def count(request: web.Request) -> web.Response:
     """`POST /v1/responses/input_tokens`."""
     server, owner = server_of(request), owner_of(request)
-    body = convert(await read_object(request), CreateRequest)
+    body = await read_request(request, CreateRequest)
     prepared = await prepare_http(server, owner, body)
     tokens = await prepared.entry.backend.count(prepared.turn)
     return json_answer({"object": "response.input_tokens", "input_tokens": tokens})
@@ -184,7 +183,7 @@ async def count(request: web.Request) -> web.Response:
 async def compact_input(request: web.Request) -> web.Response:
     """`POST /v1/responses/compact`: a shorter window to go on with."""
     server, owner = server_of(request), owner_of(request)
-    wanted = convert(await read_object(request), CompactRequest)
+    wanted = await read_request(request, CompactRequest)
     body = CreateRequest(
         model=wanted.model,
         input=wanted.input,

@@ -20,7 +20,7 @@ from fulgur.server import steering
 from fulgur.server.frames import GatedSocket
 from fulgur.server.lanes import Lanes, lane_of
 from fulgur.server.limits import Lease
-from fulgur.server.parse import convert, decode
+from fulgur.server.parse import LARGE, convert, decode
 from fulgur.server.prepare import input_items, prepare_off_loop
 from fulgur.server.run import Run
 from fulgur.server.sinks import SocketSink
@@ -198,7 +198,11 @@ class Session:
             self._waiting[run.response.id] = run.waiting
 
     async def _prepare(self, frame: dict[str, Any], lane: str | None) -> Run:
-        request = convert(frame, CreateRequest)
+        lease = self._leases[lane][0]
+        if lease is not None and lease.size > LARGE:
+            request = await asyncio.to_thread(convert, frame, CreateRequest)
+        else:
+            request = convert(frame, CreateRequest)
         entry = self.server.models.get(request.model)
         if entry.pool is not None:
             entry.pool.admit()
