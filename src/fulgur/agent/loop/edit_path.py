@@ -129,7 +129,8 @@ class EditPath:
         for note in result.notes:
             self._context.emit(Warned(message=note))
         if await self._calls.apply(self._context.turn, title, self._changes(result)):
-            also = f" and {len(result.others)} more files" if result.others else ""
+            more = len(result.others)
+            also = f" and {more} more file{'s' * (more > 1)}" if more else ""
             self._say(f"Edited {document.name}:{region.first_line}{also}.")
         else:
             self._say("The change was not allowed.")
