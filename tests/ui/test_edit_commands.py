@@ -98,10 +98,14 @@ def test_the_shipped_model_repeats_a_change_at_several_places(file: Path, capsys
 
 @shipped
 @pytest.mark.parametrize(
-    "other", ["[models.r]\nbackend = 'local'\npath = '{model}'", "[[keys]]\nname = 'a'\nsha256 = 'b'"]
+    ("other", "servers"),
+    [
+        ("[models.r]\nbackend = 'local'\npath = '{model}'", 1),  # the embedded models are there beside it
+        ("[[keys]]\nname = 'a'\nsha256 = 'b'", 2),  # it wants a key: the model gets a server of its own
+    ],
 )
-def test_a_server_that_will_not_answer_leaves_the_model_a_server_of_its_own(
-    file: Path, model: Path, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_commands_work_beside_a_server_with_settings_of_its_own(
+    file: Path, model: Path, other: str, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     home = tmp_path / "other"
@@ -111,7 +115,7 @@ def test_a_server_that_will_not_answer_leaves_the_model_a_server_of_its_own(
     try:
         assert main(["edit", "app.py:load", "rename data to rows"]) == 0
         assert "+    rows = read(path)" in capsys.readouterr().out
-        assert len(list(home.rglob("server.json"))) == 2
+        assert len(list(home.rglob("server.json"))) == servers
     finally:
         for record in home.rglob("server.json"):
             os.kill(json.loads(record.read_text())["pid"], signal.SIGTERM)

@@ -79,6 +79,6 @@ def test_resizing_at_rest_leaves_nothing_over(tmux: Tmux) -> None:
     for columns, rows in ((50, 20), (36, 12), (100, 30), (80, 24)):
         time.sleep(0.8)
         tmux.resize(columns, rows)
-    text = tmux.wait(lambda text: DRAFT in text)
+    text = tmux.wait(lambda text: DRAFT in text and "ctx " in text)
     assert re.findall(r"w(\d{4})", text.replace("\n", "")) == [f"{number:04}" for number in range(220)]
     assert text.count("a draft that is") == text.count("on a narrow") == text.count("ctx ") == 1
