@@ -48,6 +48,7 @@ def test_verdicts(after: TestRun, before: TestRun | None, problems: int, note: s
         (3, "INTERNALERROR", False, set(), "pytest ended with 3", ""),
         (139, "Segmentation fault", False, set(), "pytest ended with 139", ""),
         (5, "no tests ran", False, set(), "", "pytest found no test in them"),
+        (127, "No such file", False, set(), "", "the project's Python cannot be started"),
         (None, "", True, set(), "", "they took over 30 s"),
         (1, "No module named pytest", False, set(), "", "there is no pytest in the project's environment"),
     ],

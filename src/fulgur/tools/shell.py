@@ -108,8 +108,10 @@ class Shell:
         return ToolResult(result.exit_code == 0, _told(result, args.timeout))
 
     def inside(self, folder: Path) -> Shell:
-        """The same sandbox around another folder, for checks on a copy of the workspace."""
-        return Shell(self._sandbox, replace(self._policy, workspace=folder), self._environment)
+        """The same sandbox around a copy of the workspace, for checks. The workspace stays visible: its environment may
+        be what runs them."""
+        roots = (*self._policy.extra_roots, self._policy.workspace)
+        return Shell(self._sandbox, replace(self._policy, workspace=folder, extra_roots=roots), self._environment)
 
     async def aside(self, args: ShellArguments) -> CommandResult:
         """Run a command in a sandboxed shell of its own, for checks that must not disturb the session's shell."""

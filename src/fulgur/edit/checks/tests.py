@@ -110,6 +110,8 @@ def read_run(exit_code: int | None, output: str, *, timed_out: bool) -> TestRun:
         return TestRun(missing=f"they took over {MOST_SECONDS:g} s", output=output)
     if "No module named pytest" in output:
         return TestRun(missing="there is no pytest in the project's environment", output=output)
+    if exit_code in (126, 127):
+        return TestRun(missing="the project's Python cannot be started", output=output)
     if exit_code == 5:
         return TestRun(missing="pytest found no test in them", output=output)
     failed = frozenset(_FAILED.findall(output))
