@@ -20,7 +20,8 @@ SECRET = "The password of the week is swordfish, and nobody else may know it. " 
 async def test_cached_tokens_tell_nothing_of_another_key(tmp_path: Path, door: str, shared: bool) -> None:
     folder = write_chat_model(tmp_path / "random", d_model=64, n_layers=1)
     keys = {name: auth.new_key(name) for name in ("victim", "spy")}
-    models = {"r": Model(backend="local", path=str(folder), context=2048)}
+    # Room to spare: so small a model writes on until it hears of its limit, and may evict what is asked for.
+    models = {"r": Model(backend="local", path=str(folder), context=2048, kv_tokens=32_768)}
     config = ServerConfig(models=models, keys=[record for _, record in keys.values()])
     config.server.port, config.server.store, config.server.share_cache = 0, ":memory:", shared
     running = await app.start(config)
