@@ -70,3 +70,13 @@ def test_a_parameter_is_added_in_every_file(project: Path) -> None:
     result = proposed(project, "make_str", said, "add a parameter encoding and pass 'utf-8' in all calls")
     assert isinstance(result, Proposal)
     assert "make_str(1, encoding='utf-8')" in result.others[0][1]
+
+
+def test_a_local_is_not_taken_for_a_member_of_its_name(project: Path) -> None:
+    text = (
+        project / "src/pkg/text.py"
+    ).read_text() + "\n\ndef add(values):\n    total = sum(values)\n    return total\n"
+    (project / "src/pkg/text.py").write_text(text)
+    result = proposed(project, "add", "<|call|>rename total amount", "rename total to amount")
+    assert isinstance(result, Proposal) and not result.others
+    assert "def total(self)" in result.text and "amount = sum(values)" in result.text

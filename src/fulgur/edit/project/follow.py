@@ -40,7 +40,7 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
     if old in module_names(before) - module_names(after):
         return rename_everywhere(root, path, old, new)
     owner, _, member = old.rpartition(".")
-    if member in class_names(before) and before != after and old not in module_names(before):
+    if member in class_names(before) - class_names(after):  # and not a local of the same name
         return rename_member_everywhere(root, path, owner or None, member, new, at)
     return None
 

@@ -14,8 +14,8 @@ from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, Place
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.rename import attribute_edit, check_name, is_own, member_classes, members
-from fulgur.edit.refactor.source import FUNCTIONS, Edit, apply_edits, parse
+from fulgur.edit.refactor.rename import attribute_edit, check_name, member_classes, member_edits, members
+from fulgur.edit.refactor.source import Edit, apply_edits, parse
 
 
 class _Family:
@@ -57,7 +57,7 @@ def rename_member_everywhere(
                 raise RefactorError(f"{new} already exists in {node.name}")
     result = Changed()
     for module in project.mentioning(old):
-        edits = _in_classes(module, family.definitions.get(module.path, []), old, new)
+        edits = member_edits(module.source, family.definitions.get(module.path, []), old, new)
         edits |= _on_objects(module, family.meaning(module), old, new)
         if edits:
             after = apply_edits(module.text, edits)
@@ -71,22 +71,6 @@ def rename_member_everywhere(
         ]
     result.unsure.sort()
     return result
-
-
-def _in_classes(module: Module, classes: list[ast.ClassDef], old: str, new: str) -> set[Edit]:
-    """Definitions in these classes, and uses on self, cls and super() inside them."""
-    source, edits = module.source, set()
-    for node in classes:
-        for statement in node.body:
-            if isinstance(statement, FUNCTIONS) and statement.name == old:
-                begin = source.text.index(old, source.text.index("def", source.start(statement)) + 3)
-                edits.add(Edit(begin, begin + len(old), new))
-            elif isinstance(statement, ast.Assign | ast.AnnAssign):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                edits |= {Edit(*source.span(t), new) for t in targets if isinstance(t, ast.Name) and t.id == old}
-        own = [a for a in ast.walk(node) if isinstance(a, ast.Attribute) and a.attr == old and is_own(a)]
-        edits |= {attribute_edit(source, attribute, new) for attribute in own}
-    return edits
 
 
 def _on_objects(module: Module, classes: set[int], old: str, new: str) -> set[Edit]:

@@ -151,8 +151,19 @@ def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[
     names = {node.name for node in family}
     if any(new in members(node) for node in family):
         raise RefactorError(f"{new} already exists in {', '.join(sorted(names))}")
+    edits = member_edits(src, family, old, new)
+    for attribute in ast.walk(src.tree):
+        if not isinstance(attribute, ast.Attribute) or attribute.attr != old:
+            continue
+        if isinstance(attribute.value, ast.Name) and attribute.value.id in names:
+            edits.add(attribute_edit(src, attribute, new))
+    return apply_edits(src.text, edits)
+
+
+def member_edits(src: Source, classes: list[ast.ClassDef], old: str, new: str) -> set[Edit]:
+    """Definitions of a member in these classes, and its uses on self, cls and super() inside them."""
     edits: set[Edit] = set()
-    for node in family:
+    for node in classes:
         for statement in node.body:
             if isinstance(statement, FUNCTIONS) and statement.name == old:
                 begin = src.text.index(old, src.text.index("def", src.start(statement)) + 3)
@@ -165,12 +176,7 @@ def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[
             for a in ast.walk(node)
             if isinstance(a, ast.Attribute) and a.attr == old and is_own(a)
         }
-    for attribute in ast.walk(src.tree):
-        if not isinstance(attribute, ast.Attribute) or attribute.attr != old:
-            continue
-        if isinstance(attribute.value, ast.Name) and attribute.value.id in names:
-            edits.add(attribute_edit(src, attribute, new))
-    return apply_edits(src.text, edits)
+    return edits
 
 
 def attribute_edit(src: Source, node: ast.Attribute, new: str) -> Edit:
