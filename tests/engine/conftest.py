@@ -27,8 +27,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     config = ModelConfig(
         family="qwen3", vocab_size=VOCAB, d_model=64, n_layers=2, n_heads=2, n_kv_heads=1, head_dim=32, d_ffn=64,
-        norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, max_context=512, tied=True, qkv_bias=False,
-        qk_norm=True, eos_ids=(EOS,), bos_id=None,
+        norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None, max_context=512, tied=True, eos_ids=(EOS,), bos_id=None,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("model")
     write_hf_folder(folder, config, random_model(config, seed=1))

@@ -16,7 +16,7 @@ SIZE = 4
 class Memory:
     """A runtime that only stores, to each slot, the whole text up to it."""
 
-    vocab_size, max_rows, block_tokens = 100, 256, SIZE
+    vocab_size, max_rows, block_tokens, states = 100, 256, SIZE, None
 
     def __init__(self, blocks: int) -> None:
         self.kv_blocks = blocks

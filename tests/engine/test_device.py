@@ -48,6 +48,21 @@ def test_what_is_named(model_folder: Path) -> None:
         choose(EngineOptions(model_folder, threads=2, device="cuda"))
     with pytest.raises(FulgurError, match="reference runtime is for the CPU"):
         choose(EngineOptions(model_folder, runtime="reference", device="cuda"))
+    with pytest.raises(FulgurError, match="kv_dtype 'int8' is for the CPU"):
+        choose(EngineOptions(model_folder, kv_dtype="int8", device="cuda"))
+    with pytest.raises(FulgurError, match="cannot be kept as 'fp4'"):
+        open_engine(EngineOptions(model_folder, kv_dtype="fp4"))
+    with pytest.raises(FulgurError, match="bf16 only"):
+        open_engine(EngineOptions(model_folder, kv_dtype="int8", runtime="reference"))
+
+
+def test_keys_and_values_of_8_bits_take_half_the_memory(model_folder: Path) -> None:
+    sizes = []
+    for dtype in ("bf16", "int8"):
+        engine, info = open_engine(EngineOptions(model_folder, kv_tokens=1024, kv_dtype=dtype))
+        sizes.append(info.kv_bytes)
+        engine.close()
+    assert sizes[1] <= 0.54 * sizes[0]
 
 
 def test_a_gpu_that_is_named_and_not_there(model_folder: Path, none: None) -> None:
@@ -60,6 +75,7 @@ def test_chosen_by_model_and_machine(model_folder: Path, big: Path, gpu: None, m
     for options, reason in (
         (EngineOptions(big, threads=1), "threads were asked for"),
         (EngineOptions(big, runtime="reference"), "reference runtime"),
+        (EngineOptions(big, kv_dtype="int8"), "int8"),
         (EngineOptions(big / "model.gguf"), "GGUF"),
     ):
         choice = choose(options)
@@ -76,15 +92,16 @@ def test_without_a_gpu_the_reason_is_told(big: Path, none: None) -> None:
     engine.close()
 
 
-def test_experts_need_one(tmp_path: Path, none: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fulgur.kernels.cuda.shapes import SHAPES
+def test_a_shape_that_the_gpu_engine_lacks_runs_on_the_cpu(
+    tmp_path: Path, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fulgur.model.random import tiny_config
 
-    config = SHAPES["qwen3-coder-30b-a3b"].to_json()
-    experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 136, "model_type": "qwen3_moe"}
-    (tmp_path / "config.json").write_text(json.dumps({**config, **experts}))
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config("gpt_oss").to_json()))
     (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
-    with pytest.raises(FulgurError, match="a mixture of experts runs on a GPU only, and none can be used: no NVIDIA"):
-        choose(EngineOptions(tmp_path))
+    monkeypatch.setattr(choosing, "SMALL", 1)
+    choice = choose(EngineOptions(tmp_path))
+    assert choice.gpu is None and "heads of 16 dimensions: not supported on the GPU" in choice.reason
 
 
 def test_the_server_reads_it_and_refuses_what_there_is_not(tmp_path: Path) -> None:

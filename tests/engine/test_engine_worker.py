@@ -79,5 +79,5 @@ def test_an_answer_to_a_steer_does_not_wait(tokenizer: Tokenizer, monkeypatch: p
     connection = Recorded([("submit", "a", request(5, 20))], [], [], [], [("steer", "a", [7, 8])])
     messages = served(tokenizer, connection, monkeypatch, 0.0)
     assert messages == [
-        [Started, Token], [Token], [Token, Token, SteerOutcome, Token], [Token], [*[Token] * 14, Finished]
+        [Started, Token], [Token], [Token, Token, SteerOutcome, Token], [Token], [*[Token] * 18, Finished]
     ]  # fmt: skip

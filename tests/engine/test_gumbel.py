@@ -7,7 +7,8 @@ import pytest
 
 from fulgur.engine.gumbel import Gumbel, mix, natural_log
 from fulgur.engine.params import SamplingParams
-from fulgur.engine.sample import Sampler, Scratch, uniform
+from fulgur.engine.runtime import Sampling
+from fulgur.engine.sample import Sampler, Scratch, gumbel_choice, uniform
 
 DRAWS = 20_000
 
@@ -35,8 +36,8 @@ def test_rare_tokens_come_as_often_as_they_should() -> None:
     size = 50_001
     logits = np.zeros(size, np.float32)
     logits[0] = np.log(1e3 * (size - 1))
-    gumbel = Gumbel(size)
-    rare = sum(gumbel.choose(logits, 1.0, 5, position) != 0 for position in range(1000 * 4))
+    gumbel, sampling = Gumbel(size), Sampling(sharpness=1.0, seed=5)
+    rare = sum(gumbel_choice(logits, sampling, position, gumbel) != 0 for position in range(1000 * 4))
     assert 0 < rare < 16  # 4 are expected; more than 15 once in a hundred thousand
 
 

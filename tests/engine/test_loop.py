@@ -10,6 +10,7 @@ from toy import CompanionToy, StreamingToy, ToyRuntime
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.engine.speculate import StepCost
 from fulgur.text.tokenizer import Tokenizer
 
 PROMPT = [5, 9, 200, 31]
@@ -56,22 +57,49 @@ def test_token_by_token_as_without(tokenizer: Tokenizer, request_: GenerateReque
     assert streaming.cache.available() == runtime.kv_blocks
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(max_tokens=40, logprobs=2),
-        SamplingParams(max_tokens=40, temperature=1.0, top_p=0.9, seed=1),
-        SamplingParams(max_tokens=40, temperature=1.0, top_k=5, seed=1),
-        SamplingParams(max_tokens=40, temperature=0.7, min_p=0.1, seed=1),
-        SamplingParams(max_tokens=40, presence_penalty=1.0),
-        SamplingParams(max_tokens=40, temperature=0.001, seed=1),
-    ],
-)
-def test_what_needs_logits_stays_with_the_host(tokenizer: Tokenizer, params: SamplingParams) -> None:
+class Cheap(StepCost):
+    """Any number of rows costs the same, whatever this machine takes for them."""
+
+    def observe(self, rows: int, seconds: float) -> None: ...
+
+
+SAMPLED = [
+    SamplingParams(max_tokens=40, logprobs=2),
+    SamplingParams(max_tokens=40, temperature=1.0, top_p=0.9, seed=1),
+    SamplingParams(max_tokens=40, temperature=1.0, top_k=5, seed=1, repetition_penalty=1.3, logprobs=0),
+    SamplingParams(max_tokens=40, temperature=0.7, min_p=0.1, seed=1),
+    SamplingParams(max_tokens=40, presence_penalty=1.0, frequency_penalty=0.2),
+    SamplingParams(max_tokens=40, temperature=0.9, seed=3, logit_bias=((7, 5.0),)),
+]
+
+
+@pytest.mark.parametrize("speculate", [False, True])
+@pytest.mark.parametrize("params", SAMPLED)
+def test_what_the_device_samples_is_what_the_host_would(
+    tokenizer: Tokenizer, params: SamplingParams, speculate: bool
+) -> None:
+    """On the loop, and in wide steps whose drafts are verified by choosing at every row."""
+    script = (4, [5, 9, 200, 31] * 12)
+    streaming = StreamingToy(script=script)
+    host = Engine(StreamingToy(script=script), tokenizer, cost=Cheap({1: 1.0, 32: 1.0}))
+    host._loop._runtime = None
+    host.runtime.chooses = False  # so the host does, from the logits
+    request = GenerateRequest(PROMPT, params, speculate=speculate, draft_source=PROMPT * 12 if speculate else None)
+    engine = Engine(streaming, tokenizer, cost=Cheap({1: 1.0, 32: 1.0}))
+    for _ in range(2):
+        a, b = generate(host, request), generate(engine, request)
+        same(a, b)
+        assert a.logprobs == b.logprobs
+    assert streaming.streams and streaming.logit_steps <= streaming.chosen + sum(len(s.made) for s in streaming.streams)
+    if speculate:
+        assert b.finished is not None and b.finished.usage.draft_tokens > 4 and streaming.chosen > 4
+
+
+def test_a_temperature_near_zero_stays_with_the_host(tokenizer: Tokenizer) -> None:
     plain, streaming, runtime = pair(tokenizer)
-    request = GenerateRequest(PROMPT, params)
+    request = GenerateRequest(PROMPT, SamplingParams(max_tokens=40, temperature=0.001, seed=1))
     same(generate(plain, request), generate(streaming, request))
-    assert not runtime.streams
+    assert not runtime.streams and not runtime.chosen
 
 
 def test_repetition_is_drafted_and_the_loop_taken_up_again(tokenizer: Tokenizer) -> None:

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from drive import generate
+from waiting import PATIENCE, wait_until
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.errors import ContextLengthExceeded, EngineDied, InvalidRequest
@@ -29,7 +29,7 @@ SHORT = SamplingParams(max_tokens=6, ignore_eos=True)
 def with_client(model: Path, body: Callable[[EngineClient], Awaitable[None]]) -> None:
     async def main() -> None:
         async with await EngineClient.start(model, runtime="reference", kv_tokens=4096) as client:
-            await asyncio.wait_for(body(client), 60)
+            await asyncio.wait_for(body(client), PATIENCE)
 
     asyncio.run(main())
 
@@ -215,7 +215,7 @@ def test_the_engine_ends_when_its_client_is_killed(model_folder: Path) -> None:
         "    generation = client.generate(GenerateRequest([1], SamplingParams(max_tokens=400, ignore_eos=True)))\n"
         "    await anext(generation)\n"
         "    print(client.pid, flush=True)\n"
-        "    await asyncio.sleep(60)\n"
+        "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(model_folder)], stdout=subprocess.PIPE) as parent:
@@ -223,12 +223,7 @@ def test_the_engine_ends_when_its_client_is_killed(model_folder: Path) -> None:
         pid = int(parent.stdout.readline())
         assert running(pid)
         parent.kill()
-    for _ in range(1000):
-        if not running(pid):
-            return
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    raise AssertionError("the engine process outlived its client")
+    wait_until(lambda: not running(pid))
 
 
 def running(pid: int) -> bool:

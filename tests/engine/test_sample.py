@@ -8,8 +8,9 @@ import random
 import numpy as np
 import pytest
 
+from fulgur.engine.draw import Room, draw
 from fulgur.engine.params import SamplingParams
-from fulgur.engine.sample import Sampler, Scratch, draw, mix, token_logprob, uniform
+from fulgur.engine.sample import Sampler, Scratch, mix, token_logprob, uniform
 
 VOCAB = 40
 
@@ -74,6 +75,19 @@ def test_top_p_of_a_large_vocabulary(scale: float) -> None:
         assert draw(logits, params, float(u)) == order[np.searchsorted(mass[:kept], u * mass[kept - 1], side="right")]
 
 
+def test_all_of_a_large_vocabulary_is_inverted_in_order() -> None:
+    logits = np.random.default_rng(2).normal(0, 3, 1000).astype(np.float32)
+    logits[[0, 255, 256, 999]] = -np.inf
+    params, room = SamplingParams(temperature=0.7), Room(1000)
+    mass = np.cumsum(np.exp((logits.astype(np.float64) - logits.max()) / 0.7))
+    middles = (mass - np.diff(mass, prepend=0.0) / 2) / mass[-1]  # of each token's part
+    draw(row(1), params, 0.5, Room(VOCAB))
+    for token in np.flatnonzero(np.diff(mass, prepend=0.0) > 1e-5 * mass[-1]):
+        assert draw(logits, params, float(middles[token]), room) == token
+    assert draw(logits, params, 0.0, room) == 1
+    assert logits[draw(logits, params, math.nextafter(1.0, 0.0), room)] > -np.inf
+
+
 def test_draw_at_the_edges() -> None:
     logits = np.full(VOCAB, -np.inf, np.float32)
     logits[[3, 9]] = 1.0
@@ -110,6 +124,18 @@ def test_penalties_follow_their_formulas() -> None:
         before = logits.copy()
         assert sampler.choose(logits, 0, None) == (int(np.argmax(np.float32(expected))), None)
         assert (logits == before).all()
+
+
+def test_a_bias_is_added_to_its_tokens() -> None:
+    logits = row(1)
+    best, other = int(logits.argmax()), int(logits.argmin())
+    for bias, chosen in (((other, 100.0),), other), (((best, -100.0), (other, 100.0)), other), (((best, 1.0),), best):
+        params = SamplingParams(logit_bias=bias)
+        assert params.needs_logits
+        assert Sampler(params, 0, Scratch(VOCAB), []).choose(logits, 0, None) == (chosen, None)
+    hot = Sampler(SamplingParams(temperature=1.0, logit_bias=((best, -100.0),)), 0, Scratch(VOCAB, draws=True), [])
+    assert hot.on_device is not None and not hot.on_device.plain
+    assert best not in {hot.choose(logits, position, None)[0] for position in range(200)}
 
 
 def test_logprobs_are_those_of_the_model() -> None:

@@ -27,7 +27,13 @@ EVENTS: list[Event] = [
     Finished("g1", 0, "stop", Counts(3, 2, 1, 4, 2, 0.25, 1e-9), None, "rest"),
 ]
 PARAMS = SamplingParams(
-    max_tokens=3, temperature=0.5, seed=2**62, stop=("x", "y"), stop_tokens=(1, 2), grammar=GrammarSpec("regex", "a+")
+    max_tokens=3,
+    temperature=0.5,
+    seed=2**62,
+    logit_bias=((3, -1.5), (4, 2.0)),
+    stop=("x", "y"),
+    stop_tokens=(1, 2),
+    grammar=GrammarSpec("regex", "a+"),
 )
 MESSAGES: list[Message] = [
     ("open", EngineOptions(Path("/models/\udcff"), bits=4, device="cpu")),

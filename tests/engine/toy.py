@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fulgur.engine.gumbel import Gumbel, mix
+from fulgur.engine.gumbel import Gumbel
+from fulgur.engine.runtime import SEEN, RowChoice
+from fulgur.engine.sample import gumbel_choice, shift, token_logprob
 
 _A, _B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
@@ -26,7 +28,7 @@ class ToyRuntime:
 
     block_tokens = 64
     max_rows = prefill_rows = 256
-    isa, threads, streaming, prefilling = "toy", 1, None, None
+    isa, threads, streaming, prefilling, states, drafting = "toy", 1, None, None, None, None
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class StreamingToy(ToyRuntime):
         super().__init__(*args, **more)
         self.ahead = ahead
         self.streams: list[ToyStream] = []
+        self.chosen = 0
         self._gumbel = Gumbel(self.vocab_size)
 
     def step(self, *args):
@@ -109,26 +112,56 @@ class StreamingToy(ToyRuntime):
         assert all(stream.ended for stream in self.streams), "a copy while the device runs by itself"
         super().copy_block(source, target)
 
+    chooses = True
+
     @property
     def streaming(self):
-        return self
+        return self if self.chooses else None
 
-    def stream(self, token, position, table, stop, limit, draw=None):
+    def choose(self, tokens, positions, sequences, tables, logit_rows, choices):
+        logits = np.zeros((len(logit_rows), self.vocab_size), np.float32)
+        best = self.step(tokens, positions, sequences, tables, logit_rows, logits)
+        self.chosen += len(choices)
+        told = [None] * len(choices)
+        for i, choice in enumerate(choices):
+            if choice is not None:
+                held = None if choice.sampling.history is None else choice.sampling.history.held.copy()
+                best[i], told[i] = self.choose_one(logits[i], choice, held)
+        return best, told
+
+    def choose_one(self, logits, choice, held):
+        """As the device does: `held` is the history without the draft, which is noted in it."""
+        sampling, work = choice.sampling, logits.copy()
+        for token in choice.draft if held is not None else ():
+            held[token] = (int(held[token]) + 1) | SEEN
+        shift(work, sampling, held)
+        if choice.mask is not None:
+            allowed = np.unpackbits(choice.mask.view(np.uint8), bitorder="little")[: self.vocab_size]
+            work[allowed == 0] = -np.inf
+        token = int(work.argmax())
+        if sampling.sharpness:
+            token = gumbel_choice(work, sampling, choice.position, self._gumbel)
+        if sampling.logprobs < 0:
+            return token, None
+        told = token_logprob(logits, token, sampling.logprobs)
+        return token, (told.logprob, told.top)
+
+    def stream(self, token, position, table, stop, limit, sampling=None, slot=0):
         assert limit > 0 and (table[: (position + limit - 1) // 64 + 1] >= 0).all(), "no room for the run"
         assert all(stream.ended for stream in self.streams)
-        self.streams.append(ToyStream(self, token, position, table.copy(), set(stop), limit, draw))
+        self.streams.append(ToyStream(self, token, position, table.copy(), set(stop), limit, sampling))
         return self.streams[-1]
 
-    def next_token(self, token: int, position: int, table: np.ndarray, draw) -> int:
+    def next_token(self, token: int, position: int, table: np.ndarray, sampling, held, mask):
         """One step of the loop."""
         row = (np.array([v], np.int32) for v in (token, position, 0))
         logits = np.zeros((1, self.vocab_size), np.float32)
         steps, rows = self.steps, self.rows
         (best,) = ToyRuntime.step(self, *row, table[None], np.zeros(1, np.int32), logits)
         self.steps, self.rows = steps, rows
-        if draw is None:
-            return int(best)
-        return int((logits[0] * np.float32(draw[0]) + self._gumbel.noise(mix(draw[1] + position + 1))).argmax())
+        if sampling is None:
+            return int(best), None
+        return self.choose_one(logits[0], RowChoice(sampling, position + 1, [], mask), held)
 
 
 class CompanionToy(StreamingToy):
@@ -181,35 +214,56 @@ class ToyPrefill:
 
 
 class ToyStream:
-    def __init__(self, runtime, token, position, table, stop, limit, draw) -> None:
+    def __init__(self, runtime, token, position, table, stop, limit, sampling) -> None:
         self.ended = False
         self.made: list[int] = []
         self.finished = False
         self._runtime, self._token, self._position, self._table = runtime, token, position, table
-        self._stop, self._limit, self._draw, self._read = stop, limit, draw, 0
+        self._stop, self._limit, self._sampling, self._read = stop, limit, sampling, 0
+        history = None if sampling is None else sampling.history
+        self._held = None if history is None else history.held.copy()
+        self._mask, self._masked = None, sampling is not None and sampling.grammar
+        self._told, self._given = [], (0, 0)
         self._noise = np.random.default_rng(position)
 
     def read(self) -> list[int]:
         if self.ended:
             return []
-        self._advance(1 + int(self._noise.integers(0, self._runtime.ahead + 1)))
+        assert not self._masked or self._mask is not None, "no mask for the next token"
+        self._advance(1 if self._masked else 1 + int(self._noise.integers(0, self._runtime.ahead + 1)))
         told = int(self._noise.integers(self._read + 1, len(self.made) + 1)) if not self.finished else len(self.made)
+        self._given = self._read, told
         tokens, self._read = self.made[self._read : told], told
         self.ended = self.finished
         return tokens
 
+    def told(self):
+        return self._told[slice(*self._given)]
+
+    def allow(self, mask) -> None:
+        assert self._masked and self._mask is None
+        self._mask = mask.copy()
+
     def stop(self) -> list[int]:
         if self.ended:
             return []
-        self._advance(1)  # the step under way is finished
+        if not self._masked or self._mask is not None:
+            self._advance(1)  # the step under way is finished
         self.ended = True
+        self._given = self._read, len(self.made)
         return self.made[self._read :]
 
     def _advance(self, steps: int) -> None:
         for _ in range(steps):
             if self.finished or len(self.made) - self._read > self._runtime.ahead:
                 return
-            self._token = self._runtime.next_token(self._token, self._position, self._table, self._draw)
+            self._token, told = self._runtime.next_token(
+                self._token, self._position, self._table, self._sampling, self._held, self._mask
+            )
+            self._told.append(told)
+            self._mask = None
+            if self._held is not None:
+                self._held[self._token] = (int(self._held[self._token]) + 1) | SEEN
             self._position += 1
             self.made.append(self._token)
             self.finished = self._token in self._stop or len(self.made) == self._limit

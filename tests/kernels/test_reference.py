@@ -9,7 +9,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.reference import FloatModel, Runtime, _Matrix, quantise_activations
 from fulgur.model.pack import pack, unpack
 from fulgur.model.quantise import dequantise, quantise
-from fulgur.model.random import RandomSource, random_model, tiny_config
+from fulgur.model.random import MemorySource, RandomSource, random_model, tiny_config
 from fulgur.model.tensors import matrix_plans
 from fulgur.model.weights import Weights, assemble
 
@@ -66,7 +66,7 @@ def test_quantised_model_is_near_the_float_model_of_its_own_weights(weights: Wei
             tensors[part][plan.row[plan.part == i]] = value[plan.part == i]
     if weights.embed is not None:
         tensors["model.embed_tokens.weight"] = weights.embed.astype(np.float32)
-    expected = FloatModel(config, tensors).logits(TOKENS)
+    expected = FloatModel(MemorySource(config, tensors)).logits(TOKENS)
     assert np.sqrt(np.mean((alone - expected) ** 2)) < 0.03 * expected.std()
 
 

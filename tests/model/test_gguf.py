@@ -8,11 +8,12 @@ import pytest
 from fulgur.errors import FulgurError
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.config import ModelConfig, RopeScaling
-from fulgur.model.gguf import GgufSource, gguf_name, rotary_rows
+from fulgur.model.gguf import GgufSource
 from fulgur.model.gguf_blocks import TO_FLOAT
 from fulgur.model.gguf_file import TYPES
+from fulgur.model.gguf_names import gguf_name, rotary_rows
 from fulgur.model.pack import unpack
-from fulgur.model.random import random_model, tiny_config
+from fulgur.model.random import MemorySource, random_model, tiny_config
 from fulgur.model.rope import rope_frequencies
 from fulgur.model.tensors import tensor_shapes
 from fulgur.model.weights import load, open_source
@@ -151,8 +152,8 @@ def test_llama3_scaling_arrives_as_frequency_factors(tmp_path: Path) -> None:
     assert source.config.rope_scaling is not None and source.config.rope_scaling.kind == "factors"
     np.testing.assert_allclose(rope_frequencies(source.config)[0], wanted, rtol=1e-6)
     tokens = np.arange(100)
-    ours = FloatModel.from_source(source).logits(tokens)
-    np.testing.assert_allclose(ours, FloatModel(scaled, tensors).logits(tokens), atol=1e-4)
+    ours = FloatModel(source).logits(tokens)
+    np.testing.assert_allclose(ours, FloatModel(MemorySource(scaled, tensors)).logits(tokens), atol=1e-4)
 
 
 def test_bad_magic(tmp_path: Path) -> None:

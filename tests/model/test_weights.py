@@ -10,10 +10,11 @@ import pytest
 from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig, RopeScaling
 from fulgur.model.pack import unpack
+from fulgur.model.packed_folder import save_packed
 from fulgur.model.quantise import quantise
 from fulgur.model.random import RandomSource, random_model, tiny_config, write_hf_folder
 from fulgur.model.safetensors import SafetensorsFile
-from fulgur.model.weights import Weights, assemble, load, save_packed
+from fulgur.model.weights import Weights, assemble, load
 
 
 @pytest.fixture

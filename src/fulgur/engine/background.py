@@ -49,12 +49,17 @@ class BackgroundPrefill:
         """Parts of it run beside the step that comes next, all of them at once if nothing decodes."""
         if self.sequence is None or self._run is None:
             return
-        if self.sequence.table is not self._table:  # it was cancelled, or gave its blocks up
+        if self.sequence.table is not self._table:  # it gave its blocks up
             self._drop()
         elif alone:
             self._run.finish()
         else:
             self._run.share = SHARE
+
+    def leave(self, sequence: Sequence) -> None:
+        """The sequence was cancelled: what is left of its prompt is not wanted."""
+        if self.sequence is sequence:
+            self._drop()
 
     def seconds(self, measured: float) -> float:
         """What a step took by itself."""

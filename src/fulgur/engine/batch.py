@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fulgur.engine.runtime import FloatArray, IntArray, Runtime
+from fulgur.engine.runtime import FloatArray, IntArray, RowChoice, Runtime, Told
 from fulgur.engine.sequence import Sequence
 
 
@@ -29,7 +29,10 @@ class Batch:
         self.rows = 0
         self.wanted = 0
         self.needs_logits = False
+        self.sampled = False  # some row's token is not simply the likeliest
         self.entries: list[BatchEntry] = []
+        self.told: list[Told | None] | None = None  # by result, where the device chose; None: the host chooses
+        self._choices: list[RowChoice | None] = []
         self.logits: FloatArray = np.empty((0, runtime.vocab_size), np.float32)
         self._runtime = runtime
         self._tables = tables
@@ -47,7 +50,9 @@ class Batch:
         if self.rows != self.wanted:
             self._wanted[:] = self._counting[: self.capacity]
         self.rows = self.wanted = 0
-        self.needs_logits = False
+        self.needs_logits = self.sampled = False
+        self.told = None
+        self._choices.clear()
         self.entries.clear()
 
     def add_decoding(self, sequence: Sequence, draft: list[int]) -> None:
@@ -64,7 +69,7 @@ class Batch:
             row, position = row + 1, position + 1
         self.entries.append(BatchEntry(sequence, row - first, draft, first))
         self.rows = self.wanted = row
-        self.needs_logits |= sequence.sampler is not None
+        self._note_choices(sequence, draft)
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """The next `count` tokens of a prompt; only its very last one gives a result."""
@@ -79,12 +84,33 @@ class Batch:
             first = self.wanted
             self._wanted[first] = rows.stop - 1
             self.wanted += 1
-            self.needs_logits |= sequence.sampler is not None
+            self._note_choices(sequence, [])
         self.entries.append(BatchEntry(sequence, count, [], first))
 
+    def _note_choices(self, sequence: Sequence, draft: list[int]) -> None:
+        """How the tokens of a sequence's rows are chosen: by the device if it can for all of the step."""
+        sampler, streaming = sequence.sampler, self._runtime.streaming
+        if sampler is None:
+            self._choices += [None] * (len(draft) + 1)
+            return
+        self.sampled = True
+        sampling = None if streaming is None else sampler.on_device
+        masks = None if sampling is None else sequence.masks(draft, self._runtime.vocab_size)
+        if sampling is None or masks is None or sequence.followers:  # followers choose from the same row
+            self.needs_logits = True
+            return
+        at = len(sequence.tokens)
+        self._choices += [RowChoice(sampling, at + i, draft[:i], masks[i]) for i in range(len(draft) + 1)]
+
     def run(self) -> list[int]:
-        """One pass over the weights; the most likely token of each row that wants one. Fills `logits` if needed."""
+        """One pass over the weights; the most likely token of each row that wants one, or the one that the device
+        chose. Fills `logits` where the host has to choose."""
         rows, wanted, logits = self.rows, self.wanted, None
+        streaming = self._runtime.streaming
+        if self.sampled and not self.needs_logits and streaming is not None:
+            chosen, self.told = streaming.choose(*self._arrays(rows, wanted), self._choices)
+            made: list[int] = chosen.tolist()
+            return made
         if self.needs_logits:
             if len(self.logits) < wanted:
                 self.logits = np.empty((wanted, self._runtime.vocab_size), np.float32)

@@ -20,6 +20,7 @@ from bisect import bisect_left
 from itertools import count
 
 from fulgur.engine.runtime import IntArray, Runtime
+from fulgur.engine.states import EVERY, StatePool, capture_point
 
 RUN = 8  # blocks that lie in a row, from a multiple of it on (`kernels/cpu/layout.h`)
 _FEW = 32  # at most one block in so many is evicted at a time
@@ -28,7 +29,7 @@ _FEW = 32  # at most one block in so many is evicted at a time
 class Node:
     """One block in the index. Its children are also kept sorted: the longest common prefix is next to the key."""
 
-    __slots__ = ("block", "children", "key", "order", "parent", "refs", "stamp")
+    __slots__ = ("block", "children", "key", "order", "parent", "refs", "stamp", "state")
 
     def __init__(self, parent: Node | None, key: tuple[int, ...], block: int, refs: int, stamp: int) -> None:
         self.parent = parent
@@ -36,6 +37,7 @@ class Node:
         self.block = block
         self.refs = refs
         self.stamp = stamp
+        self.state = -1  # a snapshot of the recurrent state at its end
         self.children: dict[tuple[int, ...], Node] = {}
         self.order: list[tuple[int, ...]] = []
 
@@ -43,10 +45,12 @@ class Node:
 class BlockTable:
     """The blocks of one sequence: the first `len(nodes)` are in the index and shared, the others its own."""
 
-    __slots__ = ("blocks", "nodes", "root", "row")
+    __slots__ = ("blocks", "captured", "nodes", "root", "row", "slot")
 
-    def __init__(self, row: IntArray, root: Node) -> None:
+    def __init__(self, row: IntArray, root: Node, slot: int = 0) -> None:
         self.row = row
+        self.slot = slot  # of its recurrent state
+        self.captured = 0  # where a snapshot of it is wanted
         self.root = root
         self.blocks: list[int] = []
         self.nodes: list[Node] = []
@@ -65,6 +69,7 @@ class Cache:
         self._clock = 0
         self._order = count()
         self._evictable: list[tuple[int, int, Node]] = []  # a heap; stale entries are skipped when popped
+        self.states = None if runtime.states is None else StatePool(runtime.states)
 
     def root_of(self, owner: str) -> Node:
         root = self.roots.get(owner)
@@ -102,14 +107,19 @@ class Cache:
         held = sum(1 for node in nodes if node.refs > 0)
         return -(-total // self.size) - held
 
-    def acquire(self, tokens: list[int], row: IntArray, owner: str = "") -> tuple[BlockTable, int]:
+    def acquire(self, tokens: list[int], row: IntArray, owner: str = "", slot: int = 0) -> tuple[BlockTable, int]:
         """A table that starts with the longest cached prefix, and its length in tokens.
 
-        The last token is never taken from the cache: it is computed again, so that its logits exist.
+        The last token is never taken from the cache: it is computed again, so that its logits exist. A runtime with
+        recurrent states resumes where a snapshot was taken, in `slot`.
         """
         root = self.root_of(owner)
         nodes, partial, common = self.lookup(tokens, len(tokens) - 1, root)
-        table = BlockTable(row, root)
+        table = BlockTable(row, root, slot)
+        if self.states is not None:
+            table.captured = capture_point(len(tokens), self.size)
+            nodes, partial = self._resumable(nodes, tokens[len(nodes) * self.size : -1], root)
+            common = len(partial.key) if partial is not None else 0
         for node in nodes:
             self._hold(node)
             row[len(table.blocks)] = node.block
@@ -121,10 +131,32 @@ class Cache:
             if self._append_block(table):
                 self.runtime.copy_block(partial.block, table.blocks[-1])
                 length += common
+            elif self.states is not None:  # back to the last full block with a state
+                table.nodes, _ = self._resumable(nodes, [], root)
+                for node in nodes[len(table.nodes) :]:
+                    row[len(table.blocks) - 1] = -1
+                    table.blocks.pop()
+                    self._drop(node)
+                length = len(table.nodes) * self.size
             self._clock += 1
             partial.stamp = self._clock
+            if self.states is not None and length > len(table.nodes) * self.size:
+                self.states.resume(partial, slot)
             self._drop(partial)
+        if self.states is not None and length and length == len(table.nodes) * self.size:
+            self.states.resume(table.nodes[-1], slot)
         return table, length
+
+    def _resumable(self, nodes: list[Node], rest: list[int], root: Node) -> tuple[list[Node], Node | None]:
+        """As much of a cached prefix as ends in a snapshot: full blocks, and perhaps a partly filled one. `rest` are
+        the tokens behind the full blocks."""
+        parent = nodes[-1] if nodes else root
+        partial = [node for key, node in parent.children.items() if node.state >= 0 and tuple(rest[: len(key)]) == key]
+        if partial:
+            return nodes, max(partial, key=lambda node: len(node.key))
+        while nodes and nodes[-1].state < 0:
+            nodes = nodes[:-1]
+        return nodes, None
 
     def grow(self, table: BlockTable, length: int) -> bool:
         """Make room for `length` tokens; False (with what could be had) when every block is in use."""
@@ -150,6 +182,9 @@ class Cache:
                 table.blocks[at] = node.block
                 table.row[at] = node.block
             nodes.append(node)
+            end = (at + 1) * size
+            if self.states is not None and end == computed and (end == table.captured or end % EVERY == 0):
+                self.states.capture(node, table.slot, end)
 
     def release(self, table: BlockTable, tokens: list[int], computed: int) -> None:
         """Let a sequence go; what it computed stays in the index until its room is needed."""
@@ -161,13 +196,18 @@ class Cache:
         if key and rest:
             parent = table.nodes[-1] if full else table.root
             place = bisect_left(parent.order, key)
-            if place < len(parent.order) and parent.order[place][: len(key)] == key:
-                node = parent.children[parent.order[place]]  # says as much and more
+            found = parent.order[place] if place < len(parent.order) else ()
+            if found == key or (found[: len(key)] == key and self.states is None):
+                node = parent.children[found]  # says as much and more
                 node.stamp = self._clock
             else:
                 node = self._insert(parent, key, rest.pop(0), refs=0)
                 self.idle += 1
+            if self.states is not None and node.key == key:
+                self.states.capture(node, table.slot, computed)
             self._offer(node)
+        elif self.states is not None and full and full * self.size == computed:
+            self.states.capture(table.nodes[-1], table.slot, computed)
         self.free.update(rest)
         for node in reversed(table.nodes):
             node.stamp = self._clock
@@ -175,10 +215,10 @@ class Cache:
         table.row[: len(table.blocks)] = -1
         table.blocks, table.nodes = [], []
 
-    def fork(self, table: BlockTable, computed: int, row: IntArray) -> BlockTable | None:
+    def fork(self, table: BlockTable, computed: int, row: IntArray, slot: int = 0) -> BlockTable | None:
         """A second table over the same prefix: full blocks shared, the last one copied. None when there is no room."""
         full = computed // self.size
-        copy = BlockTable(row, table.root)
+        copy = BlockTable(row, table.root, slot)
         for node in table.nodes[:full]:
             self._hold(node)
             row[len(copy.blocks)] = node.block
@@ -189,6 +229,8 @@ class Cache:
                 self.release(copy, [], 0)
                 return None
             self.runtime.copy_block(table.blocks[full], copy.blocks[-1])
+        if self.states is not None:
+            self.states.store.copy(table.slot, slot)
         return copy
 
     def clear(self) -> None:
@@ -217,7 +259,7 @@ class Cache:
             before = parent.order[place - 1]
             if len(before) < len(key) and key[: len(before)] == before:
                 old = parent.children[before]
-                if old.refs == 0:
+                if old.refs == 0 and old.state < 0:
                     self._remove(old)
                     self.free.add(old.block)
                     place -= 1
@@ -231,6 +273,8 @@ class Cache:
         assert parent is not None
         del parent.children[node.key]
         del parent.order[bisect_left(parent.order, node.key)]
+        if self.states is not None:
+            self.states.drop(node)
         node.parent = None
         self.idle -= 1
 

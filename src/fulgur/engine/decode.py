@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.errors import EngineError
-from fulgur.engine.events import Event
+from fulgur.engine.events import Event, TokenLogprob
 from fulgur.engine.sample import Sampler
 from fulgur.engine.schedule import Scheduler
 from fulgur.engine.sequence import Sequence
@@ -66,7 +66,7 @@ def accept(entry: BatchEntry, batch: Batch, best: list[int], events: list[Event]
     else:
         try:
             while sequence.finished is None:
-                token = _choose(sequence, sequence.sampler, batch, first + right, events)
+                token = _choose(sequence, sequence.sampler, batch, best, first + right, events)
                 if right == len(draft) or token != draft[right]:
                     break
                 right += 1
@@ -79,10 +79,19 @@ def accept(entry: BatchEntry, batch: Batch, best: list[int], events: list[Event]
         sequence.usage.accepted_tokens += min(right, taken)
 
 
-def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, row: int, events: list[Event]) -> int:
+def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, best: list[int], row: int, events: list[Event]) -> int:
+    if batch.told is not None:
+        told = batch.told[row]
+        token, logprob = best[row], None if told is None else TokenLogprob(*told)
+    else:
+        token, logprob = sampler.choose(batch.logits[row], len(sequence.tokens), sequence.matcher)
+    take(sequence, token, logprob, events)
+    return token
+
+
+def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
+    """A token that was chosen by the rules of its sequence."""
     matcher = sequence.matcher
-    token, logprob = sampler.choose(batch.logits[row], len(sequence.tokens), matcher)
     if matcher is not None and token not in sequence.stop_ids and not matcher.accept(token):
         raise EngineError(f"the grammar refused token {token}, which it had allowed")
     sequence.push(token, logprob, events)
-    return token

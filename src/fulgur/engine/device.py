@@ -12,6 +12,7 @@ from fulgur.errors import FulgurError
 if TYPE_CHECKING:
     from fulgur.engine.load import EngineOptions
 
+KV_DTYPES = {"bf16": 16, "int8": 8}  # of keys and values, with their bits; int8 on the CPU only
 DEVICES = "auto, cpu, cuda or cuda:N (the N-th GPU, from 0)"
 SMALL = 1 << 30  # bytes of weights: below, the CPU is fast enough and starts sooner; the GPU is left to larger models
 
@@ -29,12 +30,24 @@ def check_device(name: str) -> None:
         raise FulgurError(f"there is no device {name!r}", hint=f"Choose one of: {DEVICES}.")
 
 
+def bits_of(kv_dtype: str) -> int:
+    bits = KV_DTYPES.get(kv_dtype)
+    if bits is None:
+        known = " or ".join(KV_DTYPES)
+        raise FulgurError(f"keys and values cannot be kept as {kv_dtype!r}", hint=f"kv_dtype is {known}.")
+    return bits
+
+
 def choose(options: EngineOptions) -> Choice:
     """Where to run. A device that was named is used or the reason why not is raised; `auto` never fails for lack of a
-    GPU unless the model can run nowhere else."""
+    GPU."""
     check_device(options.device)
     if options.device.startswith("cuda"):
-        for name, unused in (("threads", options.threads), ("the reference runtime", options.runtime == "reference")):
+        for name, unused in (
+            ("threads", options.threads),
+            ("the reference runtime", options.runtime == "reference"),
+            (f"kv_dtype {options.kv_dtype!r}", options.kv_dtype != "bf16"),
+        ):
             if unused:
                 raise FulgurError(f"{name} is for the CPU, and the device is {options.device}")
         return Choice(int(options.device.partition(":")[2] or 0), "asked for")
@@ -48,27 +61,28 @@ def _automatic(options: EngineOptions) -> Choice:
 
     if options.runtime == "reference" or options.threads:
         return Choice(None, "threads were asked for" if options.threads else "the reference runtime was asked for")
+    if options.kv_dtype != "bf16":
+        return Choice(None, f"kv_dtype {options.kv_dtype!r} was asked for")
     size = weight_bytes(options.model)
     if size is None:
         return Choice(None, "GGUF files and packed folders run on the CPU")
-    alone = _has_experts(options.model)  # nowhere but on a GPU
-    if size < SMALL and not alone:
+    if size < SMALL:
         return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
     try:
         survey()  # asks the driver: a machine without one does not wait for torch
-        from fulgur.kernels.cuda.open import usable
+        from fulgur.kernels.cuda.open import check_folder, usable
 
         gpu = usable()
     except FulgurError as error:
-        if alone:
-            raise FulgurError(
-                f"a mixture of experts runs on a GPU only, and none can be used: {error.message}", hint=error.hint
-            ) from None
         return Choice(None, f"no GPU can be used: {error.message}")
     bits = options.bits or 16
     need = size * bits // 16
-    if need > gpu.memory and not alone:
+    if need > gpu.memory:
         return Choice(None, f"the {gpu.name} has {gpu.memory / 1e9:.0f} GB, the weights need {need / 1e9:.0f}")
+    try:
+        check_folder(options.model)
+    except FulgurError as error:
+        return Choice(None, error.message)
     return Choice(0, f"{size / 1e9:.1f} GB of weights, and a GPU that can be used")
 
 
@@ -82,9 +96,3 @@ def weight_bytes(model: Path) -> int | None:
         return None
     sizes = [path.stat().st_size for path in model.glob("*.safetensors")]
     return sum(sizes) if sizes else None
-
-
-def _has_experts(model: Path) -> bool:
-    from fulgur.model.config import ModelConfig
-
-    return ModelConfig.from_folder(model).n_experts > 0

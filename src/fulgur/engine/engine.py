@@ -41,12 +41,20 @@ class Engine:
         self.context = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens)
         self.cost = cost or StepCost()
         self.cache = Cache(runtime)
+        if runtime.states is not None:
+            max_sequences = min(max_sequences, runtime.states.slots)
         self.scheduler = Scheduler(self.cache, self.context, max_sequences)
         self._batch = Batch(runtime, self.context, self.scheduler.tables)
         self._loop = DeviceLoop(runtime, self.cache, self.cost)
         self._background = BackgroundPrefill(runtime)
         self._maker = RequestMaker(
-            tokenizer, runtime.vocab_size, self.context, self.cost, max_draft, draws=runtime.streaming is not None
+            tokenizer,
+            runtime.vocab_size,
+            self.context,
+            self.cost,
+            max_draft,
+            draws=runtime.streaming is not None,
+            own_draft=None if runtime.drafting is None else self.scheduler.own_draft,
         )
         self._requests: dict[str, Request] = {}
         self._resting: dict[str, None] = {}  # kept requests that have finished, oldest first
@@ -61,13 +69,17 @@ class Engine:
     def submit(self, request: GenerateRequest, request_id: str | None = None) -> str:
         """Queue a request; raises at once for one that can never be served."""
         request.check(self.runtime.vocab_size)
-        self._check_length(len(request.prompt), "prompt", 0 if request.prefill_only else 1)
+        length = len(request.prompt) + sum(map(len, request.past))
+        self._check_length(length, "prompt", 0 if request.prefill_only or request.past else 1)
         self._submitted += 1
         request_id = request_id or f"request-{self._submitted}"
         if request_id in self._requests:
             raise InvalidRequest(f"request {request_id} is already there")
         made = self._requests[request_id] = self._maker.make(request_id, request)
-        self.scheduler.waiting.append(made.leader)
+        if made.leader.finished is None:
+            self.scheduler.waiting.append(made.leader)
+        else:  # it was taken up again after its last token
+            self._finish(made.leader, perf_counter())
         return request_id
 
     def step(self) -> list[Event]:
@@ -94,10 +106,12 @@ class Engine:
             start = perf_counter()
             best = batch.run()
             now = perf_counter()
-            if batch.rows == batch.wanted:
-                self.cost.observe(batch.rows, self._background.seconds(now - start))
+            rows, decoding, by_host = batch.rows, batch.rows == batch.wanted, batch.needs_logits
             for entry in batch.entries:
                 self._take(entry, best, now)
+            if decoding:  # choosing on the host is a part of what rows cost
+                choosing = perf_counter() - now if by_host else 0.0
+                self.cost.observe(rows, self._background.seconds(now - start) + choosing)
         prefilled = self._background.settle()
         if prefilled is not None and prefilled.computed >= prefilled.full_at:
             scheduler.commit(prefilled)
@@ -115,6 +129,7 @@ class Engine:
             self._loop.leave(None)
         for sequence in request.sequences:
             if sequence.finished is None:
+                self._background.leave(sequence)
                 self.scheduler.leave(sequence)
                 self._events.append(sequence.finish("cancelled", now))
         return True
@@ -122,7 +137,7 @@ class Engine:
     def steer(self, request_id: str, tokens: list[int]) -> bool:
         """Append tokens to the live sequences of a request and go on from there; only they are computed.
 
-        A kept request that has finished is taken up again, with its `max_tokens` anew. False if it is not there.
+        `max_tokens` counts anew. A kept request that has finished is taken up again. False if it is not there.
         """
         request = self._requests.get(request_id)
         if request is None:

@@ -45,13 +45,14 @@ class Gumbel:
         self._bits: npt.NDArray[np.uint64] = np.empty_like(steps)
         self._shifted: npt.NDArray[np.uint64] = np.empty_like(steps)
 
-    def choose(self, logits: Float, temperature: float, seed: int, position: int) -> int:
-        """The token at `position`; the lowest of equals."""
-        return int((logits * sharpness(temperature) + self.noise(mix(base(seed) + position))).argmax())
-
-    def noise(self, key: int) -> Float:
-        bits, shifted = self._bits, self._shifted
-        np.add(self._steps, np.uint64(key), out=bits)
+    def noise(self, key: int, tokens: npt.NDArray[np.int64] | None = None) -> Float:
+        """Of all tokens, or of those given."""
+        if tokens is None:
+            steps, bits, shifted = self._steps, self._bits, self._shifted
+        else:
+            steps = self._steps[tokens]
+            bits, shifted = np.empty_like(steps), np.empty_like(steps)
+        np.add(steps, np.uint64(key), out=bits)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             np.right_shift(bits, np.uint64(shift), out=shifted)
             np.bitwise_xor(bits, shifted, out=bits)
@@ -67,6 +68,20 @@ class Gumbel:
         small = v[few]
         waited[few] = small + small * small * (_F(0.5) + small * _F(0.33333334))
         return -natural_log(waited)
+
+
+def weights_of(scaled: Float) -> npt.NDArray[np.uint64]:
+    """exp of numbers that are at most 0, in units of 2^-31, operation by operation as `cuda/csrc/noise.cuh` does it.
+    Sums of integers do not depend on their order."""
+    y = np.maximum(scaled * _F(1.44269504), _F(-64))
+    whole = np.floor(y)
+    f = y - whole
+    power = _F(0.00015403530)
+    for factor in (0.0013333558, 0.009618129, 0.05550411, 0.24022651, 0.6931472, 1.0):
+        power = _F(factor) + f * power
+    weights: npt.NDArray[np.uint64] = (power * _F(2147483648.0)).astype(np.uint64) >> (-whole).astype(np.uint64)
+    weights[~(y > _F(-32))] = 0
+    return weights
 
 
 def natural_log(x: Float) -> Float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import BLOCK_TOKENS
+from fulgur.model.family import DELTA
 
 if TYPE_CHECKING:
     from fulgur.engine.engine import Engine
@@ -21,6 +22,7 @@ RUNTIMES = ("native", "reference")  # of the CPU
 # The KV cache holds two contexts, within these bounds and a quarter of the free memory. The lower bound keeps some
 # eight files of a small model warm: going back to one costs no prefill.
 _DEFAULT_TOKENS = (16384, 65536)
+_SNAPSHOTS = (4, 64)  # of recurrent states
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class EngineOptions:
     kv_tokens: int | None = None
     runtime: str = "native"
     device: str = "auto"
+    kv_dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,14 @@ class EngineInfo:
 
 def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, EngineInfo]:
     """Load weights and tokenizer and make an engine over the chosen runtime; further options go to `Engine`."""
-    from fulgur.engine.device import choose
+    from fulgur.engine.device import bits_of, choose
     from fulgur.engine.engine import Engine
     from fulgur.engine.speculate import measure_cost
     from fulgur.model.weights import load
 
     if options.runtime not in RUNTIMES:
         raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
+    kv_bits = bits_of(options.kv_dtype)
     tokenizer = open_tokenizer(options.model)
     choice = choose(options)
     runtime: Runtime
@@ -71,10 +75,10 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         runtime = gpu = open_folder(options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu)
         config, weight_bytes, blocks = gpu.config, gpu.weight_bytes, gpu.kv_blocks
     else:
-        weights = load(options.model, bits=options.bits)
+        weights = load(options.model, bits=options.bits, drafts=engine_options.get("max_draft") != 0)
         config, weight_bytes = weights.config, weights.nbytes
-        blocks = kv_blocks(config, options.kv_tokens)
-        runtime = open_runtime(options.runtime, weights, blocks, options.threads)
+        blocks = kv_blocks(config, options.kv_tokens, kv_bits)
+        runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)
     if "cost" not in engine_options:
         engine_options["cost"] = measure_cost(runtime)
     engine = Engine(runtime, tokenizer, **engine_options)
@@ -87,7 +91,7 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         isa=runtime.isa,
         threads=runtime.threads,
         weight_bytes=weight_bytes,
-        kv_bytes=blocks * BLOCK_TOKENS * kv_bytes_per_token(config),
+        kv_bytes=blocks * BLOCK_TOKENS * kv_bytes_per_token(config, kv_bits),
         memory=process_memory(),
         pid=os.getpid(),
         reason=choice.reason,
@@ -95,11 +99,14 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     return engine, info
 
 
-def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None) -> Runtime:
+def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None, kv_bits: int = 16) -> Runtime:
     if kind == "native":
         from fulgur.kernels.cpu.native import Runtime as NativeRuntime
 
-        return NativeRuntime(weights, kv_blocks=blocks, threads=threads)
+        kept = snapshots(weights.config)
+        return NativeRuntime(weights, kv_blocks=blocks, threads=threads, snapshots=kept, kv_bits=kv_bits)
+    if kv_bits != 16:
+        raise FulgurError("the reference runtime keeps keys and values in bf16 only", hint="Leave kv_dtype out.")
     from fulgur.kernels.reference import Runtime as ReferenceRuntime
 
     return ReferenceRuntime(weights, kv_blocks=blocks, threads=threads)
@@ -119,17 +126,29 @@ def open_tokenizer(model: Path) -> Tokenizer:
     return Tokenizer.from_gguf_metadata(source.tokenizer_metadata)
 
 
-def kv_bytes_per_token(config: ModelConfig) -> int:
-    """Keys and values of every layer, in bf16."""
-    return 2 * 2 * config.n_layers * config.n_kv_heads * config.head_dim
+def kv_bytes_per_token(config: ModelConfig, kv_bits: int = 16) -> int:
+    """Keys and values of every layer of attention, the drafting head's too; in 8 bits with their scales."""
+    layers = sum(kind != DELTA for kind in config.kinds) + (config.draft_vocab > 0)
+    scales = 0 if kv_bits == 16 else 2 * (config.head_dim // (16 if config.head_dim % 32 else 32))
+    return 2 * layers * config.n_kv_heads * (config.head_dim * kv_bits // 8 + scales)
 
 
-def kv_blocks(config: ModelConfig, tokens: int | None) -> int:
+def snapshots(config: ModelConfig) -> int:
+    """How many recurrent states to keep for prefixes: as many as an eighth of the free memory holds, within reason."""
+    if config.delta is None:
+        return 0
+    delta, layers = config.delta, sum(kind == DELTA for kind in config.kinds)
+    size = 4 * layers * (delta.v_heads * delta.k_dim * delta.v_dim + (delta.taps - 1) * delta.channels)
+    few, many = _SNAPSHOTS
+    return int(min(max(free_memory() // 8 // max(size, 1), few), many))
+
+
+def kv_blocks(config: ModelConfig, tokens: int | None, kv_bits: int = 16) -> int:
     """Blocks of the KV cache for that many tokens, or for a default that fits the machine."""
     if tokens is None:
         low, high = _DEFAULT_TOKENS
         tokens = min(max(2 * config.max_context, low), high)
-        affordable = free_memory() // 4 // kv_bytes_per_token(config)
+        affordable = free_memory() // 4 // kv_bytes_per_token(config, kv_bits)
         tokens = max(min(tokens, affordable), 1024)
     if tokens < BLOCK_TOKENS:
         raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {BLOCK_TOKENS}.")

@@ -13,10 +13,12 @@ from __future__ import annotations
 from time import perf_counter
 
 from fulgur.engine.cache import Cache
-from fulgur.engine.events import Event
+from fulgur.engine.decode import take
+from fulgur.engine.events import Event, TokenLogprob
 from fulgur.engine.runtime import Runtime, TokenStream
 from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import StepCost
+from fulgur.errors import FulgurError
 
 WORTH = 4  # tokens of a draft for which the loop is left: to stop and start it costs a part of a step
 ROOM = 512  # tokens a run may make: more would take blocks from cached prefixes long before they are needed
@@ -36,8 +38,8 @@ class DeviceLoop:
         """Let a decoding sequence run there; False if it needs more than the device does."""
         runtime, table = self._runtime, sequence.table
         sampler = sequence.sampler
-        draw = None if sampler is None else sampler.on_device
-        if runtime is None or table is None or (sampler is not None and draw is None):
+        sampling = None if sampler is None else sampler.on_device
+        if runtime is None or table is None or (sampler is not None and sampling is None):
             return False
         length = len(sequence.tokens)
         limit = min(sequence.max_tokens, sequence.context - length, ROOM)
@@ -45,7 +47,14 @@ class DeviceLoop:
         limit = min(limit, len(table.blocks) * self._cache.size - sequence.computed)
         if limit <= 1:
             return False
-        self._run = runtime.stream(sequence.tokens[-1], sequence.computed, table.row, sequence.stop_ids, limit, draw)
+        first = sequence.masks([], runtime.vocab_size)
+        if first is None:
+            return False
+        stop = sequence.stop_ids
+        last, at = sequence.tokens[-1], sequence.computed
+        self._run = runtime.stream(last, at, table.row, stop, limit, sampling, sequence.slot)
+        if first[0] is not None:
+            self._run.allow(first[0])
         self.sequence, self._last = sequence, perf_counter()
         return True
 
@@ -59,15 +68,27 @@ class DeviceLoop:
             sequence.note_first_token(now)
             self._cost.observe(1, (now - self._last) / len(tokens))
         self._last = now
-        _take(sequence, tokens, events)
+        _take(sequence, tokens, run, events)
         if sequence.finished is not None:
             self.leave(None)
-        elif run.ended:
+        elif run.ended or self._wants_a_draft(sequence) or not self._allowed(sequence, run):
             self.leave(events)
-        elif sequence.speculator is not None:
-            limit = min(sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
-            if len(sequence.speculator.draft(limit, 0)) >= WORTH:
-                self.leave(events)
+
+    def _wants_a_draft(self, sequence: Sequence) -> bool:
+        if sequence.speculator is None:
+            return False
+        limit = min(sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
+        return len(sequence.speculator.draft(limit, 0)) >= WORTH
+
+    def _allowed(self, sequence: Sequence, run: TokenStream) -> bool:
+        """Under a grammar: say what the next token may be; False if the host has to look at it."""
+        if sequence.matcher is None or self._runtime is None:
+            return True
+        masks = sequence.masks([], self._runtime.vocab_size)
+        if masks is None or masks[0] is None:
+            return False
+        run.allow(masks[0])
+        return True
 
     def leave(self, events: list[Event] | None) -> Sequence:
         """Stop the run. What was not read yet is taken if there are `events` to report it to, else dropped."""
@@ -76,10 +97,21 @@ class DeviceLoop:
         self.sequence = self._run = None
         rest = run.stop()
         if events is not None:
-            _take(sequence, rest, events)
+            _take(sequence, rest, run, events)
         return sequence
 
 
-def _take(sequence: Sequence, tokens: list[int], events: list[Event]) -> None:
-    sequence.extend(tokens, events)
+def _take(sequence: Sequence, tokens: list[int], run: TokenStream, events: list[Event]) -> None:
+    sampler = sequence.sampler
+    if sampler is None or sampler.sampling.plain:
+        sequence.extend(tokens, events)
+    else:
+        told = run.told() if sampler.sampling.logprobs >= 0 else [None] * len(tokens)
+        try:
+            for token, one in zip(tokens, told, strict=True):
+                take(sequence, token, None if one is None else TokenLogprob(*one), events)
+                if sequence.finished is not None:
+                    break
+        except FulgurError as error:  # a grammar that cannot be followed any further
+            sequence.finished, sequence.message = "error", str(error)
     sequence.computed = len(sequence.tokens) - 1

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 class SamplingParams:
     """How the next token is chosen and when to stop. The default is greedy.
 
-    The penalties act before the temperature; then min-p, top-k and top-p narrow the choice, in this order.
+    The bias (token, value added to its logit) and the penalties act before the temperature; then min-p, top-k and
+    top-p narrow the choice, in this order.
     Presence and frequency count generated tokens; repetition counts the prompt too. `logprobs` asks for the
     log-probability of each token in the model's own distribution (before penalties, grammar and temperature)
     and of that many most likely alternatives. Without a seed one is drawn when the request is submitted.
+    The answer starts with the text `begins`, which is not reported again (`begin.py`).
     """
 
     max_tokens: int = 512
@@ -31,16 +33,28 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     ignore_eos: bool = False
     grammar: GrammarSpec | None = None
+    begins: str = ""
 
     @property
     def needs_logits(self) -> bool:
         """False for plain greedy decoding, which only needs the runtime's argmax."""
-        return self.temperature > 0.0 or self.penalised or self.logprobs is not None or self.grammar is not None
+        return self.temperature > 0.0 or self.shifted or self.logprobs is not None or self.constrained
+
+    @property
+    def constrained(self) -> bool:
+        """Whether not every token may be chosen."""
+        return self.grammar is not None or bool(self.begins)
+
+    @property
+    def shifted(self) -> bool:
+        """Whether logits are changed before a token is chosen."""
+        return self.penalised or bool(self.logit_bias)
 
     @property
     def penalised(self) -> bool:
@@ -55,7 +69,9 @@ class SamplingParams:
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "between 0 and 1")
         _require(self.repetition_penalty > 0.0, "repetition_penalty", self.repetition_penalty, "above 0")
         _require(self.logprobs is None or 0 <= self.logprobs <= 100, "logprobs", self.logprobs, "between 0 and 100")
+        _require(not self.begins or self.grammar is None, "begins", "set", "empty with a grammar")
         _require(all(self.stop), "stop", self.stop, "strings of at least one character")
+        _require(all(math.isfinite(bias) for _, bias in self.logit_bias), "logit_bias", "not a number", "finite")
         for name in ("temperature", "presence_penalty", "frequency_penalty", "repetition_penalty"):
             _require(math.isfinite(getattr(self, name)), name, getattr(self, name), "finite")
 
@@ -69,6 +85,8 @@ class GenerateRequest:
     finish, so that `steer` may append to them and go on; `cancel` lets them go. `visible_tokens` are special tokens
     whose text is shown all the same (the markers that a splitter looks for). Prefixes are shared between requests of
     the same `owner` only: how much of a prompt was in the cache tells what others have sent.
+    `past` takes up an answer that another engine began: the tokens it had generated, then by turns the tokens of a
+    steer and those generated after it. They are not reported again; what follows is what the other would have said.
     """
 
     prompt: list[int]
@@ -80,13 +98,18 @@ class GenerateRequest:
     keep: bool = False
     visible_tokens: tuple[int, ...] = ()
     owner: str = ""
+    past: list[list[int]] = field(default_factory=list)
 
     def check(self, vocab_size: int) -> None:
         """Raise InvalidRequest unless the engine can serve this (the context's length is checked by the engine)."""
         self.params.check()
         _require(bool(self.prompt), "prompt", "nothing", "at least one token")
         _require(1 <= self.n <= 256, "n", self.n, "between 1 and 256")
+        _require(self.n == 1 or not self.past, "n", self.n, "1 for an answer that is taken up again")
         check_tokens(self.prompt, vocab_size, "prompt")
+        for tokens in self.past:
+            check_tokens(tokens, vocab_size, "past")
+        check_tokens([token for token, _ in self.params.logit_bias], vocab_size, "logit_bias")
 
 
 def check_tokens(tokens: list[int], vocab_size: int, name: str) -> None:

@@ -46,6 +46,8 @@ def _add_chunk(
     count = min(left, room)
     if count < left and batch.chunk <= room and count > sequence.computed % batch.chunk:
         count -= sequence.computed % batch.chunk  # the next one begins at a whole multiple: shapes that are known
+    if sequence.table is not None and sequence.computed < sequence.table.captured < sequence.computed + count:
+        count = sequence.table.captured - sequence.computed  # a snapshot of the recurrent state is taken there
     if not scheduler.make_room(sequence, sequence.computed + count, batch):
         return 0
     batch.add_chunk(sequence, count)

@@ -46,9 +46,10 @@ class EngineClient:
         kv_tokens: int | None = None,
         runtime: str = "native",
         device: str = "auto",
+        kv_dtype: str = "bf16",
     ) -> EngineClient:
         """Start the process and wait until the model is loaded."""
-        client = cls(EngineOptions(Path(model), bits, threads, kv_tokens, runtime, device))
+        client = cls(EngineOptions(Path(model), bits, threads, kv_tokens, runtime, device, kv_dtype))
         await client._launch()
         return client
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from functools import partial
 
+from fulgur.engine.begin import Beginning
+from fulgur.engine.decode import take
+from fulgur.engine.errors import InvalidRequest
+from fulgur.engine.events import Event
 from fulgur.engine.gumbel import mix
 from fulgur.engine.params import GenerateRequest
 from fulgur.engine.runtime import Matcher
@@ -46,13 +52,16 @@ class RequestMaker:
         max_draft: int,
         *,
         draws: bool = False,
+        own_draft: Callable[[Sequence, int], list[int]] | None = None,
     ) -> None:
-        """`draws`: the runtime samples with a temperature by itself, so the host does it in the same way."""
+        """`draws`: the runtime samples with a temperature by itself, so the host does it in the same way. `own_draft`:
+        guesses of the model's own head, if it has one."""
         self._tokenizer = tokenizer
         self._scratch = Scratch(vocab_size, draws=draws)
         self._context = context
         self._cost = cost
         self._max_draft = max_draft
+        self._own_draft = own_draft
 
     def make(self, request_id: str, request: GenerateRequest) -> Request:
         params = request.params
@@ -69,18 +78,29 @@ class RequestMaker:
                 sequence.sampler = Sampler(params, mix(seed) + index, self._scratch, request.prompt)
             if request.speculate and self._max_draft and not request.prefill_only:
                 source = request.draft_source
-                sequence.speculator = Speculator(sequence.tokens, source, self._cost, self._max_draft)
+                own = None if self._own_draft is None else partial(self._own_draft, sequence)
+                sequence.speculator = Speculator(sequence.tokens, source, self._cost, self._max_draft, own)
             self._begin_answer(sequence, request)
             sequences.append(sequence)
+        self._take_up(sequences[0], request)
         sequences[0].followers = sequences[1:]
         return Request(request_id, request, sequences)
 
+    def _take_up(self, sequence: Sequence, request: GenerateRequest) -> None:
+        """Bring a new sequence to where another engine left it: as if it had generated these tokens itself."""
+        reported: list[Event] = []  # by the other engine
+        for place, tokens in enumerate(request.past):
+            if place % 2:
+                self.steer(sequence, request, tokens)
+            else:
+                for token in tokens:
+                    take(sequence, token, None, reported)
+
     def steer(self, sequence: Sequence, request: GenerateRequest, tokens: list[int]) -> str:
-        """Append given tokens; the answer begins anew after them. Returns the text that was still held back."""
+        """Append given tokens; the answer and its limit begin anew. Returns the text that was still held back."""
         held = sequence.flush() if sequence.finished is None else ""
-        if sequence.finished is not None:
-            sequence.finished = None
-            sequence.max_tokens = request.params.max_tokens
+        sequence.finished = None
+        sequence.max_tokens = request.params.max_tokens
         sequence.tokens.extend(tokens)
         if sequence.sampler is not None:
             sequence.sampler.note_prompt(tokens)
@@ -92,11 +112,17 @@ class RequestMaker:
     def _begin_answer(self, sequence: Sequence, request: GenerateRequest) -> None:
         """What starts anew with an answer, also after a steer: the decoder and the grammar."""
         sequence.decoder = StreamDecoder(self._tokenizer, keep=request.visible_tokens, continuation=True)
-        sequence.matcher = self._matcher(request)
+        if request.params.begins and not (sequence.started or sequence.usage.completion_tokens):
+            sequence.beginning = sequence.matcher = Beginning(request.params.begins, self._tokenizer)
+        else:
+            sequence.beginning, sequence.matcher = None, self._matcher(request)
 
     def _matcher(self, request: GenerateRequest) -> Matcher | None:
         if request.params.grammar is None or request.prefill_only:
             return None
-        from fulgur.text.grammar import Grammar, GrammarMatcher
+        from fulgur.text.grammar import Grammar, GrammarMatcher, LimitTooLow
 
-        return GrammarMatcher(Grammar.unchecked(request.params.grammar), self._tokenizer)
+        try:
+            return GrammarMatcher(Grammar.unchecked(request.params.grammar), self._tokenizer, request.params.max_tokens)
+        except LimitTooLow as error:
+            raise InvalidRequest(error.message, hint=error.hint) from None

@@ -2,14 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from fulgur.engine.states import StateStore
+
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]  # a bit a token, the lowest first
+Told: TypeAlias = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability; the likeliest and theirs
+SEEN = 1 << 31
+
+
+class History:
+    """What penalties look at: by token how often it was generated, with SEEN if it stands anywhere in the text."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.held: Bits = np.zeros(vocab_size, np.uint32)
+        self.device: Any = None  # a copy there, which lacks `pending`
+        self.pending: list[int] = []
+
+    def add(self, token: int) -> None:
+        self.held[token] = (int(self.held[token]) + 1) | SEEN
+        if self.device is not None:
+            self.pending.append(token)
+
+
+@dataclass(slots=True)
+class Sampling:
+    """How the tokens of a sequence are chosen. `sample.py` does it on the host; a device that can, by itself."""
+
+    sharpness: float = 0.0  # 1 / temperature; 0: the likeliest token
+    seed: int = 0  # as `gumbel.base` makes it
+    top_k: int = 0
+    top_p: float = 1.0
+    floor: float = -math.inf  # ln(min_p)
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    logprobs: int = -1  # alternatives; -1: none are told
+    bias: FloatArray | None = None  # by token
+    history: History | None = None  # None: no penalties
+    grammar: bool = False  # every token has a mask
+
+    @property
+    def narrows(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1.0 or self.floor > -math.inf
+
+    @property
+    def plain(self) -> bool:
+        """A temperature and nothing else."""
+        changed = self.bias is not None or self.history is not None or self.grammar
+        return self.sharpness > 0 and not (self.narrows or changed or self.logprobs >= 0)
+
+
+@dataclass(slots=True)
+class RowChoice:
+    """One row of a step whose token the device shall choose."""
+
+    sampling: Sampling
+    position: int  # of the token
+    draft: list[int] = field(default_factory=list)  # guesses between the sequence's last token and this row
+    mask: Bits | None = None
 
 
 class Runtime(Protocol):
@@ -34,6 +94,16 @@ class Runtime(Protocol):
         """The same runtime where it can compute a prompt beside steps, else None."""
         ...
 
+    @property
+    def states(self) -> StateStore | None:
+        """The recurrent states, where layers have any; a slot is the number of a sequence's table."""
+        ...
+
+    @property
+    def drafting(self) -> DraftingRuntime | None:
+        """The same runtime where the model has a head that drafts, else None."""
+        ...
+
     def step(
         self,
         tokens: IntArray,
@@ -49,6 +119,19 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
+class DraftingRuntime(Protocol):
+    """A runtime whose model guesses its own next tokens (MTP). Only speed depends on the guesses."""
+
+    def draft(self, token: int, position: int, sequence: int, tables: IntArray, length: int) -> list[int]:
+        """Guesses of what follows `token`, which comes at `position` and is not computed yet: at most `length`, none
+        if too little is known. The table has blocks for all of them."""
+        ...
+
+    def catch_up(self, sequence: int, tables: IntArray) -> None:
+        """Before a sequence is let go: what the head has not seen of it is run, so that its blocks can be shared."""
+        ...
+
+
 class TokenStream(Protocol):
     """A sequence that decodes by itself on the device. Until it has ended nothing else is asked of the runtime."""
 
@@ -58,13 +141,21 @@ class TokenStream(Protocol):
         """The tokens since the last call, waiting for at least one; none only when the run has ended."""
         ...
 
+    def told(self) -> list[Told]:
+        """The log-probabilities of the tokens that the last `read` or `stop` gave."""
+        ...
+
+    def allow(self, mask: Bits) -> None:
+        """Under a grammar: what the next token may be. The step that makes its logits is already under way."""
+        ...
+
     def stop(self) -> list[int]:
         """End it at its next step; when the device is idle, the tokens that were not read."""
         ...
 
 
 class StreamingRuntime(Runtime, Protocol):
-    """A runtime whose decode loop needs no host; its tokens are those of `step`."""
+    """A runtime whose decode loop needs no host, and that chooses tokens by itself: those that `sample.py` would."""
 
     def stream(
         self,
@@ -73,10 +164,24 @@ class StreamingRuntime(Runtime, Protocol):
         table: IntArray,
         stop: Collection[int],
         limit: int,
-        draw: tuple[float, int] | None = None,
+        sampling: Sampling | None = None,
+        slot: int = 0,
     ) -> TokenStream:
         """Go on from `token` at `position` for at most `limit` tokens, for which `table` has blocks. It ends after a
-        stop token, or may run past it: the reader looks. `draw`: 1 / temperature and seed, as in `gumbel.py`."""
+        stop token, or may run past it: the reader looks. Without `sampling` the likeliest tokens are taken. `slot` is
+        where the sequence's recurrent state is."""
+        ...
+
+    def choose(
+        self,
+        tokens: IntArray,
+        positions: IntArray,
+        sequences: IntArray,
+        tables: IntArray,
+        logit_rows: IntArray,
+        choices: Sequence[RowChoice | None],
+    ) -> tuple[IntArray, list[Told | None]]:
+        """As `step`, with the token of each of `logit_rows` chosen as it says (None: the likeliest)."""
         ...
 
 
@@ -114,9 +219,16 @@ class Decoder(Protocol):
 
 
 class Matcher(Protocol):
-    """Which tokens a grammar allows next."""
+    """Which tokens may come next: by a grammar, or by the text that the answer begins with."""
+
+    @property
+    def given(self) -> bool:
+        """Whether the next token only spells what was given: then its probability is that among the allowed ones."""
+        ...
 
     def mask(self, out: npt.NDArray[Any]) -> None: ...
+
+    def rollback(self, count: int) -> None: ...
 
     def accept(self, token: int) -> bool: ...
 

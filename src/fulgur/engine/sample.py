@@ -7,31 +7,31 @@ and without speculation, and whatever else is in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from fulgur.engine.draw import Room, draw
 from fulgur.engine.errors import EngineError
 from fulgur.engine.events import TokenLogprob
-from fulgur.engine.gumbel import COLDEST, Gumbel, base, mix, sharpness
+from fulgur.engine.gumbel import COLDEST, Gumbel, base, mix, sharpness, weights_of
 from fulgur.engine.params import SamplingParams
-from fulgur.engine.runtime import FloatArray, Matcher
+from fulgur.engine.runtime import SEEN, Bits, FloatArray, History, Matcher, Sampling
 
 Ids: TypeAlias = npt.NDArray[np.int64]
-Wide: TypeAlias = npt.NDArray[np.float64]
-
-_HEAD = 1024  # likeliest tokens that are looked at before all are
 
 
 class Scratch:
-    """Room to work on one row; all samplers of an engine share it. `draws`: a plain temperature is Gumbel's, as on the
-    device; everything else inverts the distribution."""
+    """Room to work on one row; all samplers of an engine share it. `draws`: tokens are sampled by Gumbel's noise, as on
+    the device; otherwise by inverting the distribution, which is cheaper on a CPU."""
 
     def __init__(self, vocab_size: int, *, draws: bool = False) -> None:
         self.logits = np.empty(vocab_size, np.float32)
         self.gumbel = Gumbel(vocab_size) if draws else None
+        self.room = Room(vocab_size)
         self.allowed = np.empty(vocab_size, np.uint8)
 
 
@@ -41,111 +41,124 @@ class Sampler:
     def __init__(self, params: SamplingParams, seed: int, scratch: Scratch, prompt: Sequence[int]) -> None:
         self.params = params
         self.seed = seed
-        self._gumbel = scratch.gumbel if _plain_temperature(params) else None
+        self.sampling = _sampling(params, seed, len(scratch.logits))
+        self._gumbel = scratch.gumbel if params.temperature >= COLDEST else None
+        self._draws = scratch.gumbel is not None
         self._work = scratch.logits
+        self._room = scratch.room
         self._allowed = scratch.allowed
-        vocab_size = len(scratch.logits)
-        self._counts = np.zeros(vocab_size, np.float32) if params.penalised else None
-        self._seen = np.zeros(vocab_size, np.bool_) if params.repetition_penalty != 1.0 else None
         self.note_prompt(prompt)
 
     @property
-    def on_device(self) -> tuple[float, int] | None:
-        """1 / temperature and seed, if that is all there is to it and the device can do it."""
-        params = self.params
-        if self._gumbel is None or params.penalised or params.logprobs is not None or params.grammar is not None:
-            return None
-        return float(sharpness(params.temperature)), base(self.seed)
+    def on_device(self) -> Sampling | None:
+        """What a device that samples is told; None where it cannot do this."""
+        cold = 0.0 < self.params.temperature < COLDEST
+        return self.sampling if self._draws and not cold else None
 
     def note_prompt(self, tokens: Iterable[int]) -> None:
         """Tokens that were given, not chosen: only the repetition penalty looks at them."""
-        if self._seen is not None:
-            self._seen[np.fromiter(tokens, np.int64)] = True
+        history = self.sampling.history
+        if history is not None and self.sampling.repetition != 1.0:
+            history.held[np.fromiter(tokens, np.int64)] |= np.uint32(SEEN)
+            history.device = None
 
     def note(self, token: int) -> None:
         """A chosen token became part of the sequence."""
-        if self._counts is not None:
-            self._counts[token] += 1
-        if self._seen is not None:
-            self._seen[token] = True
+        if self.sampling.history is not None:
+            self.sampling.history.add(token)
 
     def choose(self, logits: FloatArray, position: int, matcher: Matcher | None) -> tuple[int, TokenLogprob | None]:
         """The token at `position`, given its row of logits (left untouched)."""
-        params, work = self.params, self._work
-        np.copyto(work, logits)
-        if self._counts is not None:
-            self._penalise(work)
+        params, work, sampling = self.params, logits, self.sampling
+        if matcher is not None or sampling.history is not None or sampling.bias is not None:
+            work = self._work
+            np.copyto(work, logits)
+            shift(work, sampling, None if sampling.history is None else sampling.history.held)
         if matcher is not None:
             matcher.mask(self._allowed)
             forbidden = self._allowed == 0
             if forbidden.all():
-                raise EngineError("the grammar allows no token here", hint="Check the grammar: it leads to a dead end.")
+                raise no_token_allowed()
             work[forbidden] = -np.inf
         if params.temperature == 0.0:
             token = int(work.argmax())
         elif self._gumbel is not None:
-            token = self._gumbel.choose(work, params.temperature, self.seed, position)
+            token = gumbel_choice(work, sampling, position, self._gumbel)
         else:
-            token = draw(work, params, uniform(self.seed, position))
-        logprob = None if params.logprobs is None else token_logprob(logits, token, params.logprobs)
-        return token, logprob
+            token = draw(work, params, uniform(self.seed, position), self._room)
+        if params.logprobs is None:
+            return token, None
+        row = work if matcher is not None and matcher.given else logits
+        return token, token_logprob(row, token, params.logprobs)
 
-    def _penalise(self, work: FloatArray) -> None:
-        params, counts = self.params, self._counts
-        if self._seen is not None:
-            seen = np.flatnonzero(self._seen)
+
+def _sampling(params: SamplingParams, seed: int, vocab_size: int) -> Sampling:
+    bias = None
+    if params.logit_bias:
+        bias = np.zeros(vocab_size, np.float32)
+        bias[[token for token, _ in params.logit_bias]] = [value for _, value in params.logit_bias]
+    return Sampling(
+        sharpness=float(sharpness(params.temperature)) if params.temperature else 0.0,
+        seed=base(seed),
+        top_k=params.top_k,
+        top_p=params.top_p,
+        floor=float(np.float32(np.log(params.min_p))) if params.min_p > 0.0 else -math.inf,
+        repetition=float(np.float32(params.repetition_penalty)),
+        frequency=params.frequency_penalty,
+        presence=params.presence_penalty,
+        logprobs=-1 if params.logprobs is None else params.logprobs,
+        bias=bias,
+        history=History(vocab_size) if params.penalised else None,
+        grammar=params.constrained,
+    )
+
+
+def no_token_allowed() -> EngineError:
+    return EngineError("the grammar allows no token here", hint="Check the grammar: it leads to a dead end.")
+
+
+def shift(work: FloatArray, sampling: Sampling, held: Bits | None) -> None:
+    """Penalties, then the bias."""
+    if held is not None:
+        if sampling.repetition != 1.0:
+            seen = np.flatnonzero(held)
             values = work[seen]
-            work[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-        assert counts is not None
+            work[seen] = np.where(values > 0, values / sampling.repetition, values * sampling.repetition)
+        counts = held & np.uint32(SEEN - 1)
         present = np.flatnonzero(counts)
-        work[present] -= params.frequency_penalty * counts[present] + params.presence_penalty
+        penalty = sampling.frequency * counts[present].astype(np.float32) + sampling.presence
+        work[present] -= penalty
+    if sampling.bias is not None:
+        biased = np.flatnonzero(sampling.bias)
+        work[biased] += sampling.bias[biased]
 
 
-def _plain_temperature(params: SamplingParams) -> bool:
-    return params.temperature >= COLDEST and params.top_k == 0 and params.top_p == 1.0 and params.min_p == 0.0
+def gumbel_choice(work: FloatArray, sampling: Sampling, position: int, gumbel: Gumbel) -> int:
+    """The largest of logit / temperature + noise among the tokens that min-p, top-k and top-p keep; the lowest of
+    equals. `cuda/csrc/sample.cu` does the same operations."""
+    key, factor = mix(sampling.seed + position), np.float32(sampling.sharpness)
+    if not sampling.narrows:
+        return int((work * factor + gumbel.noise(key)).argmax())
+    tokens = np.sort(kept(work, sampling))
+    return int(tokens[(work[tokens] * factor + gumbel.noise(key, tokens)).argmax()])
 
 
-def draw(logits: FloatArray, params: SamplingParams, u: float) -> int:
-    """Invert the distribution function at u in [0, 1), after min-p, then top-k, then top-p; ties to lower ids."""
-    scaled = logits.astype(np.float64)
-    scaled -= scaled.max()
-    scaled /= params.temperature
-    floor = np.log(params.min_p) if params.min_p > 0.0 else -np.inf
-    top_k = params.top_k
-    if 0 < top_k < len(scaled):
-        floor = max(floor, float(np.partition(scaled, -top_k)[-top_k]))
-    if floor > -np.inf:
-        tokens = np.flatnonzero(scaled >= floor)
-        scaled = scaled[tokens]
-    else:
-        tokens = np.flatnonzero(scaled > -np.inf)
-        if len(tokens) < len(scaled):
-            scaled = scaled[tokens]
-    wanted = np.inf  # mass that is enough
-    if params.top_p < 1.0:
-        tokens, scaled, wanted = _head(tokens, scaled, params.top_p, top_k)
-    elif 0 < top_k < len(scaled):  # ties at the border
-        order = np.argsort(-scaled, kind="stable")[:top_k]
-        tokens, scaled = tokens[order], scaled[order]
-    mass = np.exp(scaled).cumsum()
-    mass = mass[: int(np.searchsorted(mass, wanted)) + 1]
-    chosen = int(np.searchsorted(mass, u * mass[-1], side="right"))
-    return int(tokens[min(chosen, len(mass) - 1)])
-
-
-def _head(tokens: Ids, scaled: Wide, top_p: float, top_k: int) -> tuple[Ids, Wide, float]:
-    """The likeliest tokens in order, enough of them to hold the share `top_p` of the mass, and that mass."""
-    if not top_k and len(scaled) > 4 * _HEAD:  # sorting a large vocabulary is dear, and its tail hardly ever matters
-        weights = np.exp(scaled)
-        wanted = top_p * float(weights.sum())
-        head = scaled >= np.partition(scaled, -_HEAD)[-_HEAD]
-        if weights[head].sum() >= wanted:
-            tokens, scaled = tokens[head], scaled[head]
-        order = np.argsort(-scaled, kind="stable")
-        return tokens[order], scaled[order], wanted
-    order = np.argsort(-scaled, kind="stable")[: top_k or len(scaled)]
-    tokens, scaled = tokens[order], scaled[order]
-    return tokens, scaled, top_p * float(np.exp(scaled).cumsum()[-1])
+def kept(work: FloatArray, sampling: Sampling) -> Ids:
+    """The tokens that min-p, top-k and top-p leave, likeliest first; of equal ones the lower first."""
+    tokens = np.flatnonzero(work > -np.inf)
+    if not len(tokens):  # logits that are not numbers: some token
+        return np.zeros(1, np.int64)
+    top_k = sampling.top_k
+    if 0 < top_k < len(tokens):
+        border = np.partition(work[tokens], -top_k)[-top_k]
+        tokens = tokens[work[tokens] >= border]
+    tokens = tokens[np.argsort(-work[tokens], kind="stable")][: top_k or None]
+    scaled = (work[tokens] - work[tokens[:1]]) * np.float32(sampling.sharpness)
+    count = int((scaled >= sampling.floor).sum())
+    if sampling.top_p < 1.0:
+        mass = weights_of(scaled[:count]).cumsum(dtype=np.uint64).astype(np.float64)
+        count = int(np.searchsorted(mass, mass[-1] * sampling.top_p)) + 1
+    return tokens[:count]
 
 
 def token_logprob(logits: FloatArray, token: int, alternatives: int) -> TokenLogprob:
@@ -158,6 +171,7 @@ def token_logprob(logits: FloatArray, token: int, alternatives: int) -> TokenLog
         kept = min(alternatives, len(wide))
         top = np.flatnonzero(wide >= np.partition(wide, -kept)[-kept])
         top = top[np.argsort(-wide[top], kind="stable")[:kept]]
+        top = top[wide[top] > -np.inf]  # where a text is given, few tokens may spell it
     return TokenLogprob(float(wide[token]), tuple((int(i), float(wide[i])) for i in top))
 
 

@@ -36,7 +36,7 @@ class Scheduler:
         if self.running and self.cache.missing(tokens, len(tokens) + 1, owner) > self.cache.available():
             return None
         self.waiting.popleft()
-        table, sequence.computed = self.cache.acquire(tokens, self.tables[self._slots[-1]], owner)
+        table, sequence.computed = self.cache.acquire(tokens, self.tables[self._slots[-1]], owner, self._slots[-1])
         self._run(sequence, table)
         return sequence
 
@@ -44,7 +44,7 @@ class Scheduler:
         """Run `sequence`, whose tokens the leader has computed, on the leader's blocks; it waits if it cannot."""
         length = len(sequence.tokens)
         if self._slots and leader.table is not None:
-            table = self.cache.fork(leader.table, length, self.tables[self._slots[-1]])
+            table = self.cache.fork(leader.table, length, self.tables[self._slots[-1]], self._slots[-1])
             if table is not None:
                 sequence.computed = length
                 self._run(sequence, table)
@@ -76,6 +76,15 @@ class Scheduler:
             return draft
         return draft[: len(table.blocks) * cache.size - length]
 
+    def own_draft(self, sequence: Sequence, length: int) -> list[int]:
+        """What the model's own head expects after the last token, as far as there is memory for it."""
+        table, cache, at = sequence.table, self.cache, len(sequence.tokens) - 1
+        drafting = cache.runtime.drafting
+        assert table is not None and drafting is not None
+        if at + length > len(table.blocks) * cache.size and not cache.grow(table, at + length):
+            length = len(table.blocks) * cache.size - at
+        return drafting.draft(sequence.tokens[-1], at, sequence.slot, self.tables, length) if length > 0 else []
+
     def commit(self, sequence: Sequence) -> None:
         """Share the blocks that became full."""
         assert sequence.table is not None
@@ -88,6 +97,9 @@ class Scheduler:
             if sequence in self.waiting:
                 self.waiting.remove(sequence)
             return
+        drafting = self.cache.runtime.drafting
+        if drafting is not None and sequence.computed:
+            drafting.catch_up(sequence.slot, self.tables)
         self.cache.release(sequence.table, sequence.tokens, sequence.computed)
         self.running.remove(sequence)
         self._slots.append(sequence.slot)

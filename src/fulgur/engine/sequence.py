@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fulgur.engine.events import Counts, Event, Finished, FinishReason, Token, TokenLogprob
 from fulgur.engine.params import GenerateRequest
+from fulgur.errors import FulgurError
 
 if TYPE_CHECKING:
+    from fulgur.engine.begin import Beginning
     from fulgur.engine.cache import BlockTable
-    from fulgur.engine.runtime import Decoder, Matcher
+    from fulgur.engine.runtime import Bits, Decoder, Matcher
     from fulgur.engine.sample import Sampler
     from fulgur.engine.speculate import Speculator
     from fulgur.engine.stop import StopStrings
@@ -25,6 +29,7 @@ class Sequence:
 
     __slots__ = (
         "admitted_at",
+        "beginning",
         "computed",
         "context",
         "decoder",
@@ -55,7 +60,7 @@ class Sequence:
         self.owner = request.owner
         self.index = index
         self.tokens = list(request.prompt)
-        self.max_tokens = request.params.max_tokens  # of this turn; a kept sequence gets as many again
+        self.max_tokens = request.params.max_tokens  # of this answer; after a steer as many again
         self.context = context
         self.prefill_only = request.prefill_only
         self.computed = 0
@@ -64,6 +69,7 @@ class Sequence:
         self.full_at = 0  # the length at which its next block is full
         self.sampler: Sampler | None = None
         self.matcher: Matcher | None = None
+        self.beginning: Beginning | None = None
         self.speculator: Speculator | None = None
         self.decoder: Decoder  # set when an answer begins
         self.stops: StopStrings | None = None
@@ -110,6 +116,8 @@ class Sequence:
             self.finished = "stop"
         else:
             text = self.decoder.feed(token)
+            if self.beginning is not None:
+                text = self.beginning.cut(text)
             if self.stops is not None:
                 text, stopped = self.stops.feed(text)
                 if stopped:
@@ -123,9 +131,37 @@ class Sequence:
                     text += self.flush()
         events.append(Token(self.request_id, self.index, token, text, logprob))
 
+    def masks(self, draft: list[int], vocab_size: int) -> list[Bits | None] | None:
+        """What its grammar allows after each part of a draft that it allows; None if that cannot be said."""
+        matcher = self.matcher
+        if matcher is None:
+            return [None] * (len(draft) + 1)
+        if matcher.given:  # its probability is another one: the host looks at it
+            return None
+        found: list[Bits | None] = []
+        taken, allowed = 0, np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+        try:
+            for token in (*draft, -1):
+                matcher.mask(allowed[:vocab_size])
+                if not allowed.any():
+                    if not found:
+                        return None
+                    allowed[:] = 1  # the draft completes the answer: nothing is chosen behind it
+                found.append(np.packbits(allowed, bitorder="little").view(np.uint32))
+                if token < 0 or not matcher.accept(token):
+                    break
+                taken += 1
+        except FulgurError:  # the grammar cannot be followed any further
+            return None
+        finally:
+            matcher.rollback(taken)
+        return found if len(found) == len(draft) + 1 else None
+
     def flush(self) -> str:
         """All text that is still held back."""
         rest = self.decoder.flush()
+        if self.beginning is not None:
+            rest = self.beginning.cut(rest)
         if self.stops is not None:
             shown, stopped = self.stops.feed(rest)
             rest = shown if stopped else shown + self.stops.flush()

@@ -29,11 +29,11 @@ def frame(message: Message) -> bytes:
     kind, *body = message
     ids: list[int] = []
     if kind == "events":
-        body = [_rows(body[0])]
+        body = [event_rows(body[0])]
     elif kind == "steer":
         ids = body.pop()
     elif kind == "submit":
-        ids, body[1] = _take_tokens(body[1])
+        ids, body[1] = request_fields(body[1])
     try:
         tail = struct.pack(f"={len(ids)}i", *ids)
     except struct.error:
@@ -67,9 +67,9 @@ class FrameReader:
 def _message(body: list[Any], ids: list[int]) -> Message:
     match body:
         case ["events", rows]:
-            return ("events", [event for row in rows for event in _events(row)])
+            return ("events", [event for row in rows for event in row_events(row)])
         case ["submit", request_id, fields]:
-            return ("submit", request_id, _request(fields, ids))
+            return ("submit", request_id, request_of(fields, ids))
         case ["steer", request_id]:
             return ("steer", request_id, ids)
         case ["open", fields]:
@@ -79,7 +79,7 @@ def _message(body: list[Any], ids: list[int]) -> Message:
     return tuple(body)
 
 
-def _rows(events: list[Event]) -> list[Any]:
+def event_rows(events: list[Event]) -> list[Any]:
     """Tokens of one sequence that follow each other share a row; any other event is a row under its name."""
     rows: list[Any] = []
     run: list[Any] | None = None
@@ -98,7 +98,7 @@ def _rows(events: list[Event]) -> list[Any]:
     return rows
 
 
-def _events(row: Any) -> Iterator[Event]:
+def row_events(row: Any) -> Iterator[Event]:
     if type(row) is list:
         request_id, index, tokens, texts, logprobs = row
         if not logprobs:
@@ -114,7 +114,7 @@ def _events(row: Any) -> Iterator[Event]:
         yield Started(**fields) if name == "Started" else SteerOutcome(**fields)
 
 
-def _take_tokens(request: GenerateRequest) -> tuple[list[int], dict[str, Any]]:
+def request_fields(request: GenerateRequest) -> tuple[list[int], dict[str, Any]]:
     """The ids of a request, and its other fields with how many of the ids are the prompt."""
     fields = _plain(request)
     draft = fields.pop("draft_source")
@@ -122,13 +122,14 @@ def _take_tokens(request: GenerateRequest) -> tuple[list[int], dict[str, Any]]:
     return (request.prompt if draft is None else request.prompt + draft), fields
 
 
-def _request(fields: dict[str, Any], ids: list[int]) -> GenerateRequest:
+def request_of(fields: dict[str, Any], ids: list[int]) -> GenerateRequest:
     params = fields["params"]
     if params["grammar"] is not None:
         from fulgur.text.grammar import GrammarSpec
 
         params["grammar"] = GrammarSpec(**params["grammar"])
     params["stop"], params["stop_tokens"] = tuple(params["stop"]), tuple(params["stop_tokens"])
+    params["logit_bias"] = tuple(map(tuple, params["logit_bias"]))
     fields["params"], fields["visible_tokens"] = SamplingParams(**params), tuple(fields["visible_tokens"])
     draft = ids[fields["prompt"] :]
     del ids[fields["prompt"] :]

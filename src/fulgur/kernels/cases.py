@@ -19,6 +19,7 @@ from fulgur.model.quantise import QuantMatrix, quantise
 
 Float = npt.NDArray[np.float32]
 EPS = 1e-6
+KV8 = 2e-2  # attention over keys and values of 8 bits, against floats
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def cases(seed: int = 0) -> Iterator[Case]:
         (12, 77, 32),
     ):
         yield _attention(rng, heads, length, dim)
+        yield _attention(rng, heads, length, dim, kv_bits=8)
     for dim in (16, 64, 96, 128):
         for normed in (False, True):
             yield _norm_rope(rng, dim, normed)
@@ -144,21 +146,24 @@ def _linear(
     return Case(name, run, expected.astype(np.float32), tolerance, macs=m * rows * cols)
 
 
-def _attention(rng: np.random.Generator, heads: int, length: int, dim: int) -> Case:
+def _attention(rng: np.random.Generator, heads: int, length: int, dim: int, kv_bits: int = 16) -> Case:
     keys, values = (rng.standard_normal((length, dim), np.float32) for _ in range(2))
     q = rng.standard_normal((heads, dim), np.float32)
-    k, v = from_bfloat16(to_bfloat16(keys)), from_bfloat16(to_bfloat16(values))
+    k, v = keys, values
+    if kv_bits == 16:
+        k, v = from_bfloat16(to_bfloat16(keys)), from_bfloat16(to_bfloat16(values))
     scores = (q @ k.T) * np.float32(dim**-0.5)
     weight = np.exp(scores - scores.max(axis=1, keepdims=True))
     expected = (weight / weight.sum(axis=1, keepdims=True)) @ v
 
     def run(isa: str) -> Float:
         out = np.full((heads, dim), np.nan, np.float32)
-        _native.op_attention(isa, keys, values, q, out)
+        _native.op_attention(isa, keys, values, q, out, kv_bits=kv_bits)
         return out
 
-    name = f"attention.heads{heads}.length{length}.dim{dim}"
-    return Case(name, run, expected, 3e-6, bf16_tolerance=1e-2, macs=2 * heads * length * dim)
+    name = f"attention.heads{heads}.length{length}.dim{dim}" + (".kv8" if kv_bits == 8 else "")
+    near, rounded = (3e-6, 1e-2) if kv_bits == 16 else (KV8, KV8)
+    return Case(name, run, expected, near, bf16_tolerance=rounded, macs=2 * heads * length * dim)
 
 
 def _norm_rope(rng: np.random.Generator, dim: int, normed: bool) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,13 @@ import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig, read_json
-from fulgur.model.safetensors import SafetensorsFile, to_float32
-from fulgur.model.tensors import tensor_shapes
+from fulgur.model.config_json import with_draft_head
+from fulgur.model.safetensors import SafetensorsFile
+from fulgur.model.stored import Matrix, Tensors, View
+from fulgur.model.tensors import MTP, tensor_shapes
+
+_PREFIXES = ("model.language_model.", "language_model.model.")
+_EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.(weight|bias)")
 
 
 class FolderSource:
@@ -20,6 +26,12 @@ class FolderSource:
         self.folder = Path(folder)
         self._config = ModelConfig.from_folder(self.folder)
         self._files = self._open()
+        self._config = with_draft_head(self._config, "mtp.fc.weight" in self._files)
+        quantisation = read_json(self.folder / "config.json").get("quantization_config") or {}
+        self._tensors = Tensors(self._files, quantisation)
+        # Where a model has a vision tower, its text model lies beneath one of these.
+        self._prefix = next((p for p in _PREFIXES if p + "embed_tokens.weight" in self._files), "")
+        self._opened: dict[str, Matrix] = {}
         self._check_shapes()
 
     @property
@@ -63,20 +75,55 @@ class FolderSource:
 
     def _check_shapes(self) -> None:
         for name, expected in tensor_shapes(self._config).items():
-            file = self._files.get(name)
-            if file is None:
-                raise FulgurError(f"{self.folder}: tensor {name} {list(expected)} is missing")
-            found = file.entries[name].shape
+            found = self._matrix(name).shape
             if found != expected:
-                raise FulgurError(f"{file.path}: tensor {name}: expected shape {list(expected)}, found {list(found)}")
+                where = self._files[name].path if name in self._files else self.folder
+                raise FulgurError(f"{where}: tensor {name}: expected shape {list(expected)}, found {list(found)}")
+
+    def _matrix(self, name: str) -> Matrix:
+        """A tensor by the name that `tensor_shapes` gives it, wherever and however it is stored."""
+        found = self._opened.get(name)
+        if found is None:
+            found = self._open_matrix(name)
+            if found is None:
+                shape = list(tensor_shapes(self._config).get(name, ()))
+                raise FulgurError(f"{self.folder}: tensor {name} {shape} is missing")
+            self._opened[name] = found
+        return found
+
+    def _open_matrix(self, name: str) -> Matrix | None:
+        stored = self._stored_name(name)
+        found = self._tensors.open(stored)
+        match = _EXPERT.fullmatch(stored)
+        if found is not None or match is None:
+            return found
+        prefix, expert, short, kind = match[1], int(match[2]), match[3], match[4]
+        fused = prefix + ("down_proj" if short == "down" else "gate_up_proj") + ("_bias" if kind == "bias" else "")
+        rows = slice(None)
+        if short != "down" and self._config.traits.clamped:  # gpt-oss: gate and up by turns
+            rows = slice(0 if short == "gate" else 1, None, 2)
+        elif short != "down":
+            width = self._config.d_expert
+            rows = slice(0, width) if short == "gate" else slice(width, None)
+        # gpt-oss keeps wide experts transposed, its 4-bit ones not.
+        transposed = kind == "weight" and self._config.traits.clamped and fused in self._tensors
+        return self._tensors.open(fused, View(expert, rows, transposed))
+
+    def _stored_name(self, name: str) -> str:
+        if self._prefix and name not in self._tensors and not name.startswith(MTP):
+            return name.replace("model.", self._prefix, 1) if name.startswith("model.") else "language_model." + name
+        return name
 
     def rows(self, name: str, index: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        file = self._files[name]
-        return to_float32(file.array(name)[index], file.entries[name].dtype)
+        return self._matrix(name).rows(index)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        file = self._files[name]
-        return to_float32(file.array(name), file.entries[name].dtype)
+        matrix = self._matrix(name)
+        return matrix.rows(np.arange(matrix.shape[0])).reshape(-1)
+
+    def stored(self, name: str) -> Matrix:
+        """A tensor as the file holds it; the GPU engine keeps what it can of that."""
+        return self._matrix(name)
 
     def has(self, name: str) -> bool:
         return name in self._files
@@ -88,9 +135,9 @@ class FolderSource:
         return file.view(entry), entry.dtype, entry.shape
 
     def native(self, name: str) -> tuple[int, int] | None:
-        return None
+        return self._matrix(name).native
 
     def quantised(
         self, name: str, index: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-        raise NotImplementedError(f"{name}: safetensors hold floats")
+        return self._matrix(name).quantised(index)

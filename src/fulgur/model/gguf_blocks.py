@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.model.bfloat16 import from_bfloat16
+from fulgur.model.stored import MXFP4_VALUES, mxfp4_scale
 
 Bytes = npt.NDArray[np.uint8]
 Float = npt.NDArray[np.float32]
@@ -111,6 +112,11 @@ def _q6_k(blocks: Bytes) -> Float:
     return (q * scale[:, :, None]).reshape(n, 256)
 
 
+def _mxfp4(blocks: Bytes) -> Float:
+    scale = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
+    return MXFP4_VALUES[_nibbles(blocks[:, 1:])] * scale
+
+
 TO_FLOAT: dict[str, Callable[[Bytes], Float]] = {
     "F32": _f32,
     "F16": _f16,
@@ -123,14 +129,17 @@ TO_FLOAT: dict[str, Callable[[Bytes], Float]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "MXFP4": _mxfp4,
 }
 
-# Formats that are ours already: symmetric integers in groups of 32 with an fp16 scale.
-NATIVE: dict[str, tuple[int, int]] = {"Q8_0": (8, 32), "Q4_0": (4, 32)}
+# Formats that are ours already: symmetric integers in groups of 32 with an fp16 scale. (Of MXFP4, twice the values.)
+NATIVE: dict[str, tuple[int, int]] = {"Q8_0": (8, 32), "Q4_0": (4, 32), "MXFP4": (8, 32)}
 
 
 def to_quantised(kind: str, blocks: Bytes) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
     """q int8 [n, 32] and scale fp16 [n, 1] of a NATIVE format, bit by bit."""
+    if kind == "MXFP4":
+        return (2 * MXFP4_VALUES).astype(np.int8)[_nibbles(blocks[:, 1:])], mxfp4_scale(blocks[:, :1])
     scale = np.ascontiguousarray(blocks[:, :2]).view(np.float16)
     if kind == "Q8_0":
         return blocks[:, 2:].view(np.int8), scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 
 MAGIC = b"GGUF"
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 
@@ -109,7 +111,7 @@ class _Cursor:
 
 
 class GgufFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, whole: bool = True) -> None:
         self.path = path
         try:
             with path.open("rb") as file:
@@ -130,6 +132,25 @@ class GgufFile:
             cursor.reading = f"the metadata key {key}"
             self.metadata[key] = cursor.value(cursor.number("I"))
         self.tensors = self._read_tensors(cursor, n_tensors)
+        self._parts: dict[str, GgufFile] = {}  # of tensors that lie in other files
+        if whole and self.metadata.get("split.count", 1) > 1:
+            self._open_parts(int(self.metadata["split.count"]))
+
+    def _open_parts(self, count: int) -> None:
+        """The other files of a model in several, which are named `<stem>-00002-of-00003.gguf`."""
+        match = _PART.fullmatch(self.path.name)
+        if match is None or int(match[2]) != 1 or int(match[3]) != count:
+            raise FulgurError(
+                f"{self.path}: one of {count} parts, but not named as the first of them",
+                hint="Give the part that ends in -00001-of-…; the others must lie beside it.",
+            )
+        for i in range(2, count + 1):
+            path = self.path.with_name(f"{match[1]}-{i:05d}-of-{count:05d}.gguf")
+            if not path.exists():
+                raise FulgurError(f"{path}: this part is missing", hint="Download the whole model again.")
+            part = GgufFile(path, whole=False)
+            self._parts |= dict.fromkeys(part.tensors, part)
+            self.tensors |= part.tensors
 
     def _read_tensors(self, cursor: _Cursor, count: int) -> dict[str, GgufTensor]:
         listed: list[tuple[str, tuple[int, ...], TensorType, int]] = []
@@ -161,6 +182,8 @@ class GgufFile:
 
     def blocks(self, name: str) -> npt.NDArray[np.uint8]:
         """A view of the map: uint8 [rows, bytes a row]."""
+        if name in self._parts:
+            return self._parts[name].blocks(name)
         tensor = self.tensors[name]
         raw = np.frombuffer(self._map, np.uint8, tensor.stop - tensor.start, tensor.start)
         return raw.reshape(math.prod(tensor.shape[:-1]), -1)

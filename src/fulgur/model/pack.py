@@ -5,6 +5,8 @@ A tile is its scales, fp16 [groups][16 rows], padded to a multiple of 64 bytes, 
     4 bits: a block is 16 rows x 8 neighbouring columns; byte j of a row holds column j (low half) and column j + 4
             (high half), each stored as q + 8
 Rows are padded to a multiple of 16 with zeros: scale 0 and q 0.
+Experts lie in pairs of tiles, as the kernels read them in place: for each group the scales of both tiles, then their
+blocks of weights by turns. So the pages of an expert are touched only when it is chosen, and nothing is rearranged.
 Unsigned weights suit the u8 x s8 dot products of AVX-512 VNNI and AMX; the kernel takes the offset out again.
 """
 
@@ -34,6 +36,48 @@ class Packed:
     @property
     def tiles(self) -> int:
         return -(-self.rows // TILE)
+
+
+@dataclass
+class PackedExperts:
+    """One matrix of every expert of a layer."""
+
+    data: npt.NDArray[np.uint8]  # [experts, bytes of one]
+    bits: int
+    group: int
+    rows: int
+    cols: int
+
+    def expert(self, index: int) -> Packed:
+        """One of them, in the order of a dense matrix."""
+        tile, head = tile_bytes(self.cols, self.bits, self.group), scale_bytes(self.cols, self.group)
+        groups = self.cols // self.group
+        blocks = self.data[index].reshape(-1, groups, 2 * 2 * TILE + 2 * self.group * TILE * self.bits // 8)
+        out = np.zeros((len(blocks), 2, tile), np.uint8)
+        scales = blocks[:, :, : 4 * TILE].reshape(-1, groups, 2, 2 * TILE)
+        out[:, :, : groups * 2 * TILE] = scales.transpose(0, 2, 1, 3).reshape(len(blocks), 2, -1)
+        lines = blocks[:, :, 4 * TILE :].reshape(len(blocks), groups, -1, 2, 64)
+        out[:, :, head:] = lines.transpose(0, 3, 1, 2, 4).reshape(len(blocks), 2, -1)
+        data = out.reshape(-1)[: -(-self.rows // TILE) * tile]
+        return Packed(data, self.bits, self.group, self.rows, self.cols)
+
+
+def paired_bytes(rows: int, cols: int, bits: int, group: int) -> int:
+    """Bytes of one expert's matrix."""
+    return -(-rows // (2 * TILE)) * (cols // group) * (4 * TILE + 2 * group * TILE * bits // 8)
+
+
+def pair_tiles(packed: Packed) -> npt.NDArray[np.uint8]:
+    """A packed matrix as it lies among experts; an odd last tile is paired with zeros."""
+    groups, head = packed.cols // packed.group, scale_bytes(packed.cols, packed.group)
+    tiles = packed.data.reshape(packed.tiles, -1)
+    if packed.tiles % 2:
+        tiles = np.concatenate([tiles, np.zeros_like(tiles[:1])])
+    pairs = tiles.reshape(-1, 2, tiles.shape[1])
+    scales = pairs[:, :, : groups * 2 * TILE].reshape(-1, 2, groups, 2 * TILE).transpose(0, 2, 1, 3)
+    lines = pairs[:, :, head:].reshape(len(pairs), 2, groups, -1, 64).transpose(0, 2, 3, 1, 4)
+    both = (scales.reshape(len(pairs), groups, -1), lines.reshape(len(pairs), groups, -1))
+    return np.concatenate(both, axis=2).reshape(-1)
 
 
 def scale_bytes(cols: int, group: int) -> int:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.model.bfloat16 import to_bfloat16
-from fulgur.model.config import FAMILIES, ModelConfig
+from fulgur.model.config import DeltaShape, ModelConfig
+from fulgur.model.family import DELTA, FAMILIES, FULL, SLIDING
 from fulgur.model.safetensors import write_safetensors
 from fulgur.model.tensors import tensor_shapes
 
@@ -34,42 +35,47 @@ def tiny_config(family: str = "fulgur", **changes: Any) -> ModelConfig:
         "rope_scaling": None,
         "max_context": 512,
         "tied": family == "fulgur",
-        "qkv_bias": FAMILIES[family].qkv_bias,
-        "qk_norm": FAMILIES[family].qk_norm,
     }
+    traits = FAMILIES[family]
+    if SLIDING in traits.layers:
+        usual["window"] = 24
+    if traits.layers != (FULL,):
+        usual["n_layers"] = max(2, len(traits.layers))
+        layers = changes.get("n_layers", usual["n_layers"])
+        usual["layer_kinds"] = tuple(traits.layers[i % len(traits.layers)] for i in range(layers))
+    if DELTA in traits.layers:
+        usual["delta"] = DeltaShape(k_heads=2, v_heads=4, k_dim=32, v_dim=16, taps=4)
+    if traits.partial_rotary != 1.0:
+        usual |= {"head_dim": 32, "rotary_dim": 16}
+    if traits.query_scaling:
+        usual["query_scaling"] = (0.1, 32)
+    if traits.experts:
+        usual |= {"n_experts": 6, "experts_per_token": 2, "d_expert": 32, "norm_topk": traits.norm_topk}
+    if traits.shared_expert:
+        usual["d_shared"] = 64
+    if traits.clamped:
+        usual |= {"swiglu_limit": 1.0, "swiglu_alpha": 1.702, "d_ffn": 32}  # low enough to be reached
     return ModelConfig(**{**usual, **changes})
 
 
-class RandomSource:
-    """Random tensors made one at a time: the same seed and name give the same values, in any order."""
+class MemorySource:
+    """Tensors that are already here, by their Hugging Face names."""
 
-    def __init__(self, config: ModelConfig, seed: int) -> None:
-        self._config, self._seed = config, seed
-        self._shapes = tensor_shapes(config)
-        self._last: tuple[str, npt.NDArray[np.float32]] | None = None
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        self._config, self._tensors = config, tensors
 
     @property
     def config(self) -> ModelConfig:
         return self._config
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """Matrices keep the scale of their input; norms are near 1, biases near 0."""
-        if self._last is None or self._last[0] != name:
-            shape = self._shapes[name]
-            rng = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
-            value = rng.standard_normal(shape, np.float32)
-            if len(shape) == 2:
-                value *= np.float32(shape[1] ** -0.5)
-            else:
-                value = np.float32(0.0 if name.endswith("bias") else 1.0) + np.float32(0.1) * value
-            self._last = (name, value)
-        return self._last[1]
+        return self._tensors[name]
 
     def rows(self, name: str, index: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
         return self.tensor(name)[index]
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        return self.tensor(name)
+        return self.tensor(name).reshape(-1)
 
     def native(self, name: str) -> tuple[int, int] | None:
         return None
@@ -77,7 +83,36 @@ class RandomSource:
     def quantised(
         self, name: str, index: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float16]]:
-        raise NotImplementedError(f"{name}: random tensors are floats")
+        raise NotImplementedError(f"{name}: these tensors are floats")
+
+
+class RandomSource(MemorySource):
+    """Random tensors made one at a time: the same seed and name give the same values, in any order."""
+
+    def __init__(self, config: ModelConfig, seed: int) -> None:
+        super().__init__(config, {})
+        self._seed = seed
+        self._shapes = tensor_shapes(config)
+        self._last: tuple[str, npt.NDArray[np.float32]] | None = None
+
+    def tensor(self, name: str) -> npt.NDArray[np.float32]:
+        """Matrices keep the scale of their input; norms are near 1, biases near 0."""
+        if self._last is None or self._last[0] != name:
+            shape = self._shapes[name]
+            rng = np.random.default_rng([self._seed, zlib.crc32(name.encode())])
+            value = rng.standard_normal(shape, np.float32)
+            if len(shape) > 1:
+                value *= np.float32(shape[-1] ** -0.5)
+            else:
+                value = self._centre(name) + np.float32(0.1) * value
+            self._last = (name, value)
+        return self._last[1]
+
+    def _centre(self, name: str) -> np.float32:
+        if name.endswith("A_log"):
+            return np.float32(-3.0)  # a state that remembers some dozens of tokens
+        offset = self._config.traits.norm_offset if not name.endswith("linear_attn.norm.weight") else 0.0
+        return np.float32(0.0 if name.endswith("bias") else 1.0 - offset)
 
 
 def random_model(config: ModelConfig, seed: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -97,7 +132,7 @@ def write_hf_folder(
     """Write `config.json` and the tensors as F32, F16 or BF16, in one file or several with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
-    stored = {name: (dtype, _narrow(value, dtype)) for name, value in tensors.items()}
+    stored = {name: (dtype, _narrow(value, dtype)) for name, value in _fused(config, tensors).items()}
     if shards == 1:
         write_safetensors(folder / "model.safetensors", stored, {"format": "pt"})
         return
@@ -110,6 +145,25 @@ def write_hf_folder(
         weight_map |= dict.fromkeys(part, file)
     index = {"metadata": {"total_size": sum(a.nbytes for _, a in stored.values())}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _fused(config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, npt.NDArray[np.float32]]:
+    """gpt-oss's checkpoints hold all experts of a layer in one tensor, gate and up by turns, transposed."""
+    if not config.traits.clamped:
+        return dict(tensors)
+    out = {name: value for name, value in tensors.items() if ".experts." not in name}
+    for i in range(config.n_layers):
+        prefix = f"model.layers.{i}.mlp.experts."
+        for kind in ("weight", "bias"):
+            gate, up, down = (
+                np.stack([tensors[f"{prefix}{e}.{short}_proj.{kind}"] for e in range(config.n_experts)])
+                for short in ("gate", "up", "down")
+            )
+            both = np.stack((gate, up), axis=2).reshape(config.n_experts, 2 * config.d_expert, *gate.shape[2:])
+            suffix = "" if kind == "weight" else "_bias"
+            for name, value in (("gate_up_proj", both), ("down_proj", down)):
+                out[prefix + name + suffix] = np.ascontiguousarray(value.swapaxes(1, -1) if value.ndim == 3 else value)
+    return out
 
 
 def _narrow(value: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float32 | np.float16 | np.uint16]:

@@ -1,6 +1,6 @@
 """Rotary positions: the cos and sin of every position and frequency, scaling included.
 
-Pairs are (i, i + head_dim / 2), the "rotate half" convention of Hugging Face's checkpoints.
+Pairs are (i, i + half of the rotated dimensions), the "rotate half" convention of Hugging Face's checkpoints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fulgur.model.config import ModelConfig, RopeScaling
 
 
 def rope_tables(config: ModelConfig, length: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """cos and sin, float32 [length, head_dim // 2]; yarn's attention factor is folded in."""
+    """cos and sin, float32 [length, rotated dimensions // 2]; yarn's attention factor is folded in."""
     frequencies, attention = rope_frequencies(config)
     # Angles in float32, as the checkpoints were trained with; only the cos and sin of them are taken in double.
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies[None, :]
@@ -22,9 +22,17 @@ def rope_tables(config: ModelConfig, length: int) -> tuple[npt.NDArray[np.float3
     return (np.cos(wide) * attention).astype(np.float32), (np.sin(wide) * attention).astype(np.float32)
 
 
+def query_scale(config: ModelConfig, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+    """What queries at these positions are multiplied by, besides 1 / sqrt(head_dim)."""
+    if config.query_scaling is None:
+        return np.ones(len(positions), np.float32)
+    beta, context = config.query_scaling
+    return (1 + beta * np.log1p(np.asarray(positions) // context)).astype(np.float32)
+
+
 def rope_frequencies(config: ModelConfig) -> tuple[npt.NDArray[np.float32], float]:
-    """The angle a position step turns each pair by, float32 [head_dim // 2], and the factor on cos and sin."""
-    dim = config.head_dim
+    """The angle by which a position rotates each pair, float32 [pairs], and the factor on cos and sin."""
+    dim = config.rotated
     plain = 1.0 / config.rope_theta ** (np.arange(0, dim, 2, dtype=np.float64) / dim)
     scaling, attention = config.rope_scaling, 1.0
     if scaling is None:
@@ -50,7 +58,7 @@ def _llama3(plain: npt.NDArray[np.float64], scaling: RopeScaling) -> npt.NDArray
 
 def _yarn(plain: npt.NDArray[np.float64], scaling: RopeScaling, config: ModelConfig) -> npt.NDArray[np.float64]:
     """Interpolate the dimensions that turn rarely within the trained context, keep those that turn often."""
-    dim, base = config.head_dim, config.rope_theta
+    dim, base = config.rotated, config.rope_theta
 
     def dimension(turns: float) -> float:
         return dim * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
     "U8": np.dtype("u1"),
+    "F8_E4M3": np.dtype("u1"),  # codes; `stored.py` has their values
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
 }
 
 
@@ -120,6 +123,21 @@ def write_safetensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     _write_all(path, [len(text).to_bytes(8, "little"), text], (array for _, array in tensors.values()))
+
+
+def write_streamed(
+    path: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]], parts: Callable[[str], Iterable[npt.NDArray[Any]]]
+) -> None:
+    """Write {name: (dtype, shape)} whose data `parts(name)` gives piece by piece: files larger than the memory."""
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, (dtype, shape) in shapes.items():
+        size = math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    _write_all(path, [len(text).to_bytes(8, "little"), text], (part for name in shapes for part in parts(name)))
 
 
 def _write_all(path: Path, head: list[bytes], arrays: Iterable[npt.NDArray[Any]]) -> None:

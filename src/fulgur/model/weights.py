@@ -6,63 +6,90 @@ memory. A packed folder is read by memory map and costs only the pages that are 
 
 from __future__ import annotations
 
-import json
-import shutil
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
+from fulgur.model.bfloat16 import to_bfloat16
 from fulgur.model.config import ModelConfig, naming, read_json
 from fulgur.model.folder import FolderSource
-from fulgur.model.pack import Packed, new_packed, pack_rows, packed_bytes
+from fulgur.model.pack import (
+    Packed,
+    PackedExperts,
+    aligned_zeros,
+    new_packed,
+    pack_rows,
+    pair_tiles,
+)
 from fulgur.model.quantise import QuantMatrix, choose_group, quantise
-from fulgur.model.safetensors import SafetensorsFile, write_safetensors
-from fulgur.model.tensors import EMBED, MatrixPlan, TensorSource, matrix_plans, tensor_shapes, vector_plans
+from fulgur.model.tensors import (
+    DRAFT_BITS,
+    EMBED,
+    MTP,
+    MatrixPlan,
+    TensorSource,
+    expert_plan,
+    kernel_vector,
+    layer_names,
+    matrix_plans,
+    plain_plans,
+    vector_plans,
+)
 
-LAYOUT = "rows16"
-PACKED_FILE = "weights.safetensors"
-COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _CHUNK_ELEMENTS = 1 << 22  # 16 MB of float32 at a time
 
 
 @dataclass
 class Weights:
-    """`matrices`: layers.{i}.{qkv,o,gate_up,down} and head. `vectors`: layers.{i}.{attn_norm,ffn_norm}, with QK-norm
-    also {q_norm,k_norm}, with biases also qkv_bias; final_norm. `embed` is None for a tied model: the lookup reads the
-    rows of the packed head."""
+    """`tensors.py` names what is held and how it is put together. `plain` are the small matrices in bf16. `embed` is
+    None for a tied model: the lookup reads the rows of the packed head."""
 
     config: ModelConfig
     embed: npt.NDArray[np.float16] | None
     matrices: dict[str, Packed]
     vectors: dict[str, npt.NDArray[np.float32]]
+    plain: dict[str, npt.NDArray[np.uint16]] = field(default_factory=dict)
+    experts: dict[str, PackedExperts] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Bytes of everything held."""
         embed = 0 if self.embed is None else self.embed.nbytes
-        return embed + sum(m.data.nbytes for m in self.matrices.values()) + sum(v.nbytes for v in self.vectors.values())
+        return embed + self._dense_bytes + sum(e.data.nbytes for e in self.experts.values())
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one decode step has to read (every matrix once; one row of the embedding)."""
-        return sum(m.data.nbytes for m in self.matrices.values()) + sum(v.nbytes for v in self.vectors.values())
+        """Bytes that one decode step has to read: every matrix once, of the experts those that are chosen."""
+        config = self.config
+        experts = sum(e.data.nbytes for name, e in self.experts.items() if not name.startswith(MTP))
+        drafting = sum(m.data.nbytes for name, m in self.matrices.items() if name.startswith(MTP))
+        return self._dense_bytes - drafting + experts * config.experts_per_token // max(config.n_experts, 1)
+
+    @property
+    def _dense_bytes(self) -> int:
+        matrices = sum(m.data.nbytes for m in self.matrices.values())
+        return matrices + sum(v.nbytes for v in self.vectors.values()) + sum(p.nbytes for p in self.plain.values())
 
 
-def load(path: Path, *, bits: int | None = None, group: int = 64, head_bits: int | None = None) -> Weights:
+def load(
+    path: Path, *, bits: int | None = None, group: int = 64, head_bits: int | None = None, drafts: bool = True
+) -> Weights:
     """Load a Hugging Face folder, a packed folder or a .gguf file.
 
     `bits` None keeps what the file holds (8 for float tensors). `head_bits` lets the output head (and with a tied head
-    the embedding) differ from the rest.
+    the embedding) differ from the rest. `drafts` False leaves the drafting head out, if there is one.
     """
     path = Path(path)
     with naming(path):
         if path.is_dir() and (path / "config.json").exists() and "fulgur" in read_json(path / "config.json"):
-            return _load_packed(path, bits)
-        return assemble(open_source(path), bits=bits, group=group, head_bits=head_bits)
+            from fulgur.model.packed_folder import load_packed
+
+            return load_packed(path, bits, drafts=drafts)
+        return assemble(open_source(path), bits=bits, group=group, head_bits=head_bits, drafts=drafts)
 
 
 def open_source(path: Path) -> TensorSource:
@@ -71,7 +98,8 @@ def open_source(path: Path) -> TensorSource:
     if not path.exists():
         raise FulgurError(f"{path}: no such model", hint="Give a model folder or a .gguf file.")
     if path.is_dir() and not (path / "config.json").exists():
-        files = sorted(path.glob("*.gguf"))
+        later = re.compile(r".*-(?!00001)\d{5}-of-\d{5}\.gguf")  # of a model in several parts the first is opened
+        files = [file for file in sorted(path.glob("*.gguf")) if later.fullmatch(file.name) is None]
         if len(files) > 1:
             raise FulgurError(f"{path}: {len(files)} .gguf files, name the one to load", hint=f"{files[0]}")
         path = files[0] if files else path
@@ -83,19 +111,55 @@ def open_source(path: Path) -> TensorSource:
 
 
 def assemble(
-    source: TensorSource, *, bits: int | None = None, group: int = 64, head_bits: int | None = None
+    source: TensorSource,
+    *,
+    bits: int | None = None,
+    group: int = 64,
+    head_bits: int | None = None,
+    drafts: bool = True,
 ) -> Weights:
     """Quantise and pack every matrix of a source."""
-    config = source.config
+    config = source.config if drafts else replace(source.config, draft_vocab=0)
     matrices: dict[str, Packed] = {}
     for name, plan in matrix_plans(config).items():
-        wanted = head_bits if name == "head" and head_bits is not None else bits
+        wanted = head_bits if name == "head" and head_bits is not None else DRAFT_BITS if name == "mtp.head" else bits
         matrices[name] = _pack_matrix(source, name, plan, wanted, group)
+    experts = {
+        f"{to}experts.{name}": _pack_experts(source, f"{to}experts.{name}", layer, name, bits, group)
+        for to, layer, _ in (layer_names(config) if config.n_experts else [])
+        for name in ("gate_up", "down")
+    }
+    plain = {name: to_bfloat16(gather(source, plan)) for name, plan in plain_plans(config).items()}
     vectors = {
-        name: np.concatenate([source.vector(part) for part in parts]) for name, parts in vector_plans(config).items()
+        name: kernel_vector(config, name, np.concatenate([source.vector(part) for part in parts]))
+        for name, parts in vector_plans(config).items()
     }
     embed = None if config.tied else _embedding(source)
-    return Weights(config, embed, matrices, vectors)
+    return Weights(config, embed, matrices, vectors, plain, experts)
+
+
+def gather(source: TensorSource, plan: MatrixPlan) -> npt.NDArray[np.float32]:
+    """A whole kernel matrix in float32."""
+    out = np.empty((len(plan.row), plan.cols), np.float32)
+    for i, tensor in enumerate(plan.parts):
+        here = np.flatnonzero(plan.part == i)
+        out[here] = source.rows(tensor, plan.row[here])
+    return out
+
+
+def _pack_experts(
+    source: TensorSource, label: str, layer: str, name: str, bits: int | None, group: int
+) -> PackedExperts:
+    data: npt.NDArray[np.uint8] | None = None
+    group = choose_group(expert_plan(source.config, layer, 0, name).cols, group, label)
+    for e in range(source.config.n_experts):
+        packed = _pack_matrix(source, label, expert_plan(source.config, layer, e, name), bits, group)
+        paired = pair_tiles(packed)
+        if data is None:
+            data = aligned_zeros(source.config.n_experts * len(paired)).reshape(source.config.n_experts, -1)
+        data[e] = paired
+    assert data is not None
+    return PackedExperts(data, packed.bits, packed.group, packed.rows, packed.cols)
 
 
 def _pack_matrix(source: TensorSource, name: str, plan: MatrixPlan, bits: int | None, group: int) -> Packed:
@@ -135,62 +199,3 @@ def _embedding(source: TensorSource) -> npt.NDArray[np.float16]:
         index = np.arange(start, min(start + step, vocab))
         embed[index] = source.rows(EMBED, index)
     return embed
-
-
-def save_packed(weights: Weights, folder: Path, *, companions: Path | None = None) -> None:
-    """Write a folder that `load` reads by memory map; tokenizer files are copied from `companions`."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    kinds = {name: (m.bits, m.group) for name, m in weights.matrices.items()}
-    usual = max(set(kinds.values()), key=lambda kind: (list(kinds.values()).count(kind), kind))
-    layout: dict[str, Any] = {"layout": LAYOUT, "bits": usual[0], "group": usual[1]}
-    other = {name: {"bits": kind[0], "group": kind[1]} for name, kind in kinds.items() if kind != usual}
-    if other:
-        layout["matrices"] = other
-    # Matrices first: their sizes are multiples of 64, so each one starts aligned.
-    tensors: dict[str, tuple[str, npt.NDArray[Any]]] = {n: ("U8", m.data) for n, m in weights.matrices.items()}
-    if weights.embed is not None:
-        tensors["embed"] = ("F16", weights.embed)
-    tensors |= {name: ("F32", vector) for name, vector in weights.vectors.items()}
-    write_safetensors(folder / PACKED_FILE, tensors)
-    config = {**weights.config.to_json(), "fulgur": layout}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    for name in COMPANIONS if companions is not None else ():
-        if companions is not None and (companions / name).exists():
-            shutil.copyfile(companions / name, folder / name)
-
-
-def _load_packed(folder: Path, bits: int | None) -> Weights:
-    layout = read_json(folder / "config.json")["fulgur"]
-    config = ModelConfig.from_folder(folder)
-    if not isinstance(layout, dict) or layout.get("layout") != LAYOUT:
-        raise FulgurError(f"{folder / 'config.json'}: packed layout {layout!r} is not {LAYOUT}", hint="Pack it again.")
-    if bits not in (None, layout.get("bits")):
-        raise FulgurError(
-            f"{folder}: already packed with {layout.get('bits')} bits, {bits} were asked for",
-            hint="Pack the original model again with the bits you want.",
-        )
-    file = SafetensorsFile(folder / PACKED_FILE)
-    matrices: dict[str, Packed] = {}
-    for name, plan in matrix_plans(config).items():
-        kind = layout.get("matrices", {}).get(name, layout)
-        rows, cols = len(plan.row), plan.cols
-        size = packed_bytes(rows, cols, kind["bits"], kind["group"])
-        matrices[name] = Packed(_stored(file, name, "U8", (size,)), kind["bits"], kind["group"], rows, cols)
-    shapes = tensor_shapes(config)
-    vectors = {
-        name: _stored(file, name, "F32", (sum(shapes[part][0] for part in parts),))
-        for name, parts in vector_plans(config).items()
-    }
-    embed = None if config.tied else _stored(file, "embed", "F16", (config.vocab_size, config.d_model))
-    return Weights(config, embed, matrices, vectors)
-
-
-def _stored(file: SafetensorsFile, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    entry = file.entries.get(name)
-    if entry is None:
-        raise FulgurError(f"{file.path}: tensor {name} {list(shape)} is missing")
-    if (entry.dtype, entry.shape) != (dtype, shape):
-        found = f"{entry.dtype} {list(entry.shape)}"
-        raise FulgurError(f"{file.path}: tensor {name}: expected {dtype} {list(shape)}, found {found}")
-    return file.array(name)

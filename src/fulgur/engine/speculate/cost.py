@@ -56,6 +56,7 @@ class StepCost:
         self._patience = [_OLD] * len(WIDTHS)  # turns without one after which it is tried again
         self._budget = 0.0  # seconds
         self._heirs: dict[str, Acceptance] = {}
+        self._draft: float | None = None  # seconds that the model's own head takes for a guess
 
     def acceptance(self, kind: str, prior: tuple[float, ...]) -> Acceptance:
         """For a new sequence's drafter: starts from what the last one of its kind has seen."""
@@ -94,6 +95,18 @@ class StepCost:
         self._last[i] = self.turn
         self._budget = min(self._budget + _EXPLORE * seconds, 4 * self._seconds[-1])
 
+    @property
+    def draft_seconds(self) -> float:
+        """Of one guess of the model's own head; a tenth of a step until it is measured."""
+        return 0.1 * self._seconds[0] if self._draft is None else self._draft
+
+    def observe_draft(self, tokens: int, seconds: float) -> None:
+        """The model's own head took this long for so many guesses."""
+        # The head has one layer: a guess that took longer than a step of the model met a pause of the machine.
+        each = min(seconds / tokens, self._seconds[0])
+        known = each if self._draft is None else self._draft
+        self._draft = known + (each - known) * (_GAIN if each > known else 0.5)
+
     def _hold(self, i: int) -> None:
         """Where older estimates contradict that of this width, it holds: more rows never cost less, nor more than as
         many steps of its width would."""
@@ -116,10 +129,13 @@ class StepCost:
         low, high = self._seconds[i - 1], self._seconds[i]
         return low + (high - low) * (rows - WIDTHS[i - 1]) / (WIDTHS[i] - WIDTHS[i - 1])
 
-    def best_length(self, acceptance: Acceptance, run: int, limit: int, others: int = 0) -> tuple[int, float]:
+    def best_length(
+        self, acceptance: Acceptance, run: int, limit: int, others: int = 0, each: float = 0.0
+    ) -> tuple[int, float]:
         """The draft length with the most tokens a second, and how much it gains over none (0 when it gains nothing).
 
-        The draft comes after `run` right guesses. `others` further sequences in the step are taken to draft as much.
+        The draft comes after `run` right guesses, and each of its own takes `each` seconds to make. `others` further
+        sequences in the step are taken to draft as much.
         """
         costs = [self.seconds((others + 1) * width) for width in WIDTHS] if others else self._seconds
         chances = acceptance.chances()
@@ -137,7 +153,7 @@ class StepCost:
                 reached *= chances[LEVEL[at] if at < SETTLED else -1]
                 tokens += reached
                 at += 1
-            rate = tokens * base / (costs[i] + _OVERHEAD)
+            rate = tokens * base / (costs[i] + _OVERHEAD + length * each * (others + 1))
             age = self.turn - self._last[i]
             if age <= _OLD:
                 fresh = i

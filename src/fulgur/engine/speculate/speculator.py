@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from fulgur.engine.speculate.acceptance import LEVEL, SETTLED, Acceptance
 from fulgur.engine.speculate.cost import StepCost
+from fulgur.engine.speculate.head import PRIOR as HEAD_PRIOR
+from fulgur.engine.speculate.head import HeadDrafter
 from fulgur.engine.speculate.ngram import PRIOR as NGRAM_PRIOR
 from fulgur.engine.speculate.ngram import NgramDrafter
 from fulgur.engine.speculate.source import PRIOR as SOURCE_PRIOR
@@ -33,14 +36,25 @@ class Drafter(Protocol):
 
 
 class Speculator:
-    """The drafters of one sequence: the source region first if there is one, else repetition in the context."""
+    """The drafters of one sequence: the source region first if there is one, repetition in the context, then the
+    model's own head (`own`) if it has one. Each step takes the draft that promises the most tokens a second."""
 
-    def __init__(self, tokens: list[int], source: list[int] | None, cost: StepCost, max_draft: int) -> None:
+    def __init__(
+        self,
+        tokens: list[int],
+        source: list[int] | None,
+        cost: StepCost,
+        max_draft: int,
+        own: Callable[[int], list[int]] | None = None,
+    ) -> None:
         self._cost = cost
         self._max_draft = max_draft
         self.drafters: list[Drafter] = [NgramDrafter(tokens, cost.acceptance("ngram", NGRAM_PRIOR))]
         if source:
             self.drafters.insert(0, SourceDrafter(source, tokens, cost.acceptance("source", SOURCE_PRIOR)))
+        self._head = None if own is None else HeadDrafter(own, tokens, cost, cost.acceptance("head", HEAD_PRIOR))
+        if self._head is not None:  # last: its guesses cost time, so it is asked only when it is the best
+            self.drafters.append(self._head)
         self._choices: list[dict[int, _Choice]] = [{} for _ in self.drafters]
 
     def draft(self, limit: int, others: int = 0) -> list[int]:
@@ -55,17 +69,20 @@ class Speculator:
             run = drafter.run
             if run < 0:
                 continue
-            length, gain = self._choose(drafter.acceptance, choices, run, limit, others)
+            each = self._cost.draft_seconds if drafter is self._head else 0.0
+            length, gain = self._choose(drafter.acceptance, choices, run, limit, others, each)
             if gain > best_gain:
                 draft = drafter.draft(length)
                 if draft:
                     best, best_gain = draft, gain
             if run >= _TRUSTED:
                 break
+        if not best and self._head is not None and self._head.due():
+            return self._head.draft(1)
         return best
 
     def _choose(
-        self, acceptance: Acceptance, choices: dict[int, _Choice], run: int, limit: int, others: int
+        self, acceptance: Acceptance, choices: dict[int, _Choice], run: int, limit: int, others: int, each: float
     ) -> tuple[int, float]:
         """The best length, from memory where little has changed."""
         level = LEVEL[run] if run < SETTLED else -1
@@ -75,7 +92,7 @@ class Speculator:
         if known is not None and known[0] == state and cost.turn < known[1]:
             return min(known[2], limit), known[3]
         trials = cost.trials
-        length, gain = cost.best_length(acceptance, run, self._max_draft, others)
+        length, gain = cost.best_length(acceptance, run, self._max_draft, others, each)
         if cost.trials == trials:  # what is only tried is tried once
             choices[level] = (state, cost.turn + _VALID, length, gain)
         return min(length, limit), gain

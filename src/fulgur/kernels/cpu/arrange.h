@@ -30,13 +30,18 @@ inline void arrange(Matrix& w, uint8_t* out) {
   w.data = out;
 }
 
-// Lays out all matrices thread by thread, in the order in which a thread reads them in a step. `out`: the bytes of all
-// matrices, zeroed. Returns the table of block addresses that the matrices then point into.
+// Lays out all dense matrices thread by thread, in the order in which a thread reads them in a step. `out`: the bytes
+// of all matrices, zeroed. Returns the table of block addresses that the matrices then point into.
 inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* out) {
   const auto each = [&](auto&& visit) {
     for (Layer& l : model.layers)
-      for (Matrix* w : {&l.qkv, &l.o, &l.gate_up, &l.down}) visit(*w);
+      for (Matrix* w : {&l.qkv, &l.o, &l.gate_up, &l.down})
+        if (w->rows) visit(*w);
     visit(model.head);
+    Drafting& drafting = model.drafting;
+    for (Matrix* w : {&drafting.fc, &drafting.layer.qkv, &drafting.layer.o, &drafting.layer.gate_up,
+                      &drafting.layer.down, &drafting.head})
+      if (w->rows) visit(*w);
   };
   size_t count = 0;
   each([&](Matrix& w) { count += (w.tiles() + w.interleave - 1) / w.interleave; });
@@ -57,9 +62,14 @@ inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* o
     const Division division{&model.dims, threads};
     for (const Layer& l : model.layers) {
       for (const Range r : division.projections(l.qkv, t)) take(l.qkv, r);
-      for (const Matrix* w : {&l.o, &l.gate_up, &l.down}) take(*w, division.tiles(*w, t));
+      for (const Matrix* w : {&l.o, &l.gate_up, &l.down})
+        if (w->rows) take(*w, division.tiles(*w, t));
     }
     take(model.head, division.tiles(model.head, t));
+    const Drafting& drafting = model.drafting;
+    for (const Matrix* w : {&drafting.fc, &drafting.layer.qkv, &drafting.layer.o, &drafting.layer.gate_up,
+                            &drafting.layer.down, &drafting.head})
+      if (w->rows) take(*w, division.tiles(*w, t));
   }
   each([](Matrix& w) { w.data = nullptr; });
   return table;

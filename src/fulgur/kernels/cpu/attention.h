@@ -3,7 +3,21 @@
 //
 // Every query is computed alone, in one fixed order over positions; positions after its own have weight 0. So neither
 // the number of queries computed together nor other tokens change its bits. If the CPU multiplies bf16, queries and
-// probabilities are rounded to bf16; otherwise they stay float.
+// probabilities are rounded to bf16; otherwise they stay float. Caches of 8 bits: attention8.h.
+
+static void store_kv8(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
+                      const float* value);
+
+static void store_kv(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
+                     const float* value) {
+  if (cache.bits == 8) return store_kv8(cache, block, layer, head, slot, key, value);
+  const int dim = cache.head_dim;
+  uint32_t* k = cache.keys(block, layer, head) + slot / kKeysAtOnce * (dim / 2) * kKeysAtOnce + slot % kKeysAtOnce;
+  for (int i = 0; i < dim / 2; i++)
+    k[i * kKeysAtOnce] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
+  auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
+  for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
+}
 
 template <int N>
 INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Pair* q, int length,
@@ -30,9 +44,19 @@ INLINE void score_queries(const KvCache& cache, const int32_t* table, int layer,
   }
 }
 
-// scores[0..length) -> unnormalised probabilities as pairs, zeros up to `padded`; returns 1 / their sum.
-static float softmax(float* scores, Pair* probabilities, int length, int padded) {
+INLINE F16 drop(F16 x, int n) {  // zeros in the first n lanes
+  float lanes[16];
+  store(lanes, x);
+  for (int i = 0; i < n && i < 16; i++) lanes[i] = 0.f;
+  return load(lanes);
+}
+
+// scores[skip..length) -> unnormalised probabilities, zeros before and up to `padded`, sixteen at a time to put(at, p);
+// returns 1 / their sum, to which a sink adds.
+template <class Put>
+INLINE float softmax(float* scores, int skip, int length, int padded, const float* sink, Put&& put) {
   const int tail = length & ~15;
+  for (int i = 0; i < skip; i++) scores[i] = -1e30f;
   if (tail < length) store(scores + tail, keep(load(scores + tail), length - tail, -1e30f));
   // Four maxima and two sums, so that none depends on the previous one.
   F16 top[4] = {set(-1e30f), set(-1e30f), set(-1e30f), set(-1e30f)};
@@ -41,18 +65,23 @@ static float softmax(float* scores, Pair* probabilities, int length, int padded)
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) top[j] = max(top[j], load(scores + i + 16 * j));
   for (; i < length; i += 16) top[0] = max(top[0], load(scores + i));
-  const F16 largest = set(hmax(max(max(top[0], top[1]), max(top[2], top[3]))));
+  F16 largest = set(hmax(max(max(top[0], top[1]), max(top[2], top[3]))));
+  if (sink) largest = max(largest, set(*sink));
   F16 sum[2] = {set(0.f), set(0.f)};
   const auto weigh = [&](int at, F16& to) {
     F16 p = exp2(load(scores + at) - largest);
     if (at == tail) p = keep(p, length - tail, 0.f);
+    if (at < skip) p = drop(p, skip - at);
     to = to + p;
-    store_pairs(probabilities + at / 2, p);
+    put(at, p);
   };
   for (i = 0; i + 16 < length; i += 32) weigh(i, sum[0]), weigh(i + 16, sum[1]);
   if (i < length) weigh(i, sum[0]);
-  for (i = (length + 15) & ~15; i < padded; i += 16) store_pairs(probabilities + i / 2, set(0.f));
-  return 1.f / hsum(sum[0] + sum[1]);
+  for (i = (length + 15) & ~15; i < padded; i += 16) put(i, set(0.f));
+  if (!sink) return 1.f / hsum(sum[0] + sum[1]);
+  float lanes[16];
+  store(lanes, exp2(set(*sink) - largest));
+  return 1.f / (hsum(sum[0] + sum[1]) + lanes[0]);
 }
 
 template <int N, int V>  // N queries, V vectors of 16 dims
@@ -99,7 +128,8 @@ struct Pass {
   size_t ld;  // of scores and probabilities
   const float* q[kTileRows];
   float* out[kTileRows];
-  int length[kTileRows];
+  int length[kTileRows], skip[kTileRows];  // a query sees the tokens from `skip` up to `length`
+  const float* sink[kTileRows];
 };
 
 #ifdef TILES_HEADER
@@ -140,7 +170,8 @@ static void attend_pass(const KvCache& cache, const int32_t* table, int layer, i
   float inverse[kTileRows];
   const int padded = (longest + kKeysAtOnce - 1) / kKeysAtOnce * kKeysAtOnce;
   for (int i = 0; i < count; i++)
-    inverse[i] = softmax(scores + i * ld, probabilities + i * ld / 2, pass.length[i], padded);
+    inverse[i] = softmax(scores + i * ld, pass.skip[i], pass.length[i], padded, pass.sink[i],
+                         [&](int at, F16 p) { store_pairs(probabilities + (i * ld + at) / 2, p); });
   if (tiles) return weigh_tiles(cache, table, layer, kv_head, pass, probabilities, inverse);
   for (int d = 0; d < dim;) {
     if (dim - d >= 64) {
@@ -153,9 +184,11 @@ static void attend_pass(const KvCache& cache, const int32_t* table, int layer, i
   }
 }
 
+#include "attention8.h"
+
 static void attend(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Queries& queries,
                    float* scratch) {
-  const bool tiles = tiles_attend(cache.head_dim);
+  const bool tiles = cache.bits == 16 && tiles_attend(cache.head_dim);
   const int total = queries.rows * queries.heads, most = tiles ? kTileRows : kPassQueries;
   const int passes = (total + most - 1) / most;
   // Full passes if the rest also fills the registers, otherwise equal ones.
@@ -163,13 +196,19 @@ static void attend(const KvCache& cache, const int32_t* table, int layer, int kv
   for (int first = 0; first < total; first += size) {
     Pass pass;
     pass.count = std::min(size, total - first);
+    // With a window: from the block of the first token that any of these queries sees. Tokens that only other queries
+    // see have weight 0, so where the pass begins does not change a query's bits.
+    const int seen = queries.length + first / queries.heads;
+    const int begin = queries.window ? std::max(seen - queries.window, 0) / kBlockTokens * kBlockTokens : 0;
     for (int i = 0; i < pass.count; i++) {
       const int row = (first + i) / queries.heads, head = (first + i) % queries.heads;
       pass.q[i] = queries.q + row * queries.q_ld + head * cache.head_dim;
       pass.out[i] = queries.out + row * queries.out_ld + head * cache.head_dim;
-      pass.length[i] = pass.longest = queries.length + row;
+      pass.length[i] = pass.longest = queries.length + row - begin;
+      pass.skip[i] = queries.window ? std::max(pass.length[i] - queries.window, 0) : 0;
+      pass.sink[i] = queries.sinks ? queries.sinks + head : nullptr;
     }
     pass.ld = attention_ld(pass.longest);
-    attend_pass(cache, table, layer, kv_head, pass, scratch);
+    (cache.bits == 8 ? attend_pass8 : attend_pass)(cache, table + begin / kBlockTokens, layer, kv_head, pass, scratch);
   }
 }

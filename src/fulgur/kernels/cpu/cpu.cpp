@@ -11,6 +11,10 @@
 #include <algorithm>
 #include <cstring>
 #include <vector>
+#elif defined(FULGUR_ARM) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(FULGUR_ARM)
+#include <sys/auxv.h>
 #endif
 
 namespace fulgur {
@@ -120,6 +124,34 @@ const Ops* ops_avx512() { return nullptr; }
 const Ops* ops_avx512bf16() { return nullptr; }
 const Ops* ops_amx() { return nullptr; }
 const Ops* ops_amx_emulated() { return nullptr; }
+#endif
+
+#if defined(FULGUR_ARM)
+namespace isa_neon {
+extern const Ops table;
+}
+namespace isa_neon_i8mm {
+extern const Ops table;
+}
+#if defined(__APPLE__)
+static bool arm_has(const char* feature) {
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value;
+}
+const Ops* ops_neon() { return arm_has("hw.optional.arm.FEAT_DotProd") ? &isa_neon::table : nullptr; }
+const Ops* ops_neon_i8mm() {
+  return ops_neon() && arm_has("hw.optional.arm.FEAT_I8MM") ? &isa_neon_i8mm::table : nullptr;
+}
+#else
+const Ops* ops_neon() { return getauxval(AT_HWCAP) >> 20 & 1 /* ASIMDDP */ ? &isa_neon::table : nullptr; }
+const Ops* ops_neon_i8mm() {
+  return ops_neon() && (getauxval(AT_HWCAP2) >> 13 & 1 /* I8MM */) ? &isa_neon_i8mm::table : nullptr;
+}
+#endif
+#else
+const Ops* ops_neon() { return nullptr; }
+const Ops* ops_neon_i8mm() { return nullptr; }
 #endif
 
 }  // namespace fulgur

@@ -10,6 +10,9 @@
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 #include "ops.h"
 
@@ -40,14 +43,17 @@ INLINE void tiles_product(const Matrix&, const Block&, int, int, int, const Acts
 #endif
 #include "linear.h"
 #include "attention.h"
+#include "delta.h"
 #include "peak.h"
 
 }  // namespace
 
 extern const Ops table;
 const Ops table = {
-    ISA_NAME, kInterleave4, kInterleave8, quantise, linear, linear_add, linear_swiglu,  linear_argmax,
-    embed,    widen,        norm_rope,    store_kv, attend, read_bytes, multiply_bytes, scan,
+    ISA_NAME,      kInterleave4, kInterleave8,   quantise,  linear,   linear_add, linear_swiglu,
+    linear_argmax, embed,        widen,          norm_rope, store_kv, attend,     linear_clamped,
+    norm_row,      dot_rows,     gate_row,       convolve,  unit,     delta_pass, delta_read,
+    norm_gated,    read_bytes,   multiply_bytes, scan,
 };
 
 }  // namespace fulgur::ISA

@@ -59,16 +59,25 @@ struct Acts {
   size_t group_stride = 0;
 };
 
-// Keys and values in bf16. One block of one layer and one KV head is
+// Keys and values. In bf16, one block of one layer and one KV head is
 //   keys    [2][head_dim / 2][32 keys] of pairs (dims 2i, 2i+1): 32 dot products at once
 //   values  [32 key pairs][head_dim] of pairs (keys 2j, 2j+1)
+// In 8 bits
+//   keys    [2][head_dim / 4][32 keys] of four dims, value + 128; then bf16 scales [group of dims][64 keys]
+//   values  [16][head_dim] of four keys; then bf16 scales [64 keys]
+// Keys have a scale a group, since a few dimensions may be far larger than the rest; values have one a token.
 // The keys of eight neighbouring blocks lie in a row, and so do their values: a sequence whose blocks are neighbours is
 // read in long streams.
 struct KvCache {
   uint32_t* data = nullptr;
   int layers = 0, kv_heads = 0, head_dim = 0, blocks = 0;
+  int bits = 16;  // of a key or value: 16 or 8
 
-  size_t half() const { return static_cast<size_t>(kBlockTokens) * head_dim / 2; }  // in uint32
+  int key_group() const { return head_dim % 32 ? 16 : 32; }  // dims that share a scale, in 8 bits
+  size_t half() const {                                      // the keys or the values of a block, in uint32
+    const size_t values = static_cast<size_t>(kBlockTokens) * head_dim;
+    return bits == 16 ? values / 2 : values / 4 + kBlockTokens * (head_dim / key_group()) / 2;
+  }
   size_t size() const {
     return static_cast<size_t>((blocks + kRun - 1) / kRun) * kRun * layers * kv_heads * 2 * half();
   }

@@ -23,6 +23,7 @@ using namespace fulgur;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Table8 = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using IntsOut = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -32,7 +33,8 @@ namespace {
 
 std::vector<const Ops*> available() {  // best first; the emulated one is for tests and never chosen
   std::vector<const Ops*> list;
-  for (const Ops* ops : {ops_amx(), ops_avx512bf16(), ops_avx512(), ops_avxvnni(), ops_avx2(), ops_portable()})
+  for (const Ops* ops : {ops_amx(), ops_avx512bf16(), ops_avx512(), ops_avxvnni(), ops_avx2(), ops_neon_i8mm(),
+                         ops_neon(), ops_portable()})
     if (ops) list.push_back(ops);
   return list;
 }
@@ -45,12 +47,16 @@ const Ops* find_ops(const std::string& name) {
   throw std::invalid_argument("this CPU or build has no kernels named '" + name + "'");
 }
 
+void check_kind(const Matrix& m, const char* name) {
+  if ((m.bits != 4 && m.bits != 8) || m.group < 32 || m.group % 32 || m.cols % m.group || m.rows <= 0)
+    throw std::invalid_argument(std::string(name) +
+                                ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
+}
+
 // A matrix in the file's layout; `data` still points into the file.
 Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
   Matrix m{data.data(), bits, group, rows, cols, 1};
-  if ((bits != 4 && bits != 8) || group < 32 || group % 32 || cols % group || rows <= 0)
-    throw std::invalid_argument(std::string(name) +
-                                ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
+  check_kind(m, name);
   if (data.size() != m.file_bytes())
     throw std::invalid_argument(std::string(name) + ": " + std::to_string(data.size()) + " packed bytes, " +
                                 std::to_string(m.file_bytes()) + " expected");
@@ -60,16 +66,30 @@ Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const ch
 // A model under construction: matrices and vectors by name, then one runtime over copies of them on huge pages.
 class NativeRuntime {
  public:
-  NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors,
-                const std::optional<Halves>& embed, const Floats& cos, const Floats& sin, int kv_blocks, int threads,
-                const std::string& isa) {
+  NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors, const nb::dict& plain,
+                const nb::dict& experts, const std::optional<Halves>& embed, const Floats& cos, const Floats& sin,
+                int kv_blocks, int threads, int snapshots, const std::string& isa) {
     const auto number = [&](const char* key) { return nb::cast<int>(dims[key]); };
-    Dims d{number("vocab"),    number("d_model"), number("layers"),  number("heads"),    number("kv_heads"),
-           number("head_dim"), number("d_ffn"),   number("context"), number("max_rows"), nb::cast<float>(dims["eps"])};
+    const auto windows = nb::cast<nb::list>(dims["windows"]);  // one a layer; 0: none
+    const auto real = [&](const char* key) { return nb::cast<float>(dims[key]); };
+    Dims d{};
+    d.vocab = number("vocab"), d.d_model = number("d_model"), d.layers = number("layers");
+    d.heads = number("heads"), d.kv_heads = number("kv_heads"), d.head_dim = number("head_dim");
+    d.d_ffn = number("d_ffn"), d.context = number("context"), d.max_rows = number("max_rows"), d.eps = real("eps");
+    d.rotary = number("rotary"), d.gated = number("gated");
+    d.query_beta = real("query_beta"), d.query_context = number("query_context");
+    d.experts = number("experts"), d.chosen = number("chosen"), d.d_expert = number("d_expert");
+    d.softmax_all = number("softmax_all"), d.limit = real("limit"), d.alpha = real("alpha");
+    d.k_heads = number("k_heads"), d.v_heads = number("v_heads"), d.k_dim = number("k_dim");
+    d.v_dim = number("v_dim"), d.taps = number("taps"), d.slots = number("slots");
+    d.draft_vocab = number("draft_vocab"), d.kv_bits = number("kv_bits");
     if (d.heads % d.kv_heads || d.heads / d.kv_heads > 64 || d.head_dim % 16 || d.head_dim > 256 || d.d_model % 32 ||
-        d.d_ffn % 32)
+        d.d_ffn % 32 || d.d_expert % 32)
       throw std::invalid_argument(
-          "the kernels need head_dim to be a multiple of 16, d_model and d_ffn of 32, and whole KV groups");
+          "the kernels need head_dim to be a multiple of 16, d_model and feed-forward widths of 32, and whole KV "
+          "groups");
+    if (d.k_heads && (d.v_heads % d.k_heads || d.k_dim % 16 || d.v_dim % 16 || d.taps < 2 || d.taps > kMostTaps))
+      throw std::invalid_argument("the kernels need delta heads to be multiples of 16 wide, and 2 to 8 taps");
 
     const Ops* ops = find_ops(isa);
     size_t total = 0;
@@ -101,22 +121,80 @@ class NativeRuntime {
       return keep(nb::cast<Floats>(vectors[name.c_str()]), size, name);
     };
 
+    const auto small = [&](const std::string& name, size_t rows) -> const uint16_t* {
+      const auto values = nb::cast<Halves>(plain[name.c_str()]);
+      if (values.shape(0) != rows || values.shape(1) != static_cast<size_t>(d.d_model))
+        throw std::invalid_argument("matrix '" + name + "' has the wrong shape");
+      kept_.push_back(nb::cast(values));
+      return values.data();
+    };
+    const auto expert = [&](const std::string& name, int rows, int cols) -> Experts {
+      const auto t = nb::cast<nb::tuple>(experts[name.c_str()]);
+      const auto data = nb::cast<Table8>(t[0]);
+      Matrix m{data.data(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), nb::cast<int>(t[4]), 2};
+      check_kind(m, name.c_str());
+      if (m.rows != rows || m.cols != cols || data.shape(0) != static_cast<size_t>(d.experts) ||
+          data.shape(1) != m.bytes())
+        throw std::invalid_argument("experts '" + name + "' have the wrong shape");
+      kept_.push_back(nb::cast(data));
+      return {m};
+    };
+
     Model model;
     model.dims = d;
-    const int q_width = d.heads * d.head_dim, width = q_width + 2 * d.kv_heads * d.head_dim;
-    for (int i = 0; i < d.layers; i++) {
-      const std::string p = "layers." + std::to_string(i) + ".";
-      Layer layer;
-      layer.qkv = matrix(p + "qkv", width, d.d_model);
-      layer.o = matrix(p + "o", d.d_model, q_width);
-      layer.gate_up = matrix(p + "gate_up", 2 * d.d_ffn, d.d_model);
-      layer.down = matrix(p + "down", d.d_model, d.d_ffn);
+    const int q_width = d.heads * d.head_dim, kv_width = 2 * d.kv_heads * d.head_dim;
+    int caches = 0, states = 0;
+    const auto layer_of = [&](const std::string& p, int window) {
+      Layer layer{};
+      layer.delta = plain.contains((p + "ba").c_str());
+      if (layer.delta) {
+        layer.state = states++;
+        layer.qkv = matrix(p + "qkv", d.channels() + d.delta_values(), d.d_model);
+        layer.o = matrix(p + "o", d.d_model, d.delta_values());
+        layer.ba = small(p + "ba", 2 * d.v_heads);
+        layer.conv = vector(p + "conv", static_cast<size_t>(d.taps) * d.channels(), true);
+        layer.decay = vector(p + "decay", d.v_heads, true);
+        layer.dt_bias = vector(p + "dt_bias", d.v_heads, true);
+        layer.delta_norm = vector(p + "delta_norm", d.v_dim, true);
+      } else {
+        layer.cache = caches++;
+        const int width = q_width * (d.gated ? 2 : 1) + kv_width;
+        layer.qkv = matrix(p + "qkv", width, d.d_model);
+        layer.o = matrix(p + "o", d.d_model, q_width);
+        layer.q_norm = vector(p + "q_norm", d.head_dim, false);
+        layer.k_norm = vector(p + "k_norm", d.head_dim, false);
+        layer.qkv_bias = vector(p + "qkv_bias", width, false);
+        layer.o_bias = vector(p + "o_bias", d.d_model, false);
+        layer.sinks = vector(p + "sinks", d.heads, false);
+        layer.window = window;
+      }
+      if (d.d_ffn) {
+        layer.gate_up = matrix(p + "gate_up", 2 * d.d_ffn, d.d_model);
+        layer.down = matrix(p + "down", d.d_model, d.d_ffn);
+      }
+      if (d.experts) {
+        layer.expert_gate_up = expert(p + "experts.gate_up", 2 * d.d_expert, d.d_model);
+        layer.expert_down = expert(p + "experts.down", d.d_model, d.d_expert);
+        layer.router = small(p + "router", d.experts + (d.d_ffn ? 1 : 0));
+        layer.router_bias = vector(p + "router_bias", d.experts, false);
+        const size_t n = d.experts;
+        layer.expert_gate_up_bias = vector(p + "experts.gate_up_bias", n * 2 * d.d_expert, d.limit > 0);
+        layer.expert_down_bias = vector(p + "experts.down_bias", n * d.d_model, false);
+      }
       layer.attn_norm = vector(p + "attn_norm", d.d_model, true);
       layer.ffn_norm = vector(p + "ffn_norm", d.d_model, true);
-      layer.q_norm = vector(p + "q_norm", d.head_dim, false);
-      layer.k_norm = vector(p + "k_norm", d.head_dim, false);
-      layer.qkv_bias = vector(p + "qkv_bias", width, false);
-      model.layers.push_back(layer);
+      return layer;
+    };
+    for (int i = 0; i < d.layers; i++)
+      model.layers.push_back(layer_of("layers." + std::to_string(i) + ".", nb::cast<int>(windows[i])));
+    model.drafting = {};
+    if (d.draft_vocab) {
+      model.drafting = {layer_of("mtp.", 0),
+                        matrix("mtp.fc", d.d_model, 2 * d.d_model),
+                        matrix("mtp.head", d.draft_vocab, d.d_model),
+                        vector("mtp.embed_norm", d.d_model, true),
+                        vector("mtp.hidden_norm", d.d_model, true),
+                        vector("mtp.final_norm", d.d_model, true)};
     }
     model.head = matrix("head", d.vocab, d.d_model);
     model.final_norm = vector("final_norm", d.d_model, true);
@@ -129,10 +207,10 @@ class NativeRuntime {
       model.embed = nullptr;
     }
     blocks_ = arrange(model, threads, weights_->data());
-    const size_t rope = static_cast<size_t>(d.context) * d.head_dim / 2;
+    const size_t rope = static_cast<size_t>(d.context) * d.rotary / 2;
     model.cos = keep(cos, rope, "cos");
     model.sin = keep(sin, rope, "sin");
-    runtime_ = std::make_unique<Runtime>(std::move(model), kv_blocks, threads, ops);
+    runtime_ = std::make_unique<Runtime>(std::move(model), kv_blocks, threads, snapshots, ops);
     dims_ = d;
     kv_blocks_ = kv_blocks;
   }
@@ -183,6 +261,27 @@ class NativeRuntime {
       throw std::out_of_range("no such KV block");
     alive().copy_block(source, target);
   }
+  void save_state(int slot, int position, int snapshot) { alive().save(slot, position, snapshot); }
+  void restore_state(int snapshot, int slot) { alive().restore(snapshot, slot); }
+  void copy_state(int source, int target) { alive().copy(source, target); }
+  // Guesses of what follows `token` into `out`; how many there are. The table has blocks for all of them but the last.
+  int draft(int token, int position, int sequence, const Table& tables, const IntsOut& out) {
+    const int length = static_cast<int>(out.size());
+    check_draft(sequence, tables, position + length);
+    if (token < 0 || token >= dims_.vocab || position < 1 || length < 1)
+      throw std::out_of_range("a draft after token " + std::to_string(token) + " at " + std::to_string(position));
+    Runtime& runtime = alive();
+    nb::gil_scoped_release release;
+    return runtime.draft(sequence, tables.data(), tables.shape(1), token, position, out.data(), length);
+  }
+  void catch_up(int sequence, const Table& tables) {
+    check_draft(sequence, tables, 0);
+    Runtime& runtime = alive();
+    check_draft(sequence, tables, runtime.logged(sequence));
+    nb::gil_scoped_release release;
+    runtime.catch_up(sequence, tables.data(), tables.shape(1));
+  }
+  size_t snapshot_bytes() { return alive().states().empty() ? 0 : alive().states().snapshot_bytes(); }
   double scan(int context, bool multiply) {
     Runtime& runtime = alive();
     nb::gil_scoped_release release;
@@ -193,6 +292,7 @@ class NativeRuntime {
     weights_.reset();
     vectors_.clear();
     embed_.reset();
+    kept_.clear();
   }
 
   std::string isa() { return alive().ops().name; }
@@ -201,6 +301,15 @@ class NativeRuntime {
   size_t kv_bytes() { return alive().kv_bytes(); }
 
  private:
+  void check_draft(int sequence, const Table& tables, int tokens) {
+    if (!dims_.draft_vocab) throw std::invalid_argument("this model has no drafting head");
+    if (sequence < 0 || sequence >= std::min(static_cast<int>(tables.shape(0)), dims_.slots) || tokens > dims_.context)
+      throw std::out_of_range("no draft of sequence " + std::to_string(sequence));
+    const int32_t* table = tables.data() + sequence * tables.shape(1);
+    for (int b = 0; b * kBlockTokens < tokens; b++)
+      if (b >= static_cast<int>(tables.shape(1)) || table[b] < 0 || table[b] >= kv_blocks_)
+        throw std::out_of_range("a draft needs KV blocks that sequence " + std::to_string(sequence) + " does not have");
+  }
   Runtime& alive() {
     if (!runtime_) throw std::runtime_error("this runtime is closed");
     return *runtime_;
@@ -217,7 +326,8 @@ class NativeRuntime {
   int kv_blocks_ = 0;
   std::unique_ptr<Arena> weights_;
   std::vector<const uint8_t*> blocks_;
-  std::optional<Halves> embed_;  // large and rarely read: used in place
+  std::optional<Halves> embed_;   // large and rarely read: used in place
+  std::vector<nb::object> kept_;  // experts and small matrices, used in place too
   std::vector<std::vector<float>> vectors_;
   std::unique_ptr<Runtime> runtime_;  // declared last: its threads end before the memory they read is freed
 };
@@ -324,13 +434,13 @@ void op_linear(const ArrangedMatrix& weights, const std::string& kind,
 }
 
 void op_attention(const std::string& isa, const Floats& keys, const Floats& values, const Floats& q,
-                  const FloatsOut& out) {
+                  const FloatsOut& out, int kv_bits) {
   // keys, values [length][head_dim]; q [heads][head_dim], unscaled; every token in its own place of a shuffled table.
   const Ops* ops = find_ops(isa);
   const int length = static_cast<int>(keys.shape(0)), dim = static_cast<int>(keys.shape(1)),
             heads = static_cast<int>(q.shape(0));
   const int blocks = (length + kBlockTokens - 1) / kBlockTokens;
-  KvCache cache{nullptr, 1, 1, dim, blocks};
+  KvCache cache{nullptr, 1, 1, dim, blocks, kv_bits};
   std::vector<uint32_t> memory(cache.size());
   cache.data = memory.data();
   std::vector<int32_t> table(blocks);
@@ -347,7 +457,7 @@ void op_attention(const std::string& isa, const Floats& keys, const Floats& valu
 void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head,
                   const std::optional<Floats>& weight, float eps, const Floats& cos, const Floats& sin) {
   find_ops(isa)->norm_rope(head.data(), weight ? weight->data() : nullptr, eps, cos.data(), sin.data(),
-                           static_cast<int>(head.size()), 1.f);
+                           static_cast<int>(head.size()), static_cast<int>(2 * cos.size()), 1.f);
 }
 
 }  // namespace
@@ -371,16 +481,24 @@ NB_MODULE(_native, m) {
   nb::class_<ArrangedMatrix>(m, "ArrangedMatrix")
       .def(nb::init<const std::string&, const Bytes&, int, int, int, int, int>());
   m.def("op_linear", &op_linear);
-  m.def("op_attention", &op_attention);
+  m.def("op_attention", &op_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("kv_bits") = 16);
   m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
   nb::class_<NativeRuntime>(m, "NativeRuntime")
-      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const std::optional<Halves>&, const Floats&,
-                    const Floats&, int, int, const std::string&>(),
-           nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("embed").none(), nb::arg("cos"),
-           nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"), nb::arg("isa"))
+      .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const nb::dict&, const nb::dict&,
+                    const std::optional<Halves>&, const Floats&, const Floats&, int, int, int, const std::string&>(),
+           nb::arg("dims"), nb::arg("matrices"), nb::arg("vectors"), nb::arg("plain"), nb::arg("experts"),
+           nb::arg("embed").none(), nb::arg("cos"), nb::arg("sin"), nb::arg("kv_blocks"), nb::arg("threads"),
+           nb::arg("snapshots"), nb::arg("isa"))
       .def("step", &NativeRuntime::step, nb::arg("tokens"), nb::arg("positions"), nb::arg("sequences"),
            nb::arg("tables"), nb::arg("wanted"), nb::arg("argmax"), nb::arg("logits").none())
       .def("copy_block", &NativeRuntime::copy_block)
+      .def("save_state", &NativeRuntime::save_state, nb::arg("slot"), nb::arg("position"), nb::arg("snapshot"))
+      .def("restore_state", &NativeRuntime::restore_state, nb::arg("snapshot"), nb::arg("slot"))
+      .def("copy_state", &NativeRuntime::copy_state, nb::arg("source"), nb::arg("target"))
+      .def("draft", &NativeRuntime::draft, nb::arg("token"), nb::arg("position"), nb::arg("sequence"),
+           nb::arg("tables"), nb::arg("out"))
+      .def("catch_up", &NativeRuntime::catch_up, nb::arg("sequence"), nb::arg("tables"))
+      .def_prop_ro("snapshot_bytes", &NativeRuntime::snapshot_bytes)
       .def("scan", &NativeRuntime::scan, nb::arg("context"), nb::arg("multiply"))
       .def("close", &NativeRuntime::close)
       .def_prop_ro("isa", &NativeRuntime::isa)

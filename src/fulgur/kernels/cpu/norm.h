@@ -59,10 +59,15 @@ static void widen(const uint16_t* halves, int n, float* out) {
 }
 
 static void norm_rope(float* head, const float* weight, float eps, const float* cos, const float* sin, int head_dim,
-                      float scale) {
-  const int half = head_dim / 2;
+                      int rotary, float scale) {
+  const int half = rotary / 2;
   const F16 s = set(scale);
   const F16 factor = weight ? head_norm(head, eps, head_dim) : set(1.f);
+  if (rotary < head_dim) {
+    float f[16];
+    store(f, factor);
+    for (int i = rotary; i < head_dim; i++) head[i] = head[i] * f[0] * (weight ? weight[i] : 1.f) * scale;
+  }
   if (half % 16) {  // very small heads
     float f[16];
     store(f, factor);
@@ -84,14 +89,4 @@ static void norm_rope(float* head, const float* weight, float eps, const float* 
     store(head + i, (a * c - b * d) * s);
     store(head + half + i, (b * c + a * d) * s);
   }
-}
-
-static void store_kv(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
-                     const float* value) {
-  const int dim = cache.head_dim;
-  uint32_t* k = cache.keys(block, layer, head) + slot / kKeysAtOnce * (dim / 2) * kKeysAtOnce + slot % kKeysAtOnce;
-  for (int i = 0; i < dim / 2; i++)
-    k[i * kKeysAtOnce] = to_bf16(key[2 * i]) | static_cast<uint32_t>(to_bf16(key[2 * i + 1])) << 16;
-  auto v = reinterpret_cast<uint16_t*>(cache.values(block, layer, head) + slot / 2 * dim) + slot % 2;
-  for (int i = 0; i < dim; i++) v[2 * i] = to_bf16(value[i]);
 }

@@ -37,6 +37,27 @@ struct Queries {
   float* out;
   size_t out_ld;
   int rows, heads, length;
+  int window = 0;                // tokens that a row sees, its own included; 0: all
+  const float* sinks = nullptr;  // a logit a head, times log2(e), that takes part in the softmax without a value
+};
+
+// How a gate and what it multiplies are bounded: (up + 1) * gate * sigmoid(alpha * gate).
+struct Clamp {
+  const float* bias;  // in the order of the rows
+  float limit, alpha;
+};
+
+// One pass over the state of a value head, S [k_dim][v_dim]: `folds` tokens are added to it, S = decay * S + key
+// error^T for each, and what a key and a query read from the result is returned: seen = S^T key, read = S^T query.
+struct DeltaPass {
+  const float* from;
+  float* to;  // may be `from`
+  int folds;
+  const float *keys, *errors, *decays;  // of the first token to add
+  size_t key_ld, error_ld, decay_ld;    // to the next
+  const float *key, *query;
+  int k_dim, v_dim;
+  float *seen, *read;
 };
 
 struct Ops {
@@ -66,15 +87,34 @@ struct Ops {
   void (*embed)(const Matrix& w, int row, float* out);
   void (*widen)(const uint16_t* halves, int n, float* out);
 
-  // Optional per-head RMSNorm, then RoPE (rotate-half), in place, scaled.
+  // Optional per-head RMSNorm, then RoPE (rotate-half) of the leading `rotary` dimensions, in place, scaled.
   void (*norm_rope)(float* head, const float* weight, float eps, const float* cos, const float* sin, int head_dim,
-                    float scale);
+                    int rotary, float scale);
   void (*store_kv)(const KvCache& cache, int block, int layer, int head, int slot, const float* key,
                    const float* value);
   // Attention over the cached tokens of `table`. Queries are already scaled by log2(e) / sqrt(head_dim).
   // scratch: attention_scratch(longest) floats.
   void (*attend)(const KvCache& cache, const int32_t* table, int layer, int kv_head, const Queries& queries,
                  float* scratch);
+
+  // Products with clamped SwiGLU, for tile pairs [begin, end) as in linear_swiglu.
+  void (*linear_clamped)(const Matrix& w, int begin, int end, const Acts& acts, int m, uint8_t* scratch,
+                         const Clamp& clamp, float* out, size_t ld);
+  // RMSNorm of a row, as floats.
+  void (*norm)(const float* x, const float* weight, float eps, int n, float* out);
+  // Rows [begin, end) of a bf16 matrix times a row of floats.
+  void (*dot_rows)(const uint16_t* w, int begin, int end, int cols, const float* x, float* out);
+  // out *= sigmoid(gate)
+  void (*gate)(float* out, const float* gate, int n);
+  // Causal convolution of one token: inputs[t] are the channels at tap t, weights [taps][ld]; then SiLU.
+  void (*convolve)(const float* const* inputs, const float* weights, size_t ld, int taps, int n, float* out);
+  void (*unit)(float* x, int n, float scale);  // to the length `scale`
+  void (*delta_pass)(const DeltaPass& pass);
+  // error = beta * (value - decay * seen); read = decay * read + (key . query) * error
+  void (*delta_read)(const float* key, const float* query, const float* value, float decay, float beta, int k_dim,
+                     int v_dim, const float* seen, float* read, float* error);
+  // out = RMSNorm(x) * weight * SiLU(z)
+  void (*norm_gated)(const float* x, const float* weight, float eps, const float* z, int n, float* out);
 
   // Reads `bytes` once; for the bandwidth probe.
   uint64_t (*read)(const uint8_t* data, size_t bytes);
@@ -100,6 +140,8 @@ inline size_t attention_ld(int length) {
 inline size_t attention_scratch(int length) { return kTileRows * (attention_ld(length) * 2 + 256); }
 
 const Ops* ops_portable();
+const Ops* ops_neon();
+const Ops* ops_neon_i8mm();
 const Ops* ops_avx2();  // null if this build or this CPU has none
 const Ops* ops_avxvnni();
 const Ops* ops_avx512();

@@ -52,7 +52,7 @@ static uint64_t scan_blocks(const Matrix& w, int begin, int end) {
     const uint8_t* p = w.block(tile);
     for (size_t left = w.block_bytes() / (T * kLine) * 32 / BITS, k; left; left -= k) {  // in columns
       k = std::min<size_t>(kColumns, left);
-      dot_group<BITS, 1, T>(p, T * kLine, 0, static_cast<int>(k), q, 0, sum);
+      dot_group<BITS, 1, T, 0>(p, T * kLine, 0, static_cast<int>(k), q, 0, sum);
       p += k * T * kLine * BITS / 32;
     }
   }

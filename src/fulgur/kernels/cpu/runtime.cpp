@@ -49,9 +49,19 @@ struct Carver {
   }
 };
 
-size_t widest(const Dims& d) { return std::max({d.d_model, d.heads * d.head_dim, d.d_ffn}); }
+size_t widest(const Dims& d) {
+  return std::max({d.d_model * (d.draft_vocab ? 2 : 1), d.heads * d.head_dim, d.d_ffn, d.d_expert, d.delta_values()});
+}
+int qkv_width(const Dims& d) {
+  const int attention = (d.heads * (d.gated ? 2 : 1) + 2 * d.kv_heads) * d.head_dim;
+  return std::max(attention, d.k_heads ? d.channels() + d.delta_values() : 0);
+}
+int attention_layers(const Model& model) {
+  return static_cast<int>(
+      std::count_if(model.layers.begin(), model.layers.end(), [](const Layer& l) { return !l.delta; }));
+}
 
-Acts take_acts(Carver& c, const Dims& d, int rows) {
+Acts take_acts(Carver& c, const Dims& d, size_t rows) {
   Acts a;
   const size_t groups = widest(d) / 32;
   a.stride = widest(d) + 64;  // off the power of two, so that rows do not share cache sets
@@ -63,21 +73,28 @@ Acts take_acts(Carver& c, const Dims& d, int rows) {
   return a;
 }
 
-KvCache cache_of(const Dims& d, int blocks) { return {nullptr, d.layers, d.kv_heads, d.head_dim, blocks}; }
+KvCache cache_of(const Model& model, int blocks) {
+  const Dims& d = model.dims;
+  return {nullptr, attention_layers(model) + (d.draft_vocab ? 1 : 0), d.kv_heads, d.head_dim, blocks, d.kv_bits};
+}
 
 }  // namespace
 
-Runtime::Runtime(Model model, int kv_blocks, int threads, const Ops* ops)
+Runtime::Runtime(Model model, int kv_blocks, int threads, int snapshots, const Ops* ops)
     : model_(std::move(model)),
       ops_(ops),
       team_(threads),
-      cache_(cache_of(model_.dims, kv_blocks)),
+      cache_(cache_of(model_, kv_blocks)),
       kv_(cache_.size() * 4),
+      states_(model_.dims, model_.dims.layers - attention_layers(model_), snapshots),
+      drafts_(model_.dims.draft_vocab ? model_.dims.slots : 0, snapshots, model_.dims.d_model),
+      recorded_(model_.dims.max_rows),
+      drafted_(model_.dims.d_model),
       workers_(threads) {
   cache_.data = reinterpret_cast<uint32_t*>(kv_.data());
   work_ = std::make_unique<Arena>(carve(nullptr));
   carve(work_->data());
-  whole_ = whole_groups();
+  whole_ = plain() && whole_groups();
 }
 
 // Carves the buffers of a step out of `base` and returns the bytes they take; a first pass measures.
@@ -92,17 +109,33 @@ size_t Runtime::carve(uint8_t* base) {
     return Buffer{c.take<float>(rows * std::max(ld, part * team_.threads())), ld, part};
   };
   const Layer& layer = model_.layers[0];
-  const auto x_columns = [&](int t) { return columns(layer.down, t); };
-  x_ = take(d.d_model, x_columns);
-  qkv_ = take((d.heads + 2 * d.kv_heads) * d.head_dim, [&](int t) {
+  x_ = take(d.d_model, [&](int t) { return columns(layer.o, t); });
+  qkv_ = take(qkv_width(d), [&](int t) {
     const Range r = share(d.kv_heads, t);
     return Range{0, (r.end - r.begin) * (d.heads / d.kv_heads + 2) * d.head_dim};
   });
-  attn_ = take(d.heads * d.head_dim, [&](int t) { return head_columns(t); });
-  hidden_ = take(std::max(d.d_ffn, d.d_model), [&](int t) { return hidden_columns(layer, t); });
+  attn_ = take(std::max(d.heads * d.head_dim, d.delta_values()), [&](int t) { return head_columns(t); });
+  hidden_ =
+      take(std::max(d.d_ffn, d.d_model * (d.draft_vocab ? 2 : 1)), [&](int t) { return hidden_columns(layer, t); });
   acts_ = take_acts(c, d, d.max_rows);
   other_acts_ = take_acts(c, d, d.max_rows);
+  const size_t pairs = rows * d.chosen;
+  if (d.experts) {
+    pair_hidden_ = {c.take<float>(pairs * (d.d_expert + kTileRows)), static_cast<size_t>(d.d_expert) + kTileRows, 0};
+    expert_out_ = {c.take<float>(rows * (d.d_model + kTileRows)), static_cast<size_t>(d.d_model) + kTileRows, 0};
+    pair_acts_ = take_acts(c, d, pairs);
+    logits_ = c.take<float>(rows * (d.experts + 1));
+    routes_ = c.take<Route>(pairs);
+  }
+  if (d.k_heads) ba_ = c.take<float>(rows * 2 * d.v_heads);
   for (Worker& w : workers_) {
+    if (d.experts) {
+      w.gathered = take_acts(c, d, rows);
+      w.pairs = c.take<int32_t>(pairs);
+      w.starts = c.take<int32_t>(d.experts + 1);
+    }
+    if (d.experts || d.k_heads || d.draft_vocab) w.row = c.take<float>(d.d_model);
+    if (d.k_heads) w.state = c.take<float>(static_cast<size_t>(d.k_dim) * d.v_dim + 4 * d.v_dim + 2 * rows * d.k_dim);
     w.acts = take_acts(c, d, kNarrow);
     w.scales = c.take<float>(widest(d) / 32 * rows);
     w.best = c.take<Best>(rows);
@@ -131,7 +164,7 @@ bool Runtime::whole_groups() const {
   const auto divides = [](int group, Range r) { return r.begin % group == 0 && r.end % group == 0; };
   bool whole = owns_heads();
   for (int t = 0; t < team_.threads(); t++) {
-    const Range x = columns(model_.layers[0].down, t), hidden = hidden_columns(model_.layers[0], t);
+    const Range x = columns(model_.layers[0].o, t), hidden = hidden_columns(model_.layers[0], t);
     whole = whole && divides(model_.head.group, x);
     for (const Layer& l : model_.layers)
       whole = whole && columns(l.o, t) == x && columns(l.down, t) == x && hidden_columns(l, t) == hidden &&
@@ -207,7 +240,7 @@ int Runtime::value_first(int thread) const {
   return key_first(thread) + (model_.dims.kv_heads - (mine.end - mine.begin)) * model_.dims.head_dim;
 }
 
-void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head, int thread) {
+void Runtime::rotate(const StepInput& in, const Layer& layer, int row, int kv_head, int thread) {
   const Dims& d = model_.dims;
   const int position = in.positions[row], hd = d.head_dim, per = d.heads / d.kv_heads;
   const auto at = [&](int first) {
@@ -217,17 +250,19 @@ void Runtime::rotate(const StepInput& in, const Layer& layer, int index, int row
   float* q = at(query_first(thread));
   float* k = at(key_first(thread)) + (d.heads + kv_head) * hd;
   const float* v = at(value_first(thread)) + (d.heads + d.kv_heads + kv_head) * hd;
-  const float* cos = model_.cos + static_cast<size_t>(position) * (hd / 2);
-  const float* sin = model_.sin + static_cast<size_t>(position) * (hd / 2);
-  const float scale = 1.44269504f / std::sqrt(static_cast<float>(hd));  // softmax in base 2
+  const float* cos = model_.cos + static_cast<size_t>(position) * (d.rotary / 2);
+  const float* sin = model_.sin + static_cast<size_t>(position) * (d.rotary / 2);
+  float scale = 1.44269504f / std::sqrt(static_cast<float>(hd));  // softmax in base 2
+  if (d.query_beta != 0.f) scale *= 1.f + d.query_beta * std::log(1.f + static_cast<float>(position / d.query_context));
   for (int h = kv_head * per; h < (kv_head + 1) * per; h++)
-    ops_->norm_rope(q + h * hd, layer.q_norm, d.eps, cos, sin, hd, scale);
-  ops_->norm_rope(k, layer.k_norm, d.eps, cos, sin, hd, 1.f);
+    ops_->norm_rope(q + h * hd, layer.q_norm, d.eps, cos, sin, hd, d.rotary, scale);
+  ops_->norm_rope(k, layer.k_norm, d.eps, cos, sin, hd, d.rotary, 1.f);
   const int32_t* table = in.tables + in.sequences[row] * in.table_stride;
-  ops_->store_kv(cache_, table[position / kBlockTokens], index, kv_head, position % kBlockTokens, k, v);
+  ops_->store_kv(cache_, table[position / kBlockTokens], layer.cache, kv_head, position % kBlockTokens, k, v);
 }
 
-void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread) {
+// Stores the keys and values of all rows; those from `from` on attend.
+void Runtime::attention(const StepInput& in, const Layer& layer, Rows out, int from, int thread) {
   const Dims& d = model_.dims;
   const int per = d.heads / d.kv_heads, threads = team_.size();
   const size_t hd = d.head_dim;
@@ -240,32 +275,32 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows
   };
   const auto attend = [&](int row, int rows, int kv_head, int first, int heads) {
     const size_t head = kv_head * per + first;
-    const Queries queries{q.data + row * q.ld + head * hd,
-                          q.ld,
-                          out.data + row * out.ld + head * hd,
-                          out.ld,
-                          rows,
-                          heads,
-                          in.positions[row] + 1};
-    ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, index, kv_head, queries,
+    const Queries queries{
+        q.data + row * q.ld + head * hd, q.ld,         out.data + row * out.ld + head * hd,       out.ld, rows, heads,
+        in.positions[row] + 1,           layer.window, layer.sinks ? layer.sinks + head : nullptr};
+    ops_->attend(cache_, in.tables + in.sequences[row] * in.table_stride, layer.cache, kv_head, queries,
                  workers_[thread].attention);
+    if (!d.gated) return;
+    const size_t gates = (d.heads + 2 * d.kv_heads) * hd;  // heads are not owned: whole rows
+    for (int m = row; m < row + rows; m++)
+      ops_->gate(out.data + m * out.ld + head * hd, q.data + m * q.ld + gates + head * hd, heads * d.head_dim);
   };
   if (owns_heads()) {
     const Range mine = share(d.kv_heads, thread);
     for (int h = mine.begin; h < mine.end; h++) {
-      for (int row = 0; row < in.rows; row++) rotate(in, layer, index, row, h, thread);
-      for (int row = 0, rows; row < in.rows; row += rows) attend(row, rows = together(row, in.rows), h, 0, per);
+      for (int row = 0; row < in.rows; row++) rotate(in, layer, row, h, thread);
+      for (int row = from, rows; row < in.rows; row += rows) attend(row, rows = together(row, in.rows), h, 0, per);
     }
     return;
   }
   const Range mine = share(in.rows * d.kv_heads, thread);
-  for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, index, u / d.kv_heads, u % d.kv_heads, thread);
+  for (int u = mine.begin; u < mine.end; u++) rotate(in, layer, u / d.kv_heads, u % d.kv_heads, thread);
   team_.barrier(thread);
   // Few rows: split the query heads of a KV head as well, so that every thread has work.
   constexpr int kTogether = 4;
-  const int units = (in.rows + kTogether - 1) / kTogether * d.kv_heads;
-  const int parts = std::clamp(threads / units, 1, per);
-  for (int row = 0, rows, unit = 0; row < in.rows; row += rows) {
+  const int units = (in.rows - from + kTogether - 1) / kTogether * d.kv_heads;
+  const int parts = std::clamp(threads / std::max(units, 1), 1, per);
+  for (int row = from, rows, unit = 0; row < in.rows; row += rows) {
     rows = together(row, kTogether);
     for (int u = 0; u < d.kv_heads * parts; u++, unit++) {
       if (unit % threads != thread) continue;
@@ -275,17 +310,18 @@ void Runtime::attention(const StepInput& in, const Layer& layer, int index, Rows
   }
 }
 
+void Runtime::embed_row(int32_t token, float* row) const {
+  const int width = model_.dims.d_model;
+  if (model_.embed)
+    ops_->widen(model_.embed + static_cast<size_t>(token) * width, width, row);
+  else
+    ops_->embed(model_.head, token, row);
+}
+
 void Runtime::embed(const StepInput& in, Rows x, Range mine, int thread) {
-  const Dims& d = model_.dims;
   const Buffer& whole = apart_ ? hidden_ : x_;
   const Range r = share(in.rows, thread);
-  for (int m = r.begin; m < r.end; m++) {
-    float* row = whole.data + m * whole.ld;
-    if (model_.embed)
-      ops_->widen(model_.embed + static_cast<size_t>(in.tokens[m]) * d.d_model, d.d_model, row);
-    else
-      ops_->embed(model_.head, in.tokens[m], row);
-  }
+  for (int m = r.begin; m < r.end; m++) embed_row(in.tokens[m], whole.data + m * whole.ld);
   if (!apart_) return;
   team_.barrier(thread);
   for (int m = 0; m < in.rows; m++)
@@ -296,40 +332,40 @@ void Runtime::embed(const StepInput& in, Rows x, Range mine, int thread) {
 void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   const Dims& d = model_.dims;
   int rows = in.rows;
-  uint8_t* tile = workers_[thread].tile;
   const Layer& first = model_.layers[0];
-  const Range heads = head_columns(thread), mine = columns(first.down, thread);
+  const Range heads = head_columns(thread), mine = columns(first.o, thread);
   Rows x = view(x_, mine.begin, thread), attn = view(attn_, heads.begin, thread);
   embed(in, x, mine, thread);
   Acts acts = hand_over(x, first.attn_norm, first.qkv, acts_, rows, mine, thread);
 
   for (int l = 0; l < d.layers; l++) {
     const Layer& layer = model_.layers[l];
-    project(layer, acts, rows, thread);
-    attention(in, layer, l, attn, thread);
-    if (l == d.layers - 1 && in.wanted != rows) {
+    if (layer.delta) {
+      project_delta(layer, x, acts, rows, thread);
+      delta(in, layer, attn, thread);
+    } else {
+      project(layer, acts, rows, thread);
+      attention(in, layer, attn, 0, thread);
+    }
+    const bool last = l + 1 == d.layers;
+    if (last && in.wanted != rows && !d.draft_vocab) {
       // The keys and values of every row are stored; the rest is computed only for the rows whose logits are needed.
       rows = in.wanted;
       if (rows == 0) return;
       if (!apart_) team_.barrier(thread);
       gather(x, apart_ ? mine : share_columns(d.d_model, thread), in);
-      gather(attn, apart_ ? heads : share_columns(d.heads * d.head_dim, thread), in);
+      gather(attn, apart_ ? heads : share_columns(layer.o.cols, thread), in);
     }
-    acts = hand_over(attn, nullptr, layer.o, other_acts_, rows, heads, thread);
-    Range r = tiles(layer.o, thread);
-    ops_->linear_add(layer.o, r.begin, r.end, acts, rows, tile, x.data, x.ld);
-
-    acts = hand_over(x, layer.ffn_norm, layer.gate_up, acts_, rows, mine, thread);
-    r = tiles(layer.gate_up, thread);
-    const Range hidden = hidden_columns(layer, thread);
-    const Rows out = view(hidden_, hidden.begin, thread);
-    ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, acts, rows, tile, out.data, out.ld);
-
-    acts = hand_over(out, nullptr, layer.down, other_acts_, rows, hidden, thread);
-    r = tiles(layer.down, thread);
-    ops_->linear_add(layer.down, r.begin, r.end, acts, rows, tile, x.data, x.ld);
-
-    const bool last = l + 1 == d.layers;
+    finish(layer, attn, x, rows, heads, mine, thread);
+    if (last && d.draft_vocab) {
+      record(x, rows, thread);
+      if (in.wanted != rows) {
+        rows = in.wanted;
+        if (rows == 0) return;
+        team_.barrier(thread);
+        gather(x, share_columns(d.d_model, thread), in);
+      }
+    }
     const float* weight = last ? model_.final_norm : model_.layers[l + 1].attn_norm;
     acts = hand_over(x, weight, last ? model_.head : model_.layers[l + 1].qkv, acts_, rows, mine, thread);
   }
@@ -337,7 +373,32 @@ void Runtime::body(const StepInput& in, float* logits, size_t ld, int thread) {
   Best* best = workers_[thread].best;
   for (int i = 0; i < rows; i++) clear(best[i]);
   const Range r = tiles(model_.head, thread);
-  ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, tile, best, logits, ld);
+  ops_->linear_argmax(model_.head, r.begin, r.end, acts, rows, workers_[thread].tile, best, logits, ld);
+}
+
+// A layer behind its attention: what was attended is projected and added, then the feed-forward network.
+void Runtime::finish(const Layer& layer, Rows attn, Rows x, int rows, Range heads, Range mine, int thread) {
+  uint8_t* tile = workers_[thread].tile;
+  Acts acts = hand_over(attn, nullptr, layer.o, other_acts_, rows, heads, thread);
+  Range r = tiles(layer.o, thread);
+  ops_->linear_add(layer.o, r.begin, r.end, acts, rows, tile, x.data, x.ld);
+  if (layer.o_bias)
+    for (int m = 0; m < rows; m++)
+      for (int c = columns(layer.o, thread).begin; c < columns(layer.o, thread).end; c++)
+        x.data[m * x.ld + c] += layer.o_bias[c];
+  if (model_.dims.experts) {
+    experts(layer, x, rows, mine, thread);
+    return;
+  }
+  acts = hand_over(x, layer.ffn_norm, layer.gate_up, acts_, rows, mine, thread);
+  r = tiles(layer.gate_up, thread);
+  const Range hidden = hidden_columns(layer, thread);
+  const Rows out = view(hidden_, hidden.begin, thread);
+  ops_->linear_swiglu(layer.gate_up, r.begin / 2, r.end / 2, acts, rows, tile, out.data, out.ld);
+
+  acts = hand_over(out, nullptr, layer.down, other_acts_, rows, hidden, thread);
+  r = tiles(layer.down, thread);
+  ops_->linear_add(layer.down, r.begin, r.end, acts, rows, tile, x.data, x.ld);
 }
 
 Range Runtime::share_columns(int width, int thread) const {
@@ -355,16 +416,46 @@ void Runtime::gather(Rows x, Range columns, const StepInput& in) const {
 }
 
 void Runtime::step(const StepInput& in, int32_t* out, float* logits, size_t ld) {
+  const auto sequences = [&](auto&& visit) {  // first row and rows of each
+    for (int row = 0, next; !states_.empty() && row < in.rows; row = next) {
+      for (next = row + 1; next < in.rows && in.sequences[next] == in.sequences[row];) next++;
+      visit(in.sequences[row], in.positions[row], next - row);
+    }
+  };
+  sequences([&](int slot, int position, int) { states_.begin(slot, position); });
+  if (model_.dims.draft_vocab)
+    sequences([&, row = 0](int slot, int position, int rows) mutable {
+      drafts_.begin(slot, position, rows, in.tokens + row);
+      for (int m = 0; m < rows; m++) recorded_[row++] = drafts_.hidden(drafts_[slot], position + m);
+    });
   team_.set_alone(pace_.alone(team_.threads()));
   apart_ = whole_ && team_.size() > 1 && in.rows > kNarrow;
   const auto start = Pace::Clock::now();
   team_.run([&](int thread) { body(in, logits, ld, thread); });
+  sequences([&](int slot, int position, int rows) { states_.advance(slot, position, rows); });
   if (in.rows == 1) pace_.observe(team_.size() == 1, Pace::Clock::now() - start);
   for (int i = 0; i < in.wanted; i++) {
     Best& best = workers_[0].best[i];
     for (int t = 1; t < team_.size(); t++) merge(best, workers_[t].best[i]);
     out[i] = argmax(best);
   }
+  if (model_.dims.draft_vocab)
+    sequences([&](int slot, int, int) {
+      if (drafts_[slot].waiting() >= DraftLogs::kLong) catch_up(slot, in.tables, in.table_stride);
+    });
+}
+
+void Runtime::save(int slot, int position, int snapshot) {
+  states_.save(*ops_, slot, position, snapshot);
+  if (model_.dims.draft_vocab) drafts_.save(slot, position, snapshot);
+}
+void Runtime::restore(int snapshot, int slot) {
+  states_.restore(snapshot, slot);
+  if (model_.dims.draft_vocab) drafts_.restore(snapshot, slot);
+}
+void Runtime::copy(int source, int target) {
+  states_.copy(source, target);
+  if (model_.dims.draft_vocab) drafts_.copy(source, target);
 }
 
 int64_t Runtime::scan(int context, bool multiply) {
@@ -382,16 +473,25 @@ int64_t Runtime::scan(int context, bool multiply) {
       }
     };
     const Range heads = share(d.kv_heads, thread);
+    // Experts: as many as a row chooses, those of a layer one after the other in a cycle.
+    const auto chosen = [&](const Experts& experts, int l) {
+      for (int i = 0; i < d.chosen; i++) {
+        const Matrix w = experts[(l * d.chosen + i) % d.experts];
+        const Range r = tiles(w, thread);
+        if (w.interleave == 2 && r.end > r.begin)
+          sum += ops_->read(w.block(r.begin), w.block_bytes() * ((r.end - r.begin + 1) / 2));
+      }
+    };
     for (int l = 0; l < d.layers; l++) {
       const Layer& layer = model_.layers[l];
       for (const Range r : division().projections(layer.qkv, thread)) product(layer.qkv, r);
-      for (int h = heads.begin; h < heads.end; h++)
+      for (int h = heads.begin; h < heads.end && !layer.delta; h++)
         for (int b = 0; b < std::min(cache_.blocks, context / kBlockTokens); b++)
-          for (const uint32_t* part : {cache_.keys(b, l, h), cache_.values(b, l, h)})
+          for (const uint32_t* part : {cache_.keys(b, layer.cache, h), cache_.values(b, layer.cache, h)})
             sum += ops_->read(reinterpret_cast<const uint8_t*>(part), cache_.half() * 4);
-      product(layer.o, tiles(layer.o, thread));
-      product(layer.gate_up, tiles(layer.gate_up, thread));
-      product(layer.down, tiles(layer.down, thread));
+      for (const Matrix* w : {&layer.o, &layer.gate_up, &layer.down})
+        if (w->rows) product(*w, tiles(*w, thread));
+      if (d.experts) chosen(layer.expert_gate_up, l), chosen(layer.expert_down, l);
     }
     product(model_.head, tiles(model_.head, thread));
     workers_[thread].best[0].index[0] =

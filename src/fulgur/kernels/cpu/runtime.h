@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "delta_states.h"
+#include "draft_log.h"
 #include "model.h"
 #include "ops.h"
 #include "pace.h"
@@ -50,11 +52,22 @@ struct StepInput {
 
 class Runtime {
  public:
-  Runtime(Model model, int kv_blocks, int threads, const Ops* ops);
+  // `snapshots`: states of delta nets that can be kept besides those of the running sequences.
+  Runtime(Model model, int kv_blocks, int threads, int snapshots, const Ops* ops);
 
   // Writes the argmax of each requested row to out and, if logits is given, logits[requested][ld].
   void step(const StepInput& in, int32_t* out, float* logits, size_t ld);
   void copy_block(int source, int target);
+  // The recurrent state that a sequence has after `position` tokens, kept and taken up again.
+  void save(int slot, int position, int snapshot);
+  void restore(int snapshot, int slot);
+  void copy(int source, int target);
+  const DeltaStates& states() const { return states_; }
+  // Guesses of what follows `token`, the last of a sequence, at `position`; as many as are known, up to `length`.
+  int draft(int sequence, const int32_t* tables, size_t stride, int32_t token, int position, int32_t* out, int length);
+  // Before a sequence is let go: the drafting head sees all of it, so that its blocks can be shared.
+  void catch_up(int sequence, const int32_t* tables, size_t stride);
+  int logged(int sequence) { return drafts_[sequence].waiting() > 0 ? drafts_[sequence].end() : 0; }
   // A lower bound for a step of one row after `context` tokens, without its results: every thread reads (and
   // multiplies, if asked to) its own weights, reads the keys and values of its heads, and waits for nobody. Returns
   // nanoseconds.
@@ -73,6 +86,14 @@ class Runtime {
     float* attention;
     uint8_t* tile;
     Best* best;
+    float* row;               // a normed row
+    Acts gathered;            // the rows of one expert
+    int32_t *pairs, *starts;  // (row, rank) by expert; where each expert's begin
+    float* state;             // of a delta head: working copy, what is read from it, queries and keys of the rows
+  };
+  struct Route {  // one of the experts of a row
+    int32_t expert;
+    float weight;
   };
   struct Rows {  // some columns of a buffer, numbered as in a whole row
     float* data;
@@ -101,10 +122,26 @@ class Runtime {
   void body(const StepInput& in, float* logits, size_t ld, int thread);
   bool owns_heads() const { return division().owns_heads(); }
   void project(const Layer& layer, const Acts& acts, int rows, int thread);
-  void attention(const StepInput& in, const Layer& layer, int index, Rows out, int thread);
+  void attention(const StepInput& in, const Layer& layer, Rows out, int from, int thread);
+  void finish(const Layer& layer, Rows attn, Rows x, int rows, Range heads, Range mine, int thread);
+  void embed_row(int32_t token, float* row) const;
+  void record(Rows x, int rows, int thread);
+  void predict(const StepInput& in, bool guess, int thread);
+  int predict(const std::vector<int32_t>& tokens, const std::vector<int32_t>& positions,
+              const std::vector<int32_t>& owners, const int32_t* tables, size_t stride, bool guess);
+  int catch_up(int sequence, const int32_t* tables, size_t stride, int end, int32_t token);
   Range share_columns(int width, int thread) const;
   void gather(Rows x, Range columns, const StepInput& in) const;
-  void rotate(const StepInput& in, const Layer& layer, int index, int row, int kv_head, int thread);
+  bool plain() const { return !model_.dims.experts && !model_.dims.k_heads; }
+  void experts(const Layer& layer, Rows x, int rows, Range mine, int thread);
+  void route(const Layer& layer, Rows x, int rows, int thread);
+  void choose(const float* logits, const float* bias, Route* out) const;
+  void group_by_expert(int rows, int thread);
+  Acts rows_of(const Acts& acts, const int32_t* pairs, int count, const Matrix& w, int thread);
+  void project_delta(const Layer& layer, Rows x, const Acts& acts, int rows, int thread);
+  void delta(const StepInput& in, const Layer& layer, Rows out, int thread);
+  void delta_head(const StepInput& in, const Layer& layer, Rows out, int head, int first, int rows, int thread);
+  void rotate(const StepInput& in, const Layer& layer, int row, int kv_head, int thread);
 
   Model model_;
   const Ops* ops_;
@@ -117,8 +154,16 @@ class Runtime {
   // write the other.
   Acts acts_, other_acts_;
   Buffer x_, qkv_, attn_, hidden_;
-  bool whole_ = false;  // each thread writes whole groups of columns, the same in every layer
-  bool apart_ = false;  // in this step every thread keeps the columns it writes in its own memory
+  Buffer pair_hidden_, expert_out_;  // of experts: a row a pair (row, expert); a row a row of one expert
+  Acts pair_acts_;
+  float *logits_ = nullptr, *ba_ = nullptr;  // of routers [row][experts + 1], of delta nets [row][b and a of each head]
+  Route* routes_ = nullptr;                  // [row][rank]
+  DeltaStates states_;
+  DraftLogs drafts_;
+  std::vector<float*> recorded_;  // by row of a step: where its hidden state goes, or lies
+  std::vector<float> drafted_;    // the head's own, of its last guess
+  bool whole_ = false;            // each thread writes whole groups of columns, the same in every layer
+  bool apart_ = false;            // in this step every thread keeps the columns it writes in its own memory
   std::vector<Worker> workers_;
 };
 

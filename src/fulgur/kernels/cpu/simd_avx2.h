@@ -60,6 +60,11 @@ static inline F16 load_half(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
+static inline __m256 load_bf16_8(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+static inline F16 load_bf16(const uint16_t* p) { return {load_bf16_8(p), load_bf16_8(p + 8)}; }
 static inline F16 keep(F16 x, int n, float fill) {
   alignas(32) float v[16];
   store(v, x);
@@ -127,15 +132,15 @@ static inline __m256i dot4(__m256i acc, __m256i w, __m256i q) {
 
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {dot4(sum.a, a.a, b.a), dot4(sum.b, a.b, b.b)}; }
 
-template <int BITS, int M, int T>
-static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,
+template <int BITS, int M, int T, int>
+static inline void dot_group(const uint8_t* w, size_t line, size_t, int k, const int8_t* q, size_t stride,
                              I16 (&acc)[M][T]) {
   static_assert(T == 1);
   const __m256i nibble = _mm256_set1_epi8(15);
   I16 s[M];
   for (int m = 0; m < M; m++) s[m] = acc[m][0];
   if constexpr (BITS == 8) {
-    for (int i = 0; i < k; i += 4, w += 64, q += 4) {
+    for (int i = 0; i < k; i += 4, w += line, q += 4) {
       __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
       __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32));
 #pragma GCC unroll 4
@@ -146,7 +151,7 @@ static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8
       }
     }
   } else {
-    for (int i = 0; i < k; i += 8, w += 64, q += 8) {
+    for (int i = 0; i < k; i += 8, w += line, q += 8) {
       __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w));
       __m256i y = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32));
       __m256i xl = _mm256_and_si256(x, nibble), xh = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);

@@ -42,6 +42,10 @@ static inline F16 exp2(F16 x) {  // 2^x, relative error about 1e-7, exact for wh
 static inline F16 load_half(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+static inline F16 load_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
 static inline F16 keep(F16 a, int n, float fill) {
   return {_mm512_mask_blend_ps(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), _mm512_set1_ps(fill), a.v)};
 }
@@ -78,9 +82,9 @@ static inline void store_pairs(Pair* p, F16 a) { _mm512_storeu_ps(&p->a, a.v); }
 constexpr int kQueriesAtOnce = 6, kPassQueries = 12;
 constexpr int kInterleave4 = 4, kInterleave8 = 2;
 constexpr int kMaxRows4 = 12, kMaxRows8 = 6;
-// A broadcast activation serves every tile, and each row of each tile is an independent sum. With more at once the
-// compiler runs out of registers.
-constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 4 ? 4 : 1; }
+// A broadcast activation serves every tile, and each row of each tile is an independent sum. As many at once as leave
+// registers for the sums of the whole product, too.
+constexpr int tiles_at_once(int bits, int rows) { return bits == 8 ? 2 : rows <= 3 ? 4 : rows <= 8 ? 2 : 1; }
 
 // sum += a (unsigned bytes) * b (signed bytes), four per lane
 static inline I16 multiply_add(I16 sum, I16 a, I16 b) { return {_mm512_dpbusd_epi32(sum.v, a.v, b.v)}; }
@@ -92,17 +96,13 @@ static inline __m512i broadcast4(const int8_t* p) {
 }
 
 // acc[m][t] += sum over a group of (weight + offset) * activation, for M activation rows and T interleaved tiles.
-//
-// No software prefetch if several tiles of a block are multiplied at once: a prefetched line occupies one of L1's few
-// miss buffers until it arrives, while the hardware prefetcher streams into L2 twice as fast. Tile by tile the hardware
-// does not see the stream, and there is enough time between two lines.
-template <int BITS, int M, int T>
+// FETCH: lines to prefetch at each step, `ahead` bytes from here.
+template <int BITS, int M, int T, int FETCH>
 INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const int8_t* q, size_t stride,
                       I16 (&acc)[M][T]) {
   // With few sums, every second product gets its own: a product depends on the last for five cycles. High nibbles then
   // stay in place, and their sum is shifted once.
   constexpr bool kTwoSums = M * T <= 4;
-  constexpr bool kPrefetch = BITS == 4 && T == 1;
   const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(static_cast<char>(0xf0));
   __m512i a[M][T], b[M][T];
 #pragma GCC unroll 16
@@ -126,12 +126,13 @@ INLINE void dot_group(const uint8_t* w, size_t line, size_t ahead, int k, const 
       }
       continue;
     }
+#pragma GCC unroll 4
+    for (int t = 0; t < FETCH; t++) _mm_prefetch(w + ahead + t * kLine, _MM_HINT_T1);
     __m512i x[T], y[T];
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
       const uint8_t* p = w + t * kLine;
       x[t] = _mm512_loadu_si512(p);
-      if constexpr (kPrefetch) _mm_prefetch(p + ahead, _MM_HINT_T0);
       if constexpr (BITS == 8) {
         y[t] = _mm512_loadu_si512(p + line);
       } else {

@@ -114,6 +114,14 @@ static inline F16 load_half(const uint16_t* p) {
   LANES r.v[i] = half_to_float(p[i]);
   return r;
 }
+static inline F16 load_bf16(const uint16_t* p) {
+  F16 r;
+  LANES {
+    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+    std::memcpy(&r.v[i], &bits, 4);
+  }
+  return r;
+}
 // Keep lanes below n, the rest become `fill`.
 static inline F16 keep(F16 a, int n, float fill) {
   LANES if (i >= n) a.v[i] = fill;
@@ -162,15 +170,15 @@ static inline I16 multiply_add(I16 sum, I16 a, I16 b) {
 }
 
 // acc[m] += sum over the group of (weight + offset) * activation; weights `w` of `k` columns in layout rows16.
-template <int BITS, int M, int T>
-static inline void dot_group(const uint8_t* w, size_t, size_t, int k, const int8_t* q, size_t stride,
+template <int BITS, int M, int T, int>
+static inline void dot_group(const uint8_t* w, size_t line, size_t, int k, const int8_t* q, size_t stride,
                              I16 (&acc)[M][T]) {
   static_assert(T == 1);
   for (int m = 0; m < M; m++) {
     const uint8_t* p = w;
     const int8_t* a = q + m * stride;
     I16 s = acc[m][0];
-    for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, p += 64, a += BITS == 8 ? 4 : 8)
+    for (int i = 0; i < k; i += BITS == 8 ? 4 : 8, p += line, a += BITS == 8 ? 4 : 8)
       for (int r = 0; r < 16; r++)
         for (int j = 0; j < 4; j++) {
           if (BITS == 8)

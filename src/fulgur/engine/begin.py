@@ -1,0 +1,105 @@
+"""An answer that must begin with a given text: token healing.
+
+A cursor seldom stands where a token ends. The prompt is cut at the last boundary before it, and the text that was cut
+off must come first in the answer: in its own tokens, until one is chosen that goes beyond it. Other ways to spell it
+are not allowed. For `retu` a model likes `r`, which begins a raw string, nearly as much as `return`; only after `r` it
+would find that nothing likely follows. The given text is not reported again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.text.tokenizer import Tokenizer
+
+
+class Spellings:
+    """The plain tokens of a vocabulary in the order of their bytes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        plain = (token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids)
+        spelled = sorted((data, token) for token in plain if (data := tokenizer.token_bytes(token)))
+        self._bytes = [data for data, _ in spelled]
+        self._tokens = np.array([token for _, token in spelled], np.int64)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Spellings:
+        if tokenizer not in _known:
+            _known[tokenizer] = cls(tokenizer)
+        return _known[tokenizer]
+
+    def starting_with(self, data: bytes) -> npt.NDArray[np.int64]:
+        first = bisect_left(self._bytes, data)
+        last = bisect_left(self._bytes, data + b"\xff" * 64, first)  # UTF-8 has no such byte
+        return self._tokens[first:last]
+
+
+_known: WeakKeyDictionary[Tokenizer, Spellings] = WeakKeyDictionary()  # sorting a vocabulary takes a moment
+
+
+class Beginning:
+    """Where one answer stands in the text that it begins with; the engine asks it as it asks a grammar."""
+
+    def __init__(self, text: str, tokenizer: Tokenizer) -> None:
+        self._own = tokenizer.encode(text, special=False, continuation=True)  # what is left of it
+        self._hidden = len(text)  # characters that are not reported
+        self._spellings = Spellings.of(tokenizer)
+        self._bytes = tokenizer.token_bytes
+
+    @property
+    def given(self) -> bool:
+        """Whether the next token still spells given text; its probability is that among the tokens that do."""
+        return bool(self._own)
+
+    def cut(self, text: str) -> str:
+        """What of the answer's next text is new."""
+        new = text[self._hidden :]
+        self._hidden -= len(text) - len(new)
+        return new
+
+    def mask(self, out: npt.NDArray[Any]) -> None:
+        if not self._own:
+            out[:] = 1
+            return
+        out[:] = 0
+        out[self._own[0]] = 1
+        out[self._spellings.starting_with(self._rest(self._own))] = 1
+
+    def accept(self, token: int) -> bool:
+        rest = self._after(self._own, token)
+        if rest is None:
+            return False
+        self._own = rest
+        return True
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        own: list[int] | None = self._own
+        for count, token in enumerate(tokens):
+            own = self._after(own or [], token)
+            if own is None:
+                return count
+        return len(tokens)
+
+    def _rest(self, own: list[int]) -> bytes:
+        return b"".join(map(self._bytes, own))
+
+    def _after(self, own: list[int], token: int) -> list[int] | None:
+        """What is left behind this token; None when it does not fit."""
+        if own and token == own[0]:
+            return own[1:]
+        return [] if self._bytes(token).startswith(self._rest(own)) else None
+
+    def rollback(self, count: int) -> None:
+        """Take back tokens beyond the given text: they left no trace."""
+
+    def is_done(self) -> bool:
+        return False
+
+    def forced_tokens(self) -> list[int]:
+        return []
