@@ -3,6 +3,7 @@
 #   lab/recipes/gpu.sh           everything (about 20 minutes on an H200)
 #   lab/recipes/gpu.sh check     correctness only (about 6 minutes)
 #   lab/recipes/gpu.sh bench     speed only, with transformers beside it (about 11 minutes)
+#   lab/recipes/gpu.sh families  the general driver: correctness, then speed (at most 10 minutes)
 # Needs an NVIDIA driver, PyTorch, cuda-bindings and NVRTC; neither nvcc nor a C++ compiler. RESULTS: where files go.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -14,6 +15,16 @@ rm -f "$RESULTS/prompts.txt"
 what=${1:-all}
 status=0
 
+if [ "$what" = families ]; then
+  timeout 230 "$PYTHON" tests/kernels/cuda/gpu_families.py --seconds 190 2>&1 | tee "$RESULTS/families-check.txt" || status=1
+  timeout 360 "$PYTHON" -m fulgur.bench.gpu_families --seconds 280 --json "$RESULTS/families.json" 2>&1 |
+    tee "$RESULTS/families.txt" || status=1
+  echo
+  echo "== summary =="
+  grep -E 'checks passed|^FAIL' "$RESULTS/families-check.txt" | sort -u
+  grep -E 'gpu\.|FAIL' "$RESULTS/families.txt" | sort -u
+  exit $status
+fi
 if [ "$what" != bench ]; then
   timeout 330 "$PYTHON" tests/kernels/cuda/gpu_check.py --seconds 280 2>&1 | tee "$RESULTS/check.txt" || status=1
   if command -v compute-sanitizer >/dev/null; then

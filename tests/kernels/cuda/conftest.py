@@ -10,5 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: a second thread o
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the emulated sources are built: the same model and driver are built once."""
-    return tmp_path_factory.mktemp("emulated")
+    """Where the emulated sources are built: the same model and driver are built once, for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated"
+    shared.mkdir(exist_ok=True)
+    return shared

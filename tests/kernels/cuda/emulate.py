@@ -26,31 +26,32 @@ HERE = Path(__file__).parent / "emulator"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
-def build(plan: Plan, driver: str, folder: Path, wgmma: bool = True, profile: bool = False) -> ctypes.CDLL:
+def compiled(name: str, texts: dict[str, str], main: str, folder: Path, *flags: str) -> Path:
+    """The library that `main` of these sources makes. It is built once in `folder`, which several workers share."""
     if COMPILER is None:
-        pytest.skip("no C++ compiler (g++ or clang++) to build the emulated CUDA sources with")
-    texts = {**sources(driver), "constants.h": header(plan, driver, layout(plan, driver, wgmma=wgmma), profile)}
-    texts |= {path.name: path.read_text(encoding="utf-8") for path in HERE.iterdir()}
-    name = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    library = folder / f"{driver}-{name}.so"
+        pytest.skip("no C++ compiler (g++ or clang++) to build the sources with")
+    key = hashlib.sha256(repr((sorted(texts.items()), flags)).encode()).hexdigest()[:16]
+    library = folder / f"{name}-{key}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as build_folder:
             for file, text in texts.items():
                 (Path(build_folder) / file).write_text(text, encoding="utf-8")
-            command = [
-                COMPILER,
-                "-O1",
-                "-w",
-                "-U_FORTIFY_SOURCE",
-                "-std=c++17",
-                "-shared",
-                "-fPIC",
-                f'-DDRIVER="{driver}.cu"',
-                "run.cpp",
-            ]
-            done = subprocess.run([*command, "-o", str(library)], cwd=build_folder, capture_output=True, text=True)
+            command = [COMPILER, "-O1", "-w", "-U_FORTIFY_SOURCE", "-std=c++17", "-shared", "-fPIC", *flags, main]
+            done = subprocess.run([*command, "-o", "built.so"], cwd=build_folder, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(library))
+            Path(build_folder, "built.so").replace(library)
+    return library
+
+
+def emulator() -> dict[str, str]:
+    """The sources that stand in for the GPU."""
+    return {path.name: path.read_text(encoding="utf-8") for path in HERE.iterdir()}
+
+
+def build(plan: Plan, driver: str, folder: Path, wgmma: bool = True, profile: bool = False) -> ctypes.CDLL:
+    constants = header(plan, driver, layout(plan, driver, wgmma=wgmma), profile)
+    texts = {**sources(driver), "constants.h": constants, **emulator()}
+    return ctypes.CDLL(str(compiled(driver, texts, "run.cpp", folder, f'-DDRIVER="{driver}.cu"')))
 
 
 def fenced(values: np.ndarray) -> np.ndarray:

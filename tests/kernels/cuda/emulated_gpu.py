@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import emulate
+import emulated_sample
 import gpu_check as check
 import pytest
 import torch
@@ -103,9 +104,14 @@ class Module:
     def close(self) -> None: ...
 
 
+def submit(launch: Any) -> None:
+    Stream.last = Stream.queue.submit(launch)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     Module.folder, Stream.last = folder, None
     Module.launched.clear()
+    emulated_sample.install(monkeypatch, folder, submit)
     monkeypatch.setattr(drivers, "Module", Module)
     monkeypatch.setattr(drivers, "build", lambda plan, name, *_, profile=False: (plan, name, profile))
     monkeypatch.setattr(runtime, "probe", lambda *_: GPU)

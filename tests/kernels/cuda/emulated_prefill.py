@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import subprocess
-import tempfile
 from pathlib import Path
+from typing import Any
 
-import pytest
-from emulate import COMPILER, HERE
+import emulated_gpu
+from emulate import compiled, emulator
 
 from fulgur.kernels.cuda import prefill_kernels
 from fulgur.kernels.cuda.build import sources
@@ -17,21 +15,15 @@ from fulgur.kernels.cuda.plan import Plan
 
 
 def build(plan: Plan, folder: Path) -> ctypes.CDLL:
-    if COMPILER is None:
-        pytest.skip("no C++ compiler (g++ or clang++) to build the emulated CUDA sources with")
     made = prefill_kernels.modules(plan).values()
-    texts = {**sources("prefill"), **sources("wide"), "instances.h": "".join(text for _, text in made)}
+    texts = {
+        **sources("prefill"),
+        **sources("batch"),
+        **sources("wide"),
+        "instances.h": "".join(text for _, text in made),
+    }
     texts["prefill.cu"] = texts["prefill.cu"].replace('#include "instances.h"', "")  # once, after both
-    texts |= {path.name: path.read_text(encoding="utf-8") for path in HERE.iterdir()}
-    library = folder / f"prefill-{hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as build_folder:
-            for file, text in texts.items():
-                (Path(build_folder) / file).write_text(text, encoding="utf-8")
-            command = [COMPILER, "-O1", "-w", "-U_FORTIFY_SOURCE", "-std=c++17", "-shared", "-fPIC", "run_prefill.cpp"]
-            done = subprocess.run([*command, "-o", str(library)], cwd=build_folder, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr[:3000]
-    return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(compiled("prefill", {**texts, **emulator()}, "run_prefill.cpp", folder)))
 
 
 class EmulatedKernels(prefill_kernels.Kernels):
@@ -42,9 +34,21 @@ class EmulatedKernels(prefill_kernels.Kernels):
         self.launched: list[str] = []
 
     def run(self, launch: prefill_kernels.Launch) -> None:
+        self._now(launch, launch.arguments)
+
+    def run_dependent(self, launch: prefill_kernels.Launch) -> None:
+        """Into the graph that is being captured."""
+        arguments = type(launch.arguments).from_buffer_copy(launch.arguments)
+        graph = emulated_gpu.Graph.capturing
+        assert graph is not None
+        graph.launches.append(lambda: self._now(launch, arguments))
+
+    def close(self) -> None: ...
+
+    def _now(self, launch: prefill_kernels.Launch, arguments: Any) -> None:
         self._seed += 1
         self.launched.append(launch.name)
         function = ctypes.cast(getattr(self._library, launch.name), ctypes.c_void_p)
-        of = ctypes.byref(launch.arguments)
+        of = ctypes.byref(arguments)
         hung = self._library.emulate_one(function, of, launch.ctas, launch.threads, launch.shared, self._seed)
         assert hung == 0, f"{launch.name}: {hung} threads hang (or, if negative, shared memory was overrun)"

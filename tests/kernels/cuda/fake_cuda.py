@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-import pytest
-from emulate import COMPILER
+from emulate import compiled
 
 SOURCE = """
 extern "C" {
@@ -39,11 +37,5 @@ int cuDeviceGetAttribute(int* value, int key, int) {
 
 
 def build(folder: Path, *, init: int = 0, count: int = 1, major: int = 9) -> str:
-    if COMPILER is None:
-        pytest.skip("no C++ compiler (g++ or clang++) to build a driver library with")
-    library = folder / f"cuda-{init}-{count}-{major}.so"
-    if not library.exists():
-        (folder / "cuda.cpp").write_text(SOURCE, encoding="utf-8")
-        values = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DMAJOR={major}"]
-        subprocess.run([COMPILER, "-shared", "-fPIC", *values, "cuda.cpp", "-o", str(library)], cwd=folder, check=True)
-    return str(library)
+    values = [f"-DINIT={init}", f"-DCOUNT={count}", f"-DMAJOR={major}"]
+    return str(compiled("cuda", {"cuda.cpp": SOURCE}, "cuda.cpp", folder, *values))

@@ -272,6 +272,8 @@ def checks(device: Any, quick: bool) -> Iterator[tuple[str, Callable[[], str]]]:
         )
     for family in ("qwen2", "qwen3_moe"):
         yield f"prefill {family}", lambda f=family: check_prefill(f, "bf16", device, 60 if quick else 800)  # type: ignore[misc]
+    for family, weights in (("llama", "bf16"), ("qwen2", "int4"), ("qwen3", "fp8"), ("qwen3_moe", "fp8")):
+        yield f"together {family} {weights}", lambda f=family, w=weights: check_together(f, w, device)  # type: ignore[misc]
     prompts = (
         ("llama", "bf16"),
         ("qwen2", "int4"),
@@ -285,6 +287,34 @@ def checks(device: Any, quick: bool) -> Iterator[tuple[str, Callable[[], str]]]:
                 f"prompt {family} {weights} {length}",
                 lambda f=family, w=weights, n=length: check_prompt(f, w, device, n),  # type: ignore[misc]
             )
+
+
+def check_together(family: str, weights: str, device: Any) -> str:
+    """Rows of 12 sequences in one step by the kernels for many rows: the decode kernels' logits within bf16, the same
+    bits in other company, and the tokens that its logits say."""
+    model, _ = small_runtime(family, weights, "persistent", device)
+    if model._batch is None:
+        raise ValueError("the kernels for many rows do not know this model")
+    noise, rows = np.random.default_rng(8), 12
+    tables = np.arange(KV_BLOCKS // rows * rows, dtype=np.int32).reshape(rows, -1)
+    each = np.arange(rows, dtype=np.int32)
+    found = np.zeros((3, rows, model.vocab_size), np.float32)
+    worst = 0.0
+    for position in range(70):  # into the second block
+        tokens = noise.integers(0, model.vocab_size, rows).astype(np.int32)
+        at = np.full(rows, position, np.int32)
+        for i, (model.batch_from, few) in enumerate(((99, rows), (2, rows), (2, 5))):
+            best = model.step(tokens[:few], at[:few], each[:few], tables, each[:few], found[i, :few])
+            if best.tolist() != found[i, :few].argmax(axis=1).tolist():
+                raise ValueError(f"position {position}: tokens are not those of the logits")
+        if not np.array_equal(found[1, :5], found[2, :5]):
+            raise ValueError(f"position {position}: other bits in other company")
+        errors = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[0], axis=1)
+        worst = max(worst, float(np.median(errors)))
+        if (errors > ERROR).mean() > 0.25:  # experts may be too close to call
+            raise ValueError(f"position {position}: relative errors {np.sort(errors)[-4:]}")
+    model.close()
+    return f"median error at most {worst:.1e} against the decode kernels"
 
 
 def run(device: Any, *, quick: bool, seconds: float, only: str = "") -> list[Result]:

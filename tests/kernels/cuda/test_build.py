@@ -68,6 +68,22 @@ def test_prefill_compiles_without_spills(name: str, weights: str, tmp_path: Path
         assert spilled and max(spilled) <= 16, done.stderr
 
 
+@pytest.mark.parametrize(("stem", "format"), [("family", ""), ("gemv", "mxfp4")])
+def test_the_general_driver_compiles_without_spills(stem: str, format: str, tmp_path: Path) -> None:
+    """What is between products, and products in the format that takes the most registers."""
+    if not shutil.which("nvcc"):
+        pytest.skip("nvcc is not installed")
+    text = f"GEMV({format}, {format.upper()})\n" if format else ""
+    for file, source in {**building.sources(stem), "instances.h": text}.items():
+        (tmp_path / file).write_text(source, encoding="utf-8")
+    target = "-gencode=arch=compute_90a,code=sm_90a"
+    command = ["nvcc", "-cubin", "-std=c++17", *building.OPTIONS[1:], target, "-Xptxas", "-v", "-o", "out.cubin"]
+    done = subprocess.run([*command, f"{stem}.cu"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spilled = [int(size) for size in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+    assert spilled and max(spilled) == 0, done.stderr
+
+
 @pytest.mark.parametrize(("name", "weights", "driver", "arch"), CASES)
 def test_sources_compile(name: str, weights: str, driver: str, arch: str, tmp_path: Path) -> None:
     plan = make_plan(SHAPES[name], weights=weights, rows=1)

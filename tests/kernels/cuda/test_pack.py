@@ -11,8 +11,8 @@ import torch
 from small_models import SMALL
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.formats import FORMATS
-from fulgur.kernels.cuda.pack import from_nibbles, interleave, nibbles, order, pack, quantise, unpack
+from fulgur.kernels.cuda.formats import FORMATS, GENERAL_ONLY
+from fulgur.kernels.cuda.pack import E2M1, codes_value, from_nibbles, interleave, nibbles, order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.weights import from_folder, random_weights
 from fulgur.model.quantise import dequantise
@@ -39,11 +39,12 @@ def test_round_trip(name: str, shape: tuple[int, int]) -> None:
     values, scale = quantise(weight, fmt)
     packed = pack(values, fmt, scale)
     assert packed.numel() == -(-shape[0] // 16) * -(-shape[1] // 128) * fmt.block_bytes
-    wide = values.float()
+    wide = codes_value(values, torch.float32) if name == "mxfp4" else values.float()
     if scale is not None:
-        wide = wide * scale.float().repeat_interleave(128 // fmt.groups, 1)[:, : shape[1]]
+        factor = torch.exp2(scale.float() - 127) if name == "mxfp4" else scale.float()
+        wide = wide * factor.repeat_interleave(128 // fmt.groups, 1)[:, : shape[1]]
     assert torch.equal(unpack(packed, fmt, *shape), wide)
-    limit = {"bf16": 0.004, "fp8": 0.04, "fp8-rows": 0.04, "int4": 0.12, "int4-64": 0.11}[name]
+    limit = {"bf16": 0.004, "fp8": 0.04, "fp8-rows": 0.04, "int4": 0.12, "int4-64": 0.11, "mxfp4": 0.14}[name]
     assert torch.linalg.norm(wide - weight) / torch.linalg.norm(weight) < limit
 
 
@@ -117,7 +118,13 @@ def test_checkpoint_with_fp8_blocks_keeps_its_bits(tmp_path: Path) -> None:
     assert np.array_equal(got.numpy(), wide["model.layers.1.mlp.experts.5.down_proj.weight"])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+def test_codes_of_mxfp4() -> None:
+    codes = torch.arange(-7, 8, dtype=torch.int8)
+    for kind in (torch.float32, torch.bfloat16):
+        assert codes_value(codes, kind).tolist() == [*(-v for v in E2M1[:0:-1]), *E2M1]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in GENERAL_ONLY])
 def test_random_weights_are_finite_and_of_the_right_size(name: str) -> None:
     weights = random_weights(make_plan(SMALL["qwen3_moe"], weights=name, ctas=4), "cpu")
     matrix = weights.plan.matrices["qkv"]

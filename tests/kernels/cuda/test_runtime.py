@@ -9,6 +9,15 @@ import emulated_gpu
 import gpu_check as check
 import numpy as np
 import pytest
+import torch
+from emulated_prefill import EmulatedKernels
+
+from fulgur.engine.params import SamplingParams
+from fulgur.engine.runtime import RowChoice
+from fulgur.engine.sample import Sampler, Scratch
+from fulgur.kernels.cuda import runtime
+from fulgur.kernels.cuda.prefill_fast import FastPrefill
+from fulgur.kernels.cuda.weights import GpuWeights
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +66,44 @@ def test_steps_of_several_sequences_and_wrong_ones() -> None:
         model.step(tokens[:1], np.array([64]), one[:1], np.array([[1, -1]]), rows[:0])
     with pytest.raises(ValueError, match="no KV block"):
         model.stream(5, 60, np.array([1, -1], np.int32), (), 5)
+    model.close()
+
+
+def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """From `batch_from` rows on, by the kernels for many rows: the decode kernels' logits within bf16, and the choices
+    that the host makes of them. A sequence alone keeps the decode kernels."""
+
+    def prefill_for(weights: GpuWeights, kv: torch.Tensor, rope: torch.Tensor, *_: object) -> FastPrefill:
+        return FastPrefill(weights, kv, rope, EmulatedKernels(weights.plan, folder))
+
+    monkeypatch.setattr(runtime, "prefill_for", prefill_for)
+    monkeypatch.setattr(runtime, "BATCH_FROM", 3)
+    model, _ = check.small_runtime("qwen2", "int4", "persistent", "cpu")
+    tables = np.array([[3, 4], [7, 9], [5, 6]], np.int32)
+    tokens, positions, sequences = (np.array(a, np.int32) for a in ([5, 6, 7, 8], [0, 1, 0, 0], [0, 0, 1, 2]))
+    rows = np.array([1, 2, 3], np.int32)
+    found = np.zeros((2, 3, model.vocab_size), np.float32)
+    launched = model._prompts.prefill.kernels.launched
+    best = model.step(tokens, positions, sequences, tables, rows, found[0])
+    assert launched[-1].startswith("store_float") and best.tolist() == found[0].argmax(axis=1).tolist()
+    model.batch_from = 64
+    before = len(launched)
+    model.step(tokens, positions, sequences, tables, rows, found[1])
+    assert len(launched) == before
+    assert np.linalg.norm(found[0] - found[1]) < 0.03 * np.linalg.norm(found[1])
+    model.batch_from = 3
+    sampler = Sampler(
+        SamplingParams(temperature=1.0, top_k=9, logprobs=1), 3, Scratch(model.vocab_size, draws=True), []
+    )
+    choices = [None, RowChoice(sampler.sampling, 1), RowChoice(sampler.sampling, 7)]
+    chosen, told = model.choose(tokens, positions, sequences, tables, rows, choices)
+    expected = [sampler.choose(found[0, i], at, None) for i, at in ((1, 1), (2, 7))]
+    assert chosen.tolist() == [best[0], *(token for token, _ in expected)]
+    assert told[0] is None and told[1] is not None and expected[0][1] is not None
+    assert told[1][0] == pytest.approx(expected[0][1].logprob, abs=1e-4)
+    before = len(launched)
+    model.step(tokens[:2], positions[:2], sequences[:2], tables, rows[:1])
+    assert len(launched) == before
     model.close()
 
 

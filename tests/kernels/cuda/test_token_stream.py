@@ -13,8 +13,8 @@ from plain_tokenizer import tokenizer
 
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Event, Finished, SteerOutcome, Token
-from fulgur.engine.gumbel import Gumbel, base, sharpness
 from fulgur.engine.params import GenerateRequest, SamplingParams
+from fulgur.engine.sample import Sampler, Scratch
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.records import RING, Mailbox
 from fulgur.kernels.cuda.runtime import Runtime
@@ -22,6 +22,24 @@ from fulgur.kernels.cuda.stream import TokenStream
 from fulgur.text.tokenizer import Tokenizer
 
 DRIVERS = ("persistent", "graph")
+SAMPLED = [
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=1.4),
+    SamplingParams(temperature=1.0, top_p=0.9),
+    SamplingParams(temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.05, logprobs=2),
+]
+
+
+class Allowed:
+    """A grammar that allows these tokens."""
+
+    given = False
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        self.tokens = tokens
+
+    def mask(self, out: np.ndarray) -> None:
+        out[:] = self.tokens[: len(out)]
 
 
 @pytest.fixture(autouse=True)
@@ -42,21 +60,42 @@ def step(model: Runtime, token: int, position: int, table: np.ndarray) -> np.nda
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_the_device_samples_as_the_host_does(driver: str) -> None:
-    """With a temperature: the device's tokens are the ones that the host chooses from its logits, seed by seed."""
-    model, table, gumbel = opened(driver), check.table()[0], Gumbel(check.SMALL["qwen2"].vocab_size)
+    """The device's tokens are the ones that the host chooses from its logits: a temperature within the step, everything
+    else between steps; under a grammar with a mask for every token."""
+    model, table = opened(driver), check.table()[0]
+    scratch, noise = Scratch(model.vocab_size, draws=True), np.random.default_rng(2)
+    allowed = (noise.random((5, -(-model.vocab_size // 32) * 32)) < 0.3).astype(np.uint8)
     found = []
-    for seed, temperature in ((1, 0.7), (2**63 + 5, 1.4)):
-        run = model.stream(7, 0, table, (), 5, (float(sharpness(temperature)), base(seed)))
-        tokens: list[int] = []
+    for seed, params in enumerate(SAMPLED):
+        host, device = (Sampler(params, seed, scratch, [7]) for _ in range(2))
+        if masked := seed == 2:
+            device.sampling.grammar = True
+        run = model.stream(7, 0, table, (), 5, device.on_device)
+        tokens, told = [], []
         while not run.ended:
+            if masked and len(tokens) < 5:
+                run.allow(np.packbits(allowed[len(tokens)], bitorder="little").view(np.uint32))
             tokens += run.read()
+            told += run.told()
         previous = 7
         for position, token in enumerate(tokens):
-            logits = step(model, previous, position, table)
-            assert token == gumbel.choose(logits, temperature, seed, position + 1)
+            mask = Allowed(allowed[position]) if masked else None
+            chosen, logprob = host.choose(step(model, previous, position, table), position + 1, mask)
+            assert token == chosen
+            if logprob is not None:
+                assert told[position][0] == pytest.approx(logprob.logprob, abs=1e-4)
+            host.note(token)
             previous = token
         found.append(tokens)
     assert len(found[0]) == 5 and found[0] != found[1]
+    cut = model.stream(7, 0, table, (found[3][2],), 400, Sampler(SAMPLED[3], 3, scratch, [7]).on_device)
+    tokens = cut.read()
+    while not cut.ended:
+        tokens += cut.read()
+    assert tokens == found[3][:3]
+    stopped = model.stream(7, 0, table, (), 400, Sampler(SAMPLED[3], 3, scratch, [7]).on_device)
+    tokens = stopped.read() + stopped.stop()
+    assert 0 < len(tokens) < 12 and tokens[:5] == found[3][: len(tokens)]
     model.close()
 
 
@@ -134,7 +173,7 @@ def test_the_engine_over_the_loop_and_over_steps(driver: str, tmp_path: Path) ->
     (at,) = [int(part) for part in told.rsplit("[", 1)[1].rstrip("]").split(",")]
     plain = Engine(model, text, max_draft=0)
     plain._loop._runtime = None
-    rest = drive(plain, GenerateRequest([*prompt, *engine_tokens[:at], 9, 8, 7], SamplingParams(max_tokens=9 - at)))
+    rest = drive(plain, GenerateRequest([*prompt, *engine_tokens[:at], 9, 8, 7], SamplingParams(max_tokens=9)))
     assert engine_tokens[at:] == rest[0] and reason == "length"
     model.close()
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.records import Args
 
 LIBRARY = "libcuda.so.1"  # comes with the driver
 INSTALL = "pip install 'fulgur[gpu]'."
@@ -163,7 +162,7 @@ class Module:
     def launch(
         self,
         name: str,
-        args: Args | list[int],
+        args: ctypes.Structure | list[int],
         *,
         ctas: int,
         threads: int,

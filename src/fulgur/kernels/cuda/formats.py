@@ -11,6 +11,7 @@ is free: with this one a lane loads the matching activations with one 16-byte lo
     int4: chunk c of 2: as fp8's chunks 2 c and 2 c + 1 in one. Sign, magnitude: bits 0-2 and 7 of a byte are a weight
           of the first; bits 4-6 are the magnitude of one of the second, whose sign is bit 3 of the next byte (of the
           first, after the last). A mask, and a rotation with the same mask, turn a word into fp8 codes of q / 512.
+    mxfp4: as int4, with the three bits of an e2m1 number (0, 0.5, 1, 1.5, 2, 3, 4, 6) as the magnitude.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ FORMATS: dict[str, Format] = {
     "fp8-rows": Format("fp8-rows", 2, 4, 64, 1, 16),  # a float32 for every row and 128 columns
     "int4": Format("int4", 3, 2, 32, 1, 16),  # a float16 for every row and 128 columns
     "int4-64": Format("int4-64", 4, 2, 64, 2, 16),  # a float16 for every row and 64 columns
+    # An exponent of a byte for every row and 32 columns, the four of a row together; the general driver only.
+    "mxfp4": Format("mxfp4", 5, 2, 64, 4, 16),
 }
+GENERAL_ONLY = frozenset({"mxfp4"})  # formats that only the general driver multiplies
 
 
 def format_named(name: str) -> Format:

@@ -8,7 +8,7 @@ from itertools import product
 from math import gcd
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.formats import BLOCK, CHUNK, FEEDERS, FORMATS, PREDICTORS, TILE, WARPS
+from fulgur.kernels.cuda.formats import BLOCK, CHUNK, FEEDERS, FORMATS, GENERAL_ONLY, PREDICTORS, TILE, WARPS
 from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Plan
 from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
@@ -245,7 +245,9 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
     }
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
-    lines += [f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values()]
+    lines += [
+        f"#define {f.name.upper().replace('-', '_')} {f.code}" for f in FORMATS.values() if f.name not in GENERAL_ONLY
+    ]
     lines.append(f"enum Part {{ {', '.join(LAYER_PARTS + STEP_PARTS + COUNTS).upper()}, MARKS = {MARKS} }};")
     lines += [_constants(i, plan.matrices[name], memory.chunks, plan) for i, name in enumerate(names)]
     return "\n".join(lines) + "\n"

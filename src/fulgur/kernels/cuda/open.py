@@ -7,19 +7,25 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import _nvrtc_version, architecture
 from fulgur.kernels.cuda.device import Gpu, load_driver, probe
-from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
+from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, check, make_family_plan
+from fulgur.kernels.cuda.family_runtime import SLOTS, SNAPSHOTS, FamilyRuntime
+from fulgur.kernels.cuda.family_weights import assemble
+from fulgur.kernels.cuda.plan import DECODE_FEATURES, KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import bytes_per_row
 from fulgur.kernels.cuda.prompts import CHUNK
 from fulgur.kernels.cuda.runtime import Runtime, kv_bytes_per_token, widest
 from fulgur.kernels.cuda.weights import from_folder
 from fulgur.model.config import ModelConfig, read_json
+from fulgur.model.family import DELTA
 from fulgur.model.folder import FolderSource
+from fulgur.model.stored import Fp8, Mxfp4, Plain
 
 BITS = {4: "int4", 8: "fp8", 16: "bf16"}
 LEAST_TOKENS = 1024
 USUAL_TOKENS = 65536
 SHARE = 0.9  # of the memory that is free after the weights: the GPU may serve others too
 WORKSPACE = 512 << 20  # what the plain prefill needs besides unpacked matrices
+FAMILY_WORKSPACE = 4 << 30  # what prefill of the general driver needs: scores, unpacked experts, rows of a chunk
 
 
 def usable(index: int = 0) -> Gpu:
@@ -38,7 +44,10 @@ def check_folder(path: Path) -> ModelConfig:
         raise FulgurError(f"{path}: the GPU engine reads model folders, not GGUF files", hint=hint)
     if (path / "config.json").exists() and "fulgur" in read_json(path / "config.json"):
         raise FulgurError(f"{path}: this folder is packed for the CPU", hint=hint)
-    return ModelConfig.from_folder(path)
+    config = ModelConfig.from_folder(path)
+    if not config.features <= DECODE_FEATURES:
+        check(config)
+    return config
 
 
 def stored_formats(source: FolderSource) -> tuple[str, str]:
@@ -59,9 +68,10 @@ def open_folder(
     kv_tokens: int | None = None,
     driver: str | None = None,
     index: int = 0,
-) -> Runtime:
+) -> Runtime | FamilyRuntime:
     """`bits` 4, 8 or 16 are int4, fp8 and bf16; None keeps what is stored. `kv_tokens` None: as many as are of use and
-    fit into the memory that is free once the weights are there. `driver` None: persistent, where the GPU can."""
+    fit into the memory that is free once the weights are there. `driver` None: persistent, where the GPU can. Families
+    that the decode kernels do not have run by the general driver."""
     if bits is not None and bits not in BITS:
         raise FulgurError(f"{bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
     config = check_folder(folder)
@@ -69,6 +79,8 @@ def open_folder(
     import torch
 
     torch.cuda.set_device(index)
+    if not config.features <= DECODE_FEATURES:
+        return _open_family(FolderSource(folder), bits, kv_tokens, gpu)
     body, head = stored_formats(FolderSource(folder)) if bits is None else (BITS[bits], BITS[bits])
     plan = widest(config, body, head, gpu)
     weights = from_folder(folder, plan, "cuda")
@@ -78,12 +90,62 @@ def open_folder(
     return Runtime(weights, kv_blocks=blocks, driver=driver, gpu=gpu)
 
 
+def _open_family(source: FolderSource, bits: int | None, kv_tokens: int | None, gpu: Gpu) -> FamilyRuntime:
+    import torch
+
+    weights = family_formats(source, bits)
+    plan = make_family_plan(source.config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
+    held = assemble(plan, source, "cuda")
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    slots, snapshots = state_slots(plan, free)
+    free -= (slots + 1 + snapshots) * plan.slot_bytes
+    blocks = _blocks(plan.kv_bytes_per_token, FAMILY_WORKSPACE, kv_tokens, source.config.max_context, free)
+    return FamilyRuntime(held, kv_blocks=blocks, gpu=gpu, slots=slots, snapshots=snapshots)
+
+
+def family_formats(source: FolderSource, bits: int | None) -> Weights:
+    """What a checkpoint holds, or `bits`; MXFP4 experts stay what they are unless 16 bits are asked for."""
+    config = source.config
+
+    def format_of(name: str) -> str:
+        held = source.stored(name)
+        return "fp8" if isinstance(held, Fp8) else "bf16" if isinstance(held, Plain) else "int4-64"
+
+    layer = "model.layers.0."
+    mixer = "linear_attn.out_proj" if DELTA in config.kinds[:1] else "self_attn.o_proj"
+    usual = format_of(f"{layer}{mixer}.weight") if bits is None else BITS[bits]
+    head = format_of("model.embed_tokens.weight" if config.tied else "lm_head.weight") if bits is None else BITS[bits]
+    experts = usual
+    if config.n_experts:
+        name = f"{layer}mlp.experts.0.gate_proj.weight"
+        if isinstance(source.stored(name), Mxfp4):
+            experts = "bf16" if bits == 16 else "mxfp4"
+        elif bits is None:
+            experts = format_of(name)
+    return Weights.named(usual, experts, head)
+
+
+def state_slots(plan: FamilyPlan, free: int) -> tuple[int, int]:
+    """Recurrent states of running sequences, and snapshots of them: at most a quarter of the memory that is left."""
+    if not plan.slot_bytes:
+        return SLOTS, 0
+    fit = int(free // 4 // plan.slot_bytes) - 1
+    slots = min(SLOTS, max(fit // 3, 1))
+    return slots, max(min(2 * SNAPSHOTS, fit - slots), 2)
+
+
 def kv_blocks(plan: Plan, tokens: int | None, free: int) -> int:
     """Blocks of the KV cache, out of `free` bytes of GPU memory."""
     config = plan.config
     size = kv_bytes_per_token(config)
     largest = max(m.copies * m.tiles * 16 * m.cols for m in plan.matrices.values())
     prefill = max(WORKSPACE + 4 * 2 * largest, CHUNK * bytes_per_row(config))
+    return _blocks(size, prefill, tokens, config.max_context, free)
+
+
+def _blocks(size: int, prefill: int, tokens: int | None, context: int, free: int) -> int:
+    """`size`: bytes of a token; `prefill`: bytes that prompts need besides."""
     room = int((free - prefill) * SHARE)
     fits = max(room // (size * KV_BLOCK), 0) * KV_BLOCK
     least = LEAST_TOKENS if tokens is None else tokens
@@ -94,7 +156,7 @@ def kv_blocks(plan: Plan, tokens: int | None, free: int) -> int:
             hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits), or free memory on the GPU.",
         )
     if tokens is None:
-        tokens = min(max(2 * config.max_context, USUAL_TOKENS), fits)
+        tokens = min(max(2 * context, USUAL_TOKENS), fits)
     elif tokens < KV_BLOCK:
         raise FulgurError(f"a KV cache of {tokens} tokens is too small", hint=f"Give at least {KV_BLOCK}.")
     return -(-tokens // KV_BLOCK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 FP8_LIMIT = 448.0
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the magnitudes of MXFP4, by code
 
 
 def order(fmt: Format) -> npt.NDArray[np.int64]:
@@ -66,7 +68,7 @@ def blocked(values: torch.Tensor) -> torch.Tensor:
 
 def pack(values: torch.Tensor, fmt: Format, scale: torch.Tensor | None = None) -> torch.Tensor:
     """uint8, one dimension. `values`: bf16 weights, fp8 weights, or int8 q; the last two come with `scale`
-    [rows, groups] (a group is 128 columns, or 64)."""
+    [rows, groups] (a group is 128 columns, or 64). MXFP4: signed codes, and exponents for groups of 32 columns."""
     import torch
 
     index = torch.from_numpy(order(fmt)).to(values.device)
@@ -84,13 +86,43 @@ def pack(values: torch.Tensor, fmt: Format, scale: torch.Tensor | None = None) -
     return torch.cat((data, _records(scale, fmt, tiles, blocks)), dim=2).reshape(-1)
 
 
+def record_type(fmt: Format) -> Any:
+    import torch
+
+    return torch.float32 if fmt.data == 4 else torch.uint8 if fmt.name == "mxfp4" else torch.float16
+
+
+def codes_value(codes: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Signed MXFP4 codes -7..7 as the numbers of `E2M1`, by arithmetic: a look-up would need indices of 8 bytes. (A
+    negative zero is a zero.)"""
+    import torch
+
+    magnitude = codes.abs().to(kind)
+    value = torch.maximum(magnitude / 2, torch.maximum(magnitude - 2, 2 * magnitude - 8))
+    return torch.where(codes < 0, -value, value)
+
+
+def record_scales(record: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """The scales of blocks [tile, block, record] as float32 [tile, block, row, group]."""
+    import torch
+
+    held = record.contiguous().view(record_type(fmt))[..., : fmt.groups * fmt.scales]
+    tiles, blocks = held.shape[:2]
+    if fmt.name == "mxfp4":
+        return torch.exp2(held.reshape(tiles, blocks, TILE, fmt.groups).float() - 127)
+    wide = held.float().reshape(tiles, blocks, fmt.groups, fmt.scales).repeat_interleave(TILE // fmt.scales, 3)
+    return wide.transpose(2, 3)
+
+
 def _records(scale: torch.Tensor, fmt: Format, tiles: int, blocks: int) -> torch.Tensor:
     import torch
 
-    kind = torch.float32 if fmt.data == 4 else torch.float16
+    kind = record_type(fmt)
     padded = torch.zeros((tiles * TILE, blocks * fmt.groups), dtype=kind, device=scale.device)
     padded[: scale.shape[0], : scale.shape[1]] = scale.to(kind)
     grouped = padded.reshape(tiles, TILE, blocks, fmt.groups).permute(0, 2, 3, 1)  # [tile, block, group, row]
+    if fmt.name == "mxfp4":
+        grouped = grouped.transpose(2, 3)
     if fmt.scales == 2:
         halves = grouped.unflatten(3, (2, 8))
         peak = halves.amax(4)
@@ -113,14 +145,13 @@ def unpack(data: torch.Tensor, fmt: Format, rows: int, cols: int) -> torch.Tenso
     elif fmt.data == 4:
         values = raw.view(torch.float8_e4m3fn).float()
     else:
-        values = from_nibbles(raw).float()
+        values = from_nibbles(raw)
+        values = codes_value(values, torch.float32) if fmt.name == "mxfp4" else values.float()
     place = torch.empty_like(values)
     place[..., torch.from_numpy(order(fmt)).to(data.device)] = values
     place = place.reshape(tiles, blocks, TILE, BLOCK)
     if fmt.record:
-        kind = torch.float32 if fmt.data == 4 else torch.float16
-        scale = record.view(kind).float()[..., : fmt.groups * fmt.scales].reshape(tiles, blocks, fmt.groups, fmt.scales)
-        scale = scale.repeat_interleave(TILE // fmt.scales, 3).transpose(2, 3)  # [tile, block, row, group]
+        scale = record_scales(record, fmt)
         place = place * scale.repeat_interleave(BLOCK // fmt.groups, 3)
     return place.transpose(1, 2).reshape(tiles * TILE, blocks * BLOCK)[:rows, :cols]
 
@@ -138,6 +169,8 @@ def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Ten
     peak = wide.reshape(rows, -1, size).abs().amax(2)
     if not bool(torch.isfinite(peak).all()):
         raise FulgurError("the weights hold values that are not finite")
+    if fmt.name == "mxfp4":
+        return _to_mxfp4(wide, peak, cols)
     if fmt.data == 2:
         scale = (peak / 7).half()
         inverse = torch.where(scale != 0, 1 / scale.float(), torch.zeros((), device=scale.device))
@@ -150,6 +183,17 @@ def quantise(weight: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, torch.Ten
     inverse = torch.where(scale != 0, 1 / scale, torch.zeros((), device=scale.device))
     q8 = (wide.reshape(rows, -1, size) * inverse[:, :, None]).clamp_(-FP8_LIMIT, FP8_LIMIT)
     return q8.reshape(rows, -1)[:, :cols].to(torch.float8_e4m3fn), scale
+
+
+def _to_mxfp4(wide: torch.Tensor, peak: torch.Tensor, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The exponent that brings the largest value of a group to 4 .. 8 (6 is the largest number), then the nearest."""
+    import torch
+
+    exponent = torch.where(peak > 0, (torch.log2(peak).floor() - 2 + 127).clamp(0, 254), torch.full_like(peak, 127.0))
+    parts = wide.reshape(len(wide), -1, 32) * torch.exp2(127 - exponent)[:, :, None]
+    middles = torch.tensor([(a + b) / 2 for a, b in pairwise(E2M1)], device=wide.device)
+    codes = torch.bucketize(parts.abs(), middles).to(torch.int8) * parts.sign().to(torch.int8)
+    return codes.reshape(len(wide), -1)[:, :cols], exponent.to(torch.uint8)
 
 
 def interleave(gate: Any, up: Any) -> Any:

@@ -20,12 +20,19 @@ from dataclasses import dataclass, replace
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import BLOCK_TOKENS
-from fulgur.kernels.cuda.formats import BLOCK, TILE, WARPS, Format, format_named
+from fulgur.kernels.cuda.formats import BLOCK, GENERAL_ONLY, TILE, WARPS, Format, format_named
 from fulgur.model.config import ModelConfig
 
 KV_BLOCK = BLOCK_TOKENS  # also the shortest attention split
 MAX_ROWS = 8  # columns of the matrix instruction
 ALIGN = 256
+# Of `ModelConfig.features`: what the decode kernels can compute, and what the general driver can (family_plan.py). A
+# model that needs another one is refused by its name.
+DECODE_FEATURES = frozenset({"biases of q, k and v", "norms of queries and keys", "a mixture of experts"})
+FEATURES = DECODE_FEATURES | {
+    "a shared expert", "biases of o", "gated attention", "attention sinks", "norms of 1 + weight", "sliding windows",
+    "gated delta nets", "partial rope", "queries scaled by position", "clamped experts with biases",
+}  # fmt: skip
 _ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
 
@@ -184,6 +191,7 @@ def make_plan(
     experts. So `router` = R W is multiplied while attention runs, `fold` = R W O together with O, and the experts are
     known as soon as the residual is. Both stay in bf16, since they decide which weights are read.
     """
+    config.require(DECODE_FEATURES, "the decode kernels of the GPU")
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
     if config.n_heads // config.n_kv_heads > 16:
@@ -191,6 +199,8 @@ def make_plan(
     if config.n_experts > 256 or config.experts_per_token > 16:
         raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 256 on the GPU")
     usual, last = format_named(weights), format_named(head or weights)
+    if {usual.name, last.name} & GENERAL_ONLY:
+        raise FulgurError(f"{config.family}: {usual.name} weights are for models of the general driver only")
     d, moe = config.d_model, config.n_experts > 0
     flat = not moe and usual.name == last.name == "bf16"
     matrices: dict[str, Matrix] = {}

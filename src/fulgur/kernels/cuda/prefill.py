@@ -14,7 +14,7 @@ import numpy as np
 
 from fulgur.kernels.cuda.formats import BLOCK, TILE, Format
 from fulgur.kernels.cuda.header import norm_stride
-from fulgur.kernels.cuda.pack import from_nibbles, order
+from fulgur.kernels.cuda.pack import codes_value, from_nibbles, order, record_scales
 from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.weights import GpuWeights
 
@@ -62,7 +62,7 @@ class Prefill:
         return vector
 
     def _norm(self, x: torch.Tensor, layer: int, at: int) -> torch.Tensor:
-        return _rms(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps).bfloat16()
+        return rms(x, self._vector(layer, at, self.config.d_model), self.config.norm_eps).bfloat16()
 
     def _matrix(self, name: str, layer: int, copy: int = 0, copies: int = 1) -> torch.Tensor:
         m = self.plan.matrices[name]
@@ -92,9 +92,9 @@ class Prefill:
             qkv = qkv + self._vector(i, 2 * c.d_model + 2 * c.head_dim, c.q_rows + 2 * c.kv_rows)
         q, k, v = qkv.reshape(n, -1, c.head_dim).split((c.n_heads, c.n_kv_heads, c.n_kv_heads), dim=1)
         if c.qk_norm:
-            q = _rms(q, self._vector(i, 2 * c.d_model, c.head_dim), c.norm_eps)
-            k = _rms(k, self._vector(i, 2 * c.d_model + c.head_dim, c.head_dim), c.norm_eps)
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+            q = rms(q, self._vector(i, 2 * c.d_model, c.head_dim), c.norm_eps)
+            k = rms(k, self._vector(i, 2 * c.d_model + c.head_dim, c.head_dim), c.norm_eps)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         here = torch.arange(position, position + n, device=x.device)
         block, slot = table[here // KV_BLOCK].long(), here % KV_BLOCK
         self.kv[i, 0][block, :, slot] = k.bfloat16()
@@ -123,7 +123,7 @@ class Prefill:
         import torch
 
         c = self.config
-        plain = _rms(residual, torch.ones((), device=x.device), c.norm_eps).bfloat16()  # the router holds the weight
+        plain = rms(residual, torch.ones((), device=x.device), c.norm_eps).bfloat16()  # the router holds the weight
         logits = (plain @ self._matrix("router", i)[0].T).float()[:, : c.n_experts]
         share, chosen = logits.softmax(dim=1).topk(c.experts_per_token, dim=1)
         if c.norm_topk:
@@ -157,25 +157,23 @@ def widen(data: torch.Tensor, fmt: Format, tiles: int, blocks: int, place: torch
     elif fmt.data == 4:
         values = raw.contiguous().view(torch.float8_e4m3fn).to(torch.bfloat16)
     else:
-        values = from_nibbles(raw).to(torch.bfloat16)
+        codes = from_nibbles(raw)
+        values = codes_value(codes, torch.bfloat16) if fmt.name == "mxfp4" else codes.to(torch.bfloat16)
     values = values[..., place].reshape(tiles, blocks, TILE, fmt.groups or 1, -1)
     out = torch.empty((tiles, TILE, blocks, BLOCK), dtype=torch.bfloat16, device=data.device)
     to = out.unflatten(3, values.shape[3:]).permute(0, 2, 1, 3, 4)  # as `values`, though it lies row by row
     if fmt.record:
-        kind = torch.float32 if fmt.data == 4 else torch.float16
-        scale = record.contiguous().view(kind)[..., : fmt.groups * fmt.scales].float()
-        scale = scale.reshape(tiles, blocks, fmt.groups, fmt.scales).repeat_interleave(TILE // fmt.scales, 3)
-        torch.mul(values, scale.transpose(2, 3)[..., None], out=to)
+        torch.mul(values, record_scales(record, fmt)[..., None], out=to)
     else:
         to.copy_(values)
     return out.reshape(tiles * TILE, blocks * BLOCK)
 
 
-def _rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     import torch
 
     first, second = x.chunk(2, dim=-1)

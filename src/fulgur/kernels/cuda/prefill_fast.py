@@ -70,6 +70,10 @@ class FastPrefill(Prefill):
         self.attention = Attention(weights.plan.config, kernels, kv.device)
         self.finished = kv.new_zeros(1, dtype=_dtype("int32"))
 
+    def vector(self, at: int) -> tuple[int, int]:
+        """The address of a small vector of layer 0, and the bytes to that of the next layer."""
+        return self.weights.norms.data_ptr() + 4 * at, 4 * norm_stride(self.plan)
+
     def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor) -> Iterator[None]:
         chunk = Chunk(self, tokens, position, table.int())
         for i in range(self.config.n_layers):
@@ -136,7 +140,7 @@ class Chunk:
         return self._prefill.weights.arena.data_ptr() + start, self._plan.layer_stride
 
     def _vector(self, at: int) -> tuple[int, int]:
-        return self._prefill.weights.norms.data_ptr() + 4 * at, 4 * norm_stride(self._plan)
+        return self._prefill.vector(at)
 
     def _norm(self, at: int, ordered: bool, plain: torch.Tensor | None = None) -> Launch:
         width = self._config.d_model

@@ -21,34 +21,54 @@ STAGES, SHARED = 6, 227 << 10
 _P, _I, _F, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong
 
 
-def _structure(name: str, **kinds: tuple[Any, str]) -> Any:
+def structure(name: str, **kinds: tuple[Any, str]) -> Any:
     fields = [(field, kind) for kind, names in kinds.values() for field in names.split()]
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
-Product = _structure(
-    "Product", a=(_P, "weights x out rows share tiles tile_count"), b=(_L, "copy_bytes"),
-    c=(_I, "n matrix_rows matrix_tiles blocks out_stride pad"),
+Product = structure(
+    "Product", a=(_P, "weights x out rows share tiles tile_count"), b=(_L, "copy_bytes out_split"),
+    c=(_I, "n matrix_rows matrix_tiles blocks out_stride splits"),
 )  # fmt: skip
-Norm = _structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
-Rope = _structure(
+Norm = structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
+Rope = structure(
     "Rope", a=(_P, "qkv bias q_weight k_weight rope table q keys values"),
     b=(_I, "n position heads kv_heads head_dim qkv_stride"), c=(_F, "eps"), d=(_I, "pad"),
 )  # fmt: skip
-Gather = _structure("Gather", a=(_P, "keys values table to_keys to_values"), b=(_I, "n kv_heads head_dim pad"))
-Attended = _structure(
+Gather = structure("Gather", a=(_P, "keys values table to_keys to_values"), b=(_I, "n kv_heads head_dim pad"))
+Attended = structure(
     "Attended", a=(_P, "own earlier own_lse earlier_lse out"),
     b=(_I, "n width stride head_dim ordered own_row own_head earlier_row earlier_head lse_head"),
 )  # fmt: skip
-Route = _structure("Route", a=(_P, "logits chosen share"), b=(_I, "n experts top stride normalise pad"))
-Sort = _structure(
+Route = structure("Route", a=(_P, "logits chosen share"), b=(_I, "n experts top stride normalise pad"))
+Sort = structure(
     "Sort", a=(_P, "chosen share row place sorted_share starts tiles tile_count finished"),
     b=(_I, "choices top experts tokens"),
 )  # fmt: skip
-Combine = _structure("Combine", a=(_P, "y place x"), b=(_I, "n width top pad"))
-Widen = _structure("Widen", a=(_P, "weights out"), b=(_I, "tiles blocks"))
-Swiglu = _structure("Swiglu", a=(_P, "both h"), b=(_I, "n width stride pad"))
-STRUCTURES = (Product, Norm, Rope, Gather, Attended, Route, Sort, Combine, Widen, Swiglu)  # as run_prefill.cpp counts
+Combine = structure("Combine", a=(_P, "y place x"), b=(_I, "n width top pad"))
+Widen = structure("Widen", a=(_P, "weights out"), b=(_I, "tiles blocks"))
+Swiglu = structure("Swiglu", a=(_P, "both h"), b=(_I, "n width stride pad"))
+StepNorm = structure(
+    "StepNorm", a=(_P, "rows embed parts y place x weight out plain"), b=(_I, "n width stride splits top"),
+    c=(_F, "eps"),
+)  # fmt: skip
+StepRope = structure(
+    "StepRope", a=(_P, "rows parts bias q_weight k_weight rope query_scale tables q keys values"),
+    b=(_I, "n splits stride heads kv_heads head_dim rotated table_width"), c=(_F, "eps"), d=(_I, "pad"),
+)  # fmt: skip
+StepAttend = structure(
+    "StepAttend", a=(_P, "rows q keys values tables parts arrived sinks gate out"),
+    b=(_I, "n heads kv_heads head_dim table_width stride gate_stride splits window skipped"), c=(_F, "scale"),
+    d=(_I, "ordered"),
+)  # fmt: skip
+StepRoute = structure(
+    "StepRoute", a=(_P, "rows parts row place share tiles tile_count"),
+    b=(_I, "n splits stride experts top tokens normalise pad"),
+)  # fmt: skip
+STRUCTURES = (
+    Product, Norm, Rope, Gather, Attended, Route, Sort, Combine, Widen, Swiglu, StepNorm, StepRope, StepAttend,
+    StepRoute,
+)  # as run_prefill.cpp counts  # fmt: skip
 
 
 def epilogues(plan: Plan) -> dict[str, str]:
@@ -70,12 +90,18 @@ def modules(plan: Plan) -> dict[str, tuple[str, str]]:
     found = epilogues(plan)
     codes = sorted({_code(plan.matrices[name].format) for name in found})
     widen = "".join(f"WIDEN(widen_{code.lower()}, {code})\n" for code in codes)
-    made = {"prefill": ("prefill", widen)}
+    made = {"prefill": ("prefill", widen), "batch": ("batch", "")}
     for name, epilogue in found.items():
         matrix = plan.matrices[name]
         for tokens in TOKENS:
             kernel = kernel_name(matrix, epilogue, tokens)
             made[kernel] = ("wide", f"INSTANCE({kernel}, {_code(matrix.format)}, {tokens}, {epilogue})\n")
+    for name in ("qkv", "o", "down", "router", "head"):  # steps of many rows: sums as they are
+        for tokens in TOKENS[:2]:
+            if name in plan.matrices:
+                matrix = plan.matrices[name]
+                kernel = kernel_name(matrix, "STORE_FLOAT", tokens)
+                made[kernel] = ("wide", f"INSTANCE({kernel}, {_code(matrix.format)}, {tokens}, STORE_FLOAT)\n")
     return made
 
 
@@ -131,10 +157,20 @@ class Kernels:
         self._launch.argtypes = [_P, *[ctypes.c_uint] * 7, _P, _P, _P]
         self._parameters = (_P * 1)()
 
+    def run_dependent(self, launch: Launch) -> None:
+        """As `run`, of a kernel that waits for its predecessor by itself. To be captured: it takes the host longer."""
+        name = launch.name
+        module = self._modules.get(name, self._modules["batch" if name.startswith("step_") else "prefill"])
+        module.launch(
+            name, launch.arguments, ctas=launch.ctas, threads=launch.threads, shared=launch.shared,
+            stream=self._stream, dependent=True,
+        )  # fmt: skip
+
     def run(self, launch: Launch) -> None:
         function = self._functions.get(launch.name)
         if function is None:
-            module = self._modules.get(launch.name, self._modules["prefill"])
+            stem = "batch" if launch.name.startswith("step_") else "prefill"
+            module = self._modules.get(launch.name, self._modules[stem])
             function = self._functions[launch.name] = int(module.function(launch.name, launch.shared))
         self._parameters[0] = ctypes.addressof(launch.arguments)
         status = self._launch(
@@ -147,15 +183,15 @@ class Kernels:
         """A warp an item, `per_row` of them a row, 8 a CTA."""
         return Launch(name, fill(kind, n=n, **values), max(min(-(-n * per_row // 8), 16 * self.ctas), 1))
 
-    def product(self, matrix: Matrix, epilogue: str, tokens: int, most: int, **values: Any) -> Launch:
+    def product(self, matrix: Matrix, epilogue: str, tokens: int, most: int, splits: int = 1, **values: Any) -> Launch:
         """At most `most` tiles of tokens."""
         across = -(-matrix.tiles * 16 // OUTPUTS)
         arguments = fill(
             Product, matrix_rows=matrix.rows, matrix_tiles=matrix.tiles, blocks=matrix.copy_blocks,
-            copy_bytes=matrix.copy_bytes, **values,
+            copy_bytes=matrix.copy_bytes, splits=splits, **values,
         )  # fmt: skip
         name, shared = kernel_name(matrix, epilogue, tokens), shared_bytes(matrix.format, tokens)
-        return Launch(name, arguments, min(most * across, self.ctas), THREADS, shared)
+        return Launch(name, arguments, min(most * across * splits, self.ctas), THREADS, shared)
 
     def widen(self, matrix: Matrix, **values: Any) -> Launch:
         arguments = fill(Widen, tiles=matrix.tiles, blocks=matrix.copy_blocks, **values)

@@ -46,7 +46,7 @@ class Mailbox(ctypes.Structure):
 def state_record(rows: int) -> Any:
     """The class of `State` for this many rows."""
     per_row = ctypes.c_int * rows
-    names = ("rows", "steps", "done", "produced", "stops", "error", "epoch")
+    names = ("rows", "steps", "done", "produced", "stops", "error", "epoch", "sampled")
     fields = (
         *((name, ctypes.c_int) for name in names),
         ("sharpness", ctypes.c_float),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
+from fulgur.kernels.cuda.batch_step import ROWS, BatchStep, possible
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
 from fulgur.kernels.cuda.header import MARKS, layout
@@ -24,15 +25,20 @@ from fulgur.kernels.cuda.prefill_fast import prefill_for
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
 from fulgur.kernels.cuda.records import PAIRS, RING, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
+from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
 from fulgur.kernels.cuda.stream import TokenStream
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
 
+if TYPE_CHECKING:
+    from fulgur.engine.runtime import Bits, RowChoice, Sampling, Told
+
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; None: measured when the model opens
+BATCH_FROM: int | None = None  # rows of several sequences that run together; None: measured likewise
 WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
 WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
@@ -64,6 +70,7 @@ def _aligned(size: int) -> int:
 
 class Runtime:
     block_tokens = KV_BLOCK
+    states = drafting = None
 
     def __init__(
         self,
@@ -102,9 +109,14 @@ class Runtime:
                 self._wide = Driver(driver, wide, self.gpu, args) if wide.rows > 1 else self._narrow
             prefill = prefill_for(weights, self._kv, held["rope"], self.gpu, self._stream)
             self._prompts = Prompts(prefill, self._stream, self._synchronize)
+            width = self._staged_tables.shape[1]
+            self._batch = BatchStep(prefill, width, self._stream) if possible(prefill) else None
+            rows = wide.rows if self._batch is None else ROWS
+            self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
             self._warm()
             self.max_rows = self.prefill_rows = chunk_rows(c, self.kv_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
+            self.batch_from = BATCH_FROM or self._batch_crossover()
         except torch.cuda.OutOfMemoryError:
             need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
             raise FulgurError(
@@ -128,7 +140,7 @@ class Runtime:
         cos, sin = rope_tables(c, self.max_context)
         rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
         width = -(-self.max_context // KV_BLOCK)
-        counters = _aligned(ctypes.sizeof(self._records[plan.rows]))
+        counters = self._counters_at = _aligned(ctypes.sizeof(self._records[plan.rows]))
         self._tables_at = counters + _aligned(sizes["counters"])
         self._control = torch.zeros(self._tables_at + 4 * plan.rows * width, dtype=torch.uint8, device=device)
         self._staged = torch.zeros_like(self._control, device="cpu").pin_memory()
@@ -172,6 +184,29 @@ class Runtime:
             self._prompts.rows(np.zeros(more, np.int32), 0, table[0])
         return int(min(max(min(at_once) / min(by_pass), 16), 4 * TRIAL))
 
+    def _batch_crossover(self) -> int:
+        """From how many rows on, of as many sequences, the kernels for many rows are faster. Warms them up."""
+        if self._batch is None:
+            return ROWS + 1
+        self._batch.warm(ROWS)
+        context = min(TRIAL, self.kv_blocks * KV_BLOCK - ROWS, self.max_context - ROWS)
+        if context < 0:
+            return ROWS + 1
+        tables = np.tile(np.arange(-(-(context + ROWS) // KV_BLOCK), dtype=np.int32), (ROWS, 1))
+        for rows in (2, 3, 4, 6, 8, 12, 16):
+            tokens, each = np.arange(rows, dtype=np.int32) * 97 % self.vocab_size, np.arange(rows, dtype=np.int32)
+            arrays, seconds = (tokens, context + each, each), []
+            for self.batch_from in (2, ROWS + 1):
+                times = []
+                for _ in range(4):
+                    start = time.perf_counter()
+                    self.step(*arrays, tables, each)
+                    times.append(time.perf_counter() - start)
+                seconds.append(min(times))
+            if seconds[0] < seconds[1]:
+                return rows
+        return ROWS + 1
+
     @property
     def weight_bytes(self) -> int:
         return self.weights.nbytes
@@ -184,30 +219,55 @@ class Runtime:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
     ) -> Int:
         """See `reference.Runtime.step`."""
+        return self._step(tokens, positions, sequences, tables, logit_rows, None, logits)[0]
+
+    def choose(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
+        choices: Sequence[RowChoice | None],
+    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+        """As `step`; the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
+        return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
+
+    def _step(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
+        choices: Sequence[RowChoice | None] | None, logits: Float | None,
+    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
         tokens, positions, sequences, tables, logit_rows = (
             np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
         )
         check_step(self, tokens, positions, sequences, tables, logit_rows)
         n, begin = len(tokens), self._leading(tokens, positions, sequences, tables, logit_rows)
-        best = np.zeros(n, np.int32)
-        place = {int(row): i for i, row in enumerate(logit_rows)}
+        best: Int = np.zeros(len(logit_rows), np.int32)
+        told: list[Told | None] = [None] * len(logit_rows)
+        place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
-            end = min(begin + self._wide.plan.rows, n)
-            wanted = [row for row in range(begin, end) if row in place]
-            self._pass(
-                tokens[begin:end],
-                positions[begin:end],
-                sequences[begin:end],
-                tables,
-                bool(wanted and logits is not None),
-            )
-            best[begin:end] = self.mailbox.token[: end - begin]
-            if logits is not None and wanted:
-                rows = self._logits[[row - begin for row in wanted]].cpu().numpy()
-                for row, value in zip(wanted, rows, strict=True):
-                    logits[place[row]] = value
+            batch = self._batch_for(sequences[begin:])
+            end = min(begin + (ROWS if batch else self._wide.plan.rows), n)
+            here = [row - begin for row in range(begin, end) if row in place]
+            chosen = [(row, choices[place[begin + row]]) for row in here] if choices is not None else []
+            arrays = (tokens[begin:end], positions[begin:end], sequences[begin:end], tables)
+            if batch is not None:
+                chosen = chosen or [(row, None) for row in here]
+                self._pass_together(batch, arrays, chosen)
+            else:
+                self._pass(*arrays, bool(here) and (logits is not None or bool(chosen)), chosen)
+            found, said = self._sampler.chosen(chosen) if chosen else ([self.mailbox.token[row] for row in here], [])
+            for i, row in enumerate(here):
+                at = place[begin + row]
+                best[at], told[at] = found[i], said[i] if said else None
+            if logits is not None and here:
+                made = self._logits if batch is None else batch.logits
+                rows = made[here].cpu().numpy()
+                for row, values in zip(here, rows, strict=True):
+                    logits[place[begin + row]] = values[: self.vocab_size]
             begin = end
-        return best[logit_rows]
+        return best, told
+
+    def _batch_for(self, sequences: Int) -> BatchStep | None:
+        """The kernels for many rows, if these are of several sequences and enough: a sequence alone keeps the bits of
+        its own steps, whatever the length of a draft."""
+        enough = self._batch is not None and len(sequences) >= self.batch_from
+        return self._batch if enough and bool((sequences != sequences[0]).any()) else None
 
     def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
         """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
@@ -239,13 +299,16 @@ class Runtime:
         table: Int,
         stop: Collection[int],
         limit: int,
-        draw: tuple[float, int] | None = None,
+        sampling: Sampling | None = None,
+        slot: int = 0,
     ) -> TokenStream:
         """Let the device go on by itself from `token` at `position`, for at most `limit` (up to RING) tokens. Until the
-        run has ended or was stopped nothing else may be asked of the runtime.
+        run has ended or was stopped nothing else may be asked of the runtime. No layer has a state, so the `slot` is
+        not looked at.
 
-        `draw` is (1 / temperature, seed) for sampling as in `engine/gumbel.py`, None for the argmax. Up to 16 stop
-        tokens end the run on the device; whoever reads looks for the rest.
+        A temperature alone is sampled while the logits are made; for everything else the kernels of `sampling.py` run
+        between steps, which are queued a few ahead. Up to 16 stop tokens end the run on the device; whoever reads looks
+        for the rest.
         """
         row = np.ascontiguousarray(table, np.int32)
         last = position + limit - 1
@@ -254,7 +317,11 @@ class Runtime:
         first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
         check_step(self, first, np.array([last], np.int32), zero, row[None], zero[:0])
         stops = set(sorted(stop)[:STOPS])
-        self._upload(1, limit, first, np.array([position], np.int32), zero, row[None], stops, draw)
+        at = np.array([position], np.int32)
+        if sampling is not None and not sampling.plain:
+            return self._stream_sampled(first, at, row, stops, limit, sampling)
+        draw = None if sampling is None else (sampling.sharpness, sampling.seed)
+        self._upload(1, limit, first, at, zero, row[None], stops, draw)
 
         def enqueue(steps: int) -> None:
             self._narrow.run(steps, 0, self._stream)
@@ -263,6 +330,39 @@ class Runtime:
             enqueue(limit)
         more = None if self.driver == "persistent" else enqueue
         return TokenStream(self.mailbox, self._ring, limit, self._busy, self._synchronize, more)
+
+    def _stream_sampled(
+        self, token: Int, position: Int, table: Int, stops: set[int], limit: int, sampling: Sampling
+    ) -> TokenStream:
+        """A run whose steps are launches of their own, each followed by a choice that sets up the next."""
+        if sampling.logprobs >= 0:
+            limit = min(limit, TOLD)
+        self._upload(1, 1, token, position, np.zeros(1, np.int32), table[None], set(), sampled=True)
+        self._epoch += (limit - 1) * self.config.n_layers
+        record, state, logits = self._records[1], self._control.data_ptr(), self._logits.data_ptr()
+        addresses = {f"state_{name}": state + getattr(record, name).offset
+                     for name in ("token", "position", "first", "produced", "done")}  # fmt: skip
+        self._sampler.begin(
+            sampling, int(position[0]) + 1, stops, limit, logits, counter=state + self._counters_at,
+            mailbox=self._mail.data_ptr(), **addresses,
+        )  # fmt: skip
+
+        def steps(count: int) -> None:
+            for _ in range(count):
+                self._narrow.run(1, logits, self._stream)
+                self._sampler.queue()
+
+        def allow(mask: Bits) -> None:
+            self._sampler.allow(mask)
+            self._sampler.queue()
+            self._narrow.run(1, logits, self._stream)
+
+        if sampling.grammar:
+            self._narrow.run(1, logits, self._stream)
+        enqueue, more = (None, allow) if sampling.grammar else (steps, None)
+        return TokenStream(
+            self.mailbox, self._ring, limit, self._busy, self._synchronize, enqueue, self._sampler.told, more
+        )
 
     def _busy(self) -> bool:
         try:
@@ -284,17 +384,45 @@ class Runtime:
     def close(self) -> None:
         self._synchronize()
         self._prompts.prefill.close()
+        self._sampler.close()
+        if self._batch is not None:
+            self._batch.close()
         for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
             driver.close()
 
-    def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logits: bool) -> None:
+    def _pass_together(
+        self, batch: BatchStep, arrays: tuple[Int, Int, Int, Int], choices: Sequence[tuple[int, RowChoice | None]]
+    ) -> None:
+        """A pass over rows of several sequences. Where no row's result is wanted, its keys and values are."""
+
+        def run() -> None:
+            batch.run(*arrays)
+            if choices:
+                self._sampler.choose(choices, batch.logits.data_ptr(), batch.logits.shape[1])
+
+        self._timed(run)
+
+    def _pass(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logits: bool,
+        choices: Sequence[tuple[int, RowChoice | None]] = (),
+    ) -> None:  # fmt: skip
         driver = self._narrow if len(tokens) == 1 else self._wide
         used, local = np.unique(sequences, return_inverse=True)
         self._upload(driver.plan.rows, 1, tokens, positions, local.astype(np.int32), tables[used], set())
+
+        def run() -> None:
+            driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
+            if choices:
+                self._sampler.choose(choices, self._logits.data_ptr())
+
+        self._timed(run)
+
+    def _timed(self, run: Callable[[], None]) -> None:
+        """Queue a pass and wait for it; behind it, what a prompt beside it may take of the device's time."""
         beside = self._beside if self._beside is not None and self._beside.share is not None else None
         if beside is not None:
             self._started.record(self._stream)
-        driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
+        run()
         if beside is None:
             self._synchronize()
             return
@@ -316,6 +444,7 @@ class Runtime:
         tables: Int,
         stops: set[int],
         draw: tuple[float, int] | None = None,
+        sampled: bool = False,
     ) -> None:
         """What the next launch shall do: written to pinned memory, then one copy. The device is idle."""
         self._age_words()
@@ -323,6 +452,7 @@ class Runtime:
         ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
         ctypes.memset(self._mail.data_ptr(), 0, 16)
         record.rows, record.steps, record.stops, record.epoch = n, steps, len(stops), self._epoch
+        record.sampled = int(sampled)
         self._epoch += steps * self.config.n_layers
         record.stop[: len(stops)] = sorted(stops)
         record.token[:n], record.position[:n], record.table[:n] = (

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.records import RING
+
+if TYPE_CHECKING:
+    from fulgur.engine.runtime import Bits, Told
 
 QUEUED = 8  # steps of the graph driver that lie ahead: a stop leaves so many empty ones to run through
 SPINS = 2000  # looks without a token (about a millisecond) before the host begins to sleep between them
@@ -26,9 +29,12 @@ class TokenStream:
 
     def __init__(
         self, box: Any, ring: npt.NDArray[np.int32], limit: int, busy: Callable[[], bool], wait: Callable[[], None],
-        enqueue: Callable[[int], None] | None,
+        enqueue: Callable[[int], None] | None, told: Callable[[int, int], list[Told]] | None = None,
+        allow: Callable[[Bits], None] | None = None,
     ) -> None:  # fmt: skip
+        """`told(first, count)` has log-probabilities of tokens; `allow` queues a step whose token a mask restricts."""
         self.ended = False
+        self._told, self._allow, self._given = told, allow, (0, 0)
         self._box, self._ring, self._limit = box, ring, limit
         self._busy, self._wait, self._enqueue = busy, wait, enqueue
         self._seen = self._asked = 0
@@ -55,6 +61,15 @@ class TokenStream:
             self._refill(count)
         return tokens
 
+    def told(self) -> list[Told]:
+        """The log-probabilities of the tokens that were given last."""
+        return [] if self._told is None else self._told(*self._given)
+
+    def allow(self, mask: Bits) -> None:
+        """What the next token may be."""
+        assert self._allow is not None
+        self._allow(mask)
+
     def stop(self) -> list[int]:
         """End the run at its next step; returns, when the device is idle, the tokens that were not read."""
         if self.ended:
@@ -63,9 +78,9 @@ class TokenStream:
         box.cancel = 1
         while not box.finished:
             if not self._busy() and not box.finished:
-                if self._enqueue is None or self._asked >= self._limit:
+                if self._allow is None and (self._enqueue is None or self._asked >= self._limit):
                     self._fail()
-                break  # the graph's queue ran empty before it saw the flag: nothing runs, which is all that is wanted
+                break  # the queue ran empty before the flag was seen: nothing runs, which is all that is wanted
         self._end()
         return self._new(box.count)
 
@@ -74,7 +89,7 @@ class TokenStream:
         tokens = self._ring[begin : begin + count - self._seen].tolist()
         if len(tokens) < count - self._seen:  # round the end of the ring
             tokens += self._ring[:end].tolist()
-        self._seen = count
+        self._given, self._seen = (self._seen, count - self._seen), count
         return tokens
 
     def _refill(self, produced: int) -> None:

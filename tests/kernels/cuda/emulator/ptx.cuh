@@ -209,6 +209,12 @@ T __ldcg(const T* p) {
   return *p;
 }
 inline void __threadfence_system() {}
+template <class T>
+T atomicAdd(T* to, T by) {
+  const T before = *to;
+  *to += by;
+  return before;
+}
 inline void __trap() {
   fprintf(stderr, "a barrier never completed\n");
   abort();

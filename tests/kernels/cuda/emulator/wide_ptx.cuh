@@ -6,6 +6,8 @@
 
 #define KERNEL(name, threads, Arguments) extern "C" void name(const Arguments& p)
 
+inline uint4 load_once(const void* p) { return *(const uint4*)p; }
+
 namespace emu {
 struct WideGate {
   short count, left;

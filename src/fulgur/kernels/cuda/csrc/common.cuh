@@ -36,6 +36,7 @@ struct State {
   int stops;        // stop tokens in use
   int error;        // set when a wait never ended
   int epoch;        // of layer 0 of the first step
+  int sampled;      // sample.cu chooses the token, reports it and sets up the next step
   float sharpness;  // 1 / temperature; 0: argmax
   u32 seed[2];      // of the sampling noise, low half first
   int token[MAX_ROWS];

@@ -176,7 +176,7 @@ KERNEL step_finish(const __grid_constant__ Args args) {
   let_successor_start();
   wait_for_predecessor();
   load_state(shared, args.state);
-  if (shared.done) return;
+  if (shared.done || __ldcg(&args.state->sampled)) return;
   choose(args, shared);
   if (threadIdx.x) return;
   State* state = args.state;

@@ -8,6 +8,7 @@
 // bf16 in registers, exactly, and multiplied with bf16 activations, as bf16 weights are everywhere (`multiply_units`).
 // Scales multiply the sums.
 #pragma once
+#include "fp8.cuh"
 #include "operand.cuh"
 #include "stream.cuh"
 
@@ -18,15 +19,6 @@ __device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
   first = (u32)opaque((int)(w & 0x87878787u));
   second = (u32)opaque((int)((w >> 4 | w << 28) & 0x87878787u));
 }
-// Widens four fp8 e4m3 to two bf16 pairs (bytes 0 and 2, 1 and 3). Moving exponent and mantissa into place gives 2^-120
-// of the value; the multiplication restores it.
-__device__ __forceinline__ void widen_fp8(u32 w, u32& even, u32& odd) {
-  u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
-  u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
-  even = fma_bf16x2(e, 0x7b807b80u, 0x80008000u);
-  odd = fma_bf16x2(o, 0x7b807b80u, 0x80008000u);
-}
-
 // Rows 0-7 and 8-15 of a tile have their own scale. A product with 1 is exact.
 __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top,
                                        float bottom) {

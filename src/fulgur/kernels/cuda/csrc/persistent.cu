@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       choose(args, shared);
       const int steps = __ldcg(&args.state->steps);
       bool done = step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
-      if (blockIdx.x == 0 && threadIdx.x == 0) publish(args, shared, done);
+      if (blockIdx.x == 0 && threadIdx.x == 0 && !__ldcg(&args.state->sampled)) publish(args, shared, done);
       if (done) break;
       block_barrier();
       if (threadIdx.x == 0) {

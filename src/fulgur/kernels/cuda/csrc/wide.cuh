@@ -9,18 +9,12 @@
 // Scales multiply the sums: before the products of a block are added, the sums so far are divided by its scale and
 // multiplied by the last one's. What is left is multiplied out at the end.
 #pragma once
+#include "packed.cuh"
 #include "wide_ptx.cuh"
 
-enum Format { BF16, FP8, FP8_ROWS, INT4, INT4_64 };  // the codes of formats.py
 enum Epilogue { STORE_FLOAT, STORE_BF16, ADD_FLOAT, SWIGLU };
 constexpr int OUTPUTS = 256, CONSUMERS = 256, PRODUCERS = 128;
 constexpr int COLUMNS = 128;  // of a block
-
-// Position 16 s + 8 h + 2 t + b of 32 holds column 8 t + 4 s + 2 h + b: four lanes t hold what a step of `wgmma` takes.
-__device__ __forceinline__ int ordered_column(int position) {
-  return (position & ~31) | (position >> 1 & 3) << 3 | (position >> 4 & 1) << 2 | (position >> 3 & 1) << 1 |
-         (position & 1);
-}
 
 struct Tile {
   int expert, first, count, pad;
@@ -35,21 +29,13 @@ struct Product {
   const Tile* tiles;   // experts; null: one matrix for all rows
   const int* tile_count;
   long long copy_bytes;  // from expert to expert
+  long long out_split;   // elements from split to split of the output
   int n;                 // rows of x; experts: unused
   int matrix_rows;       // rows of the matrix that count
   int matrix_tiles;      // of 16 rows
   int blocks;            // of 128 columns
   int out_stride;        // elements
-  int pad;
-};
-
-template <int FORMAT>
-struct Packed {
-  static constexpr bool NIBBLES = FORMAT == INT4 || FORMAT == INT4_64;
-  static constexpr int DATA = FORMAT == BF16 ? 4096 : NIBBLES ? 1024 : 2048;
-  static constexpr int RECORD = FORMAT == BF16 ? 0 : FORMAT == FP8 ? 16 : FORMAT == INT4 ? 32 : 64;
-  static constexpr int BYTES = DATA + RECORD;
-  static constexpr int GROUPS = FORMAT == INT4_64 ? 2 : 1;
+  int splits;            // of the columns: sums of each go to a part of the output of their own
 };
 
 template <int FORMAT, int TOKENS>
@@ -61,22 +47,6 @@ struct Memory {
   static constexpr int TOTAL = STAGES * STAGE + FIXED;
   static_assert(STAGES >= 2, "two stages hide a copy behind a product");
 };
-
-// As in linear.cuh: moving exponent and mantissa of e4m3 into place makes a bf16 that is 2^120 too small.
-__device__ __forceinline__ void codes_to_bf16(u32 w, u32& even, u32& odd) {
-  const u32 e = ((w << 8) & 0x80008000u) | ((w << 4) & 0x07f007f0u);
-  const u32 o = (w & 0x80008000u) | ((w >> 4) & 0x07f007f0u);
-  even = fma_bf16x2(e, 0x7b807b80u, 0x80008000u);
-  odd = fma_bf16x2(o, 0x7b807b80u, 0x80008000u);
-}
-__device__ __forceinline__ void fragments(uint4 w, u32* a) {  // 32 columns: of two steps
-  codes_to_bf16(w.x, a[0], a[2]);
-  codes_to_bf16(w.y, a[1], a[3]);
-  codes_to_bf16(w.z, a[4], a[6]);
-  codes_to_bf16(w.w, a[5], a[7]);
-}
-__device__ __forceinline__ u32 first_codes(u32 w) { return w & 0x87878787u; }
-__device__ __forceinline__ u32 second_codes(u32 w) { return (w >> 4 | w << 28) & 0x87878787u; }
 
 // The fragments of a group of a block for this lane.
 template <int FORMAT>
@@ -127,10 +97,13 @@ __device__ __forceinline__ float rescale(float& now, float next) {
 template <int TOKENS>
 struct Place {
   int outputs, first, count;  // first output; rows
+  int begin, end, split;      // blocks
   const char* weights;
   __device__ __forceinline__ Place(const Product& p, int tile) {
     const int across = (p.matrix_tiles * 16 + OUTPUTS - 1) / OUTPUTS;
     weights = p.weights;
+    split = tile % p.splits, tile /= p.splits;
+    begin = p.blocks * split / p.splits, end = p.blocks * (split + 1) / p.splits;
     if (p.tiles) {
       const Tile t = p.tiles[tile / across];
       outputs = tile % across * OUTPUTS, first = t.first, count = t.count;
@@ -143,7 +116,7 @@ struct Place {
   }
   static __device__ __forceinline__ int total(const Product& p) {
     const int across = (p.matrix_tiles * 16 + OUTPUTS - 1) / OUTPUTS;
-    return across * (p.tiles ? *p.tile_count : (p.n + TOKENS - 1) / TOKENS);
+    return across * p.splits * (p.tiles ? *p.tile_count : (p.n + TOKENS - 1) / TOKENS);
   }
 };
 
@@ -153,6 +126,22 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
   const int thread = threadIdx.x - CONSUMERS, lane = thread & 31, piece = thread & 15, low = thread >> 4;
   const u32 to = stages + piece / 8 * (TOKENS * 128) + low * 128 + ((piece & 7) ^ low) * 16;
   u32 stage = 0, parity = 1;
+  // Weights of one matrix are known before the predecessor has ended, whose results are the other operand.
+  int ahead = 0;
+  if (!p.tiles && (int)blockIdx.x < Place<TOKENS>::total(p)) {
+    const Place<TOKENS> place(p, blockIdx.x);
+    ahead = min(place.end - place.begin, M::STAGES);
+    const int mine = min(place.outputs / 16 + lane, p.matrix_tiles - 1);
+    const char* weights = place.weights + ((long long)mine * p.blocks + place.begin) * Packed<FORMAT>::BYTES;
+    for (int i = 0; thread < 32 && i < ahead; ++i, weights += Packed<FORMAT>::BYTES) {
+      if (lane == 0) gate_expect(gates + i * 16, M::W);
+      __syncwarp();
+      if (lane < OUTPUTS / 16)
+        copy_run(stages + i * M::STAGE + M::X + lane * Packed<FORMAT>::BYTES, weights, Packed<FORMAT>::BYTES,
+                 gates + i * 16);
+    }
+  }
+  wait_for_predecessor();
   for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
     const Place<TOKENS> place(p, tile);
     u32 from[TOKENS / 8];  // bytes from the first row: every eighth row is this thread's
@@ -161,17 +150,21 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
       const int row = place.first + min(low + 8 * i, place.count - 1);
       from[i] = (p.rows ? p.rows[row] : row) * p.blocks * (2 * COLUMNS);
     }
-    const char* x = (const char*)p.x + piece * 16;
+    const char* x = (const char*)p.x + piece * 16 + place.begin * (2 * COLUMNS);
     const int mine = min(place.outputs / 16 + lane, p.matrix_tiles - 1);  // beyond the end: weights that nobody stores
-    const char* weights = place.weights + (long long)mine * p.blocks * Packed<FORMAT>::BYTES;
-    for (int block = 0; block < p.blocks; ++block) {
+    const char* weights = place.weights + ((long long)mine * p.blocks + place.begin) * Packed<FORMAT>::BYTES;
+    for (int block = place.begin; block < place.end; ++block) {
       const u32 base = stage * M::STAGE, full = gates + stage * 16;
       gate_wait(full + 8, parity);
       if (thread < 32) {
-        if (lane == 0) gate_expect(full, M::W);
-        __syncwarp();
-        if (lane < OUTPUTS / 16)
-          copy_run(stages + base + M::X + lane * Packed<FORMAT>::BYTES, weights, Packed<FORMAT>::BYTES, full);
+        if (ahead > 0) {
+          --ahead;
+        } else {
+          if (lane == 0) gate_expect(full, M::W);
+          __syncwarp();
+          if (lane < OUTPUTS / 16)
+            copy_run(stages + base + M::X + lane * Packed<FORMAT>::BYTES, weights, Packed<FORMAT>::BYTES, full);
+        }
         weights += Packed<FORMAT>::BYTES;
       }
 #pragma unroll
@@ -186,7 +179,7 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
 // Sums of 16 tokens go through shared memory and are written row by row; `v` [16][stride] holds 128 outputs, or 64 of
 // SwiGLU.
 template <int EPILOGUE>
-__device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int first, int count) {
+__device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int first, int count, int split) {
   constexpr int WIDTH = EPILOGUE == SWIGLU ? 64 : 128, STRIDE = WIDTH + 4;
   constexpr bool NARROW = EPILOGUE == SWIGLU || EPILOGUE == STORE_BF16;
   constexpr int EACH = NARROW ? 8 : 4, ACROSS = WIDTH / EACH;
@@ -196,7 +189,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
     const int row = i / ACROSS, at = i % ACROSS * EACH;
     if (row >= count) continue;
     const u32 from = v + row * STRIDE * 4;
-    const long long to = (long long)(first + row) * p.out_stride + outputs + at;
+    const long long to = (long long)(first + row) * p.out_stride + split * p.out_split + outputs + at;
     float value[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e += 4) {
@@ -234,6 +227,7 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
   const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const u32 v = staging + group * (M::STAGING / 2);
   u32 stage = 0, parity = 0;
+  wait_for_predecessor();
   for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
     const Place<TOKENS> place(p, tile);
     float c[2][TOKENS / 2];
@@ -241,7 +235,7 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
     float scale[2][2] = {{1, 1}, {1, 1}};  // of rows g and g + 8, that the sums are to be multiplied with
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; ++i) c[0][i] = c[1][i] = 0;
-    for (int block = 0; block < p.blocks; ++block) {
+    for (int block = place.begin; block < place.end; ++block) {
       const u32 base = stages + stage * M::STAGE, full = gates + stage * 16;
       gate_wait(full, parity);
       show_to_wide();
@@ -300,7 +294,8 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
       barrier_of<128>(1 + group);
       if (from < place.count) {
         const int columns = EPILOGUE == SWIGLU ? outputs / 2 : outputs;
-        if (outputs < p.matrix_tiles * 16) write_rows<EPILOGUE>(p, v, columns, place.first + from, place.count - from);
+        if (outputs < p.matrix_tiles * 16)
+          write_rows<EPILOGUE>(p, v, columns, place.first + from, place.count - from, place.split);
       }
       barrier_of<128>(1 + group);
     }
@@ -310,6 +305,7 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
 template <int FORMAT, int TOKENS, int EPILOGUE>
 __device__ __forceinline__ void product(const Product& p, char* memory) {
   typedef Memory<FORMAT, TOKENS> M;
+  let_successor_start();
   const u32 stages = (shared_address(memory) + 1023) / 1024 * 1024;
   const u32 staging = stages + M::STAGES * M::STAGE, gates = staging + M::STAGING;
   if (threadIdx.x == 0) {

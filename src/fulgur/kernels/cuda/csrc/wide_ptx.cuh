@@ -43,6 +43,14 @@ __device__ __forceinline__ float shared_float(u32 at) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
   return v;
 }
+// 16 bytes that nobody writes and this SM reads once: not kept in L1.
+__device__ __forceinline__ uint4 load_once(const void* p) {
+  uint4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p));
+  return v;
+}
 // Among all CTAs: the value before 1 was added.
 __device__ __forceinline__ u32 count_up(u32* counter) {
   u32 seen;

@@ -1,0 +1,286 @@
+"""A decode step over many sequences: the products of prefill (csrc/wide.cuh) with what stands between them for rows of
+different sequences (csrc/batch.cu), captured into a CUDA graph for each number of rows.
+
+An expert that several rows chose is read once. Logits differ from those of the decode kernels in their last bits, as
+after a prompt; within these kernels a row's result does not depend on the other rows of the step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.kernels.cuda.formats import BLOCK
+from fulgur.kernels.cuda.prefill import Prefill
+from fulgur.kernels.cuda.prefill_fast import FastPrefill
+from fulgur.kernels.cuda.prefill_kernels import (
+    OUTPUTS,
+    Launch,
+    StepAttend,
+    StepNorm,
+    StepRope,
+    StepRoute,
+    epilogues,
+    fill,
+)
+
+Int = npt.NDArray[np.int32]
+
+ROWS = 64  # of a step, at most
+BUCKETS = (8, 16, 32, 64)  # rows that a graph is made for
+SPLITS = 8  # of a row's keys
+KEYS, MOST_HEADS = 64, 16  # as in attend.cuh
+ROPE_BYTES = 4 * 4 * 256  # shared memory of a CTA: a head a warp
+TILE = 32  # rows of an expert that are multiplied together
+
+
+class StepRows(ctypes.Structure):
+    _fields_ = (*((name, ctypes.c_int) for name in ("count", "done", "produced", "first")),
+                *((name, ctypes.c_int * ROWS) for name in ("token", "position", "table", "slot", "fold")))  # fmt: skip
+
+
+def possible(prefill: Prefill) -> TypeGuard[FastPrefill]:
+    """Whether the kernels know this model's shapes."""
+    if not isinstance(prefill, FastPrefill):
+        return False
+    c = prefill.config
+    heads = c.n_heads // c.n_kv_heads
+    return c.head_dim in (32, 64, 128) and heads <= MOST_HEADS and c.experts_per_token <= 16
+
+
+def attend_bytes(head_dim: int) -> int:
+    """Shared memory of a CTA, as `AttendRoom`."""
+    row = 2 * (head_dim + 8)
+    return 2 * KEYS * row + MOST_HEADS * (row + 2 * (KEYS + 8) + 4 * (KEYS + 4) + 12) + 16
+
+
+class BatchStep:
+    def __init__(self, prefill: FastPrefill, table_width: int, stream: Any, *, graphs: bool = True) -> None:
+        import torch
+
+        self._prefill, self._kernels, self._stream = prefill, prefill.kernels, stream
+        self._plan, self._config, self._width = prefill.plan, prefill.config, table_width
+        self._made: dict[int, list[tuple[Launch, int]]] = {}
+        self._graphs: dict[int, Any] | None = {} if graphs else None
+        c, device = self._config, prefill.kv.device
+        self._staged = torch.zeros(ctypes.sizeof(StepRows), dtype=torch.uint8).pin_memory()
+        self._record = StepRows.from_address(self._staged.data_ptr())
+        self._rows = torch.zeros_like(self._staged, device=device)
+        self._tables = torch.zeros((ROWS, table_width), dtype=torch.int32, device=device)
+        self._known: Int = np.zeros((ROWS, table_width), np.int32)
+        self.logits = torch.zeros((ROWS, -(-c.vocab_size // 4) * 4), dtype=torch.float32, device=device)
+        self._buffers = self._allocate()
+
+    def run(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
+        """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
+        import torch
+
+        n, record = len(tokens), self._record
+        used, local = np.unique(sequences, return_inverse=True)
+        with torch.cuda.stream(self._stream):
+            for place, sequence in enumerate(used):
+                count = int(positions[local == place].max()) // KEYS + 1
+                row = np.maximum(tables[sequence, :count], 0)
+                if not np.array_equal(row, self._known[place, :count]):
+                    self._known[place, :count] = row
+                    self._tables[place, :count].copy_(torch.from_numpy(row.copy()))
+            record.count = n
+            record.token[:n], record.position[:n] = tokens.tolist(), positions.tolist()
+            record.table[:n] = local.tolist()
+            self._rows.copy_(self._staged, non_blocking=True)
+            bucket = next(size for size in BUCKETS if n <= size)
+            if self._graphs is None:
+                self._launch(bucket)
+                return
+            self._graph(bucket).replay()
+
+    def warm(self, rows: int) -> None:
+        """Compile, load and capture everything for steps of up to `rows`."""
+        for bucket in (size for size in BUCKETS if size <= max(rows, BUCKETS[0])):
+            if self._graphs is not None:
+                self._graph(bucket)
+
+    def close(self) -> None:
+        if self._graphs is not None:
+            self._graphs.clear()
+
+    def _graph(self, bucket: int) -> Any:
+        import torch
+
+        assert self._graphs is not None
+        if bucket not in self._graphs:
+            self._launch(bucket)  # loads the kernels, which a capture cannot
+            graph = torch.cuda.CUDAGraph()
+            self._stream.synchronize()
+            with torch.cuda.graph(graph, stream=self._stream):
+                for launch, layer in self._made[bucket]:
+                    self._kernels.run_dependent(launch.at(layer))
+            self._graphs[bucket] = graph
+        return self._graphs[bucket]
+
+    def _launch(self, bucket: int) -> None:
+        if bucket not in self._made:
+            self._made[bucket] = self._launches(bucket)
+        for launch, layer in self._made[bucket]:
+            self._kernels.run(launch.at(layer))
+
+    def _splits(self, name: str) -> int:
+        """Parts that a product's columns are cut into, so that every SM has some."""
+        m = self._plan.matrices[name]
+        return max(min(m.copy_blocks, self._kernels.ctas // -(-m.tiles * 16 // OUTPUTS)), 1)
+
+    def _allocate(self) -> dict[str, Any]:
+        """Zeros everywhere: columns and rows that nobody writes are multiplied, too."""
+        import torch
+
+        c, plan, device = self._config, self._plan, self._prefill.kv.device
+
+        def made(*shape: int, kind: torch.dtype = torch.bfloat16) -> torch.Tensor:
+            return torch.zeros(shape, dtype=kind, device=device)
+
+        parts = {name: plan.matrices[name] for name in ("qkv", "o", "down", "router") if name in plan.matrices}
+        single, whole = torch.float32, torch.int32
+        down, k = plan.matrices["down"], c.experts_per_token if plan.moe else 1
+        most = ROWS * k
+        found = {
+            "x": made(ROWS, c.d_model, kind=single),
+            **{name: made(ROWS, -(-c.d_model // BLOCK) * BLOCK) for name in ("normed", "plain")},
+            "q": made(ROWS, c.q_rows, kind=single),
+            "attended": made(ROWS, -(-c.q_rows // BLOCK) * BLOCK),
+            "attending": made(ROWS * c.n_heads * SPLITS * (c.head_dim + 2), kind=single),
+            "arrived": made(ROWS * c.n_kv_heads, kind=whole),
+            "h": made(most, down.copy_blocks * BLOCK),
+            "parts": made(max(self._splits(n) * ROWS * m.tiles * 16 for n, m in parts.items()), kind=single),
+        }
+        if plan.moe:
+            found |= {
+                "y": made(most, c.d_model), "place": made(most, kind=whole), "row": made(most, kind=whole),
+                "share": made(most, kind=single), "tiles": made(4 * (c.n_experts + most), kind=whole),
+                "tile_count": made(4, kind=whole),
+            }  # fmt: skip
+        return found
+
+    def _address(self, name: str) -> tuple[int, int]:
+        plan = self._plan
+        start = self._prefill.weights.arena.data_ptr() + plan.address(plan.matrices[name], 0, 0, 0, 0)
+        return start, 0 if name == "head" else plan.layer_stride
+
+    def _product(self, name: str, n: int, x: str, parts: bool = True, **values: Any) -> Launch:
+        """`parts`: sums of every split by themselves. Otherwise as in prefill, to an output that is given."""
+        matrix, b = self._plan.matrices[name], self._buffers
+        tokens = 32 if n <= 32 or "tiles" in values else 64
+        if parts:
+            stride = -(-matrix.rows // 4) * 4
+            values |= {"out": b["parts"], "out_stride": stride, "out_split": n * stride}
+        launch = self._kernels.product(
+            matrix, "STORE_FLOAT" if parts or name == "head" else epilogues(self._plan)[name], tokens,
+            values.pop("most", -(-n // tokens)), self._splits(name) if parts else 1, n=n, x=b[x], **values,
+        )  # fmt: skip
+        return launch.moving(weights=self._address(name))
+
+    def _norm(self, n: int, at: int, after: str | None, plain: bool = False) -> Launch:
+        """`after`: whose parts the residual grows by; None: it begins."""
+        c, b = self._config, self._buffers
+        values: dict[str, Any] = {"embed": self._prefill.weights.embed} if after is None else {}
+        if after == "experts":
+            values = {"y": b["y"], "place": b["place"], "top": c.experts_per_token}
+        elif after is not None:
+            values = {"parts": b["parts"], "splits": self._splits(after)}
+        made = fill(
+            StepNorm, rows=self._rows, x=b["x"], out=b["normed"], plain=b["plain"] if plain else None, n=n,
+            width=c.d_model, stride=b["normed"].shape[1], eps=c.norm_eps, **values,
+        )  # fmt: skip
+        launch = Launch("step_norm", made, n, 1024, 4 * (32 + c.d_model))
+        return launch.moving(weight=self._prefill.vector(at))
+
+    def _launches(self, n: int) -> list[tuple[Launch, int]]:
+        """A step of up to `n` rows: every launch, and the layer it is of."""
+        c, b, plan = self._config, self._buffers, self._plan
+        kv = self._prefill.kv
+        layer, kind, start = 2 * kv.stride(0), 2 * kv.stride(1), kv.data_ptr()
+        vectors, heads = 2 * c.d_model, c.n_heads + 2 * c.n_kv_heads
+        rope = Launch("step_rope", fill(
+            StepRope, rows=self._rows, parts=b["parts"], rope=self._prefill.rope, tables=self._tables, q=b["q"], n=n,
+            splits=self._splits("qkv"), stride=-(-plan.matrices["qkv"].rows // 4) * 4, heads=c.n_heads,
+            kv_heads=c.n_kv_heads, head_dim=c.head_dim, rotated=c.rotated, table_width=self._width, eps=c.norm_eps,
+        ), n * -(-heads // 4), 128, ROPE_BYTES).moving(keys=(start, layer), values=(start + kind, layer))  # fmt: skip
+        if c.qk_norm:
+            rope.moving(q_weight=self._prefill.vector(vectors), k_weight=self._prefill.vector(vectors + c.head_dim))
+        if c.qkv_bias:
+            rope.moving(bias=self._prefill.vector(vectors + 2 * c.head_dim))
+        attend = Launch(
+            f"step_attend_{c.head_dim}",
+            fill(
+                StepAttend,
+                rows=self._rows,
+                q=b["q"],
+                tables=self._tables,
+                parts=b["attending"],
+                arrived=b["arrived"],
+                out=b["attended"],
+                n=n,
+                heads=c.n_heads,
+                kv_heads=c.n_kv_heads,
+                head_dim=c.head_dim,
+                table_width=self._width,
+                stride=b["attended"].shape[1],
+                splits=SPLITS,
+                scale=c.head_dim**-0.5,
+                ordered=1,
+            ),
+            n * c.n_kv_heads * SPLITS,
+            128,
+            attend_bytes(c.head_dim),
+        )
+        attend.moving(keys=(start, layer), values=(start + kind, layer))
+        before = [self._product("qkv", n, "normed"), rope, attend, self._product("o", n, "attended")]
+        after = self._experts(n) if plan.moe else [
+            self._product("gate_up", n, "normed", False, out=b["h"], out_stride=b["h"].shape[1]),
+            self._product("down", n, "h"),
+        ]  # fmt: skip
+        feed = self._norm(n, c.d_model, "o", plain=plan.moe)
+        follows = "experts" if plan.moe else "down"
+        made: list[tuple[Launch, int]] = []
+        for i in range(c.n_layers):
+            made += [(self._norm(n, 0, follows if i else None), i), *((launch, i) for launch in before), (feed, i)]
+            made += [(launch, i) for launch in after]
+        head = self._product("head", n, "normed", False, out=self.logits, out_stride=self.logits.shape[1])
+        return [*made, (self._norm(n, 0, follows), c.n_layers), (head, 0)]
+
+    def _experts(self, n: int) -> list[Launch]:
+        c, b = self._config, self._buffers
+        k, stride = c.experts_per_token, -(-c.n_experts // 4) * 4
+        most = min(c.n_experts, n * k) + n * k // TILE
+        route = Launch(
+            "step_route",
+            fill(
+                StepRoute,
+                rows=self._rows,
+                parts=b["parts"],
+                row=b["row"],
+                place=b["place"],
+                share=b["share"],
+                tiles=b["tiles"],
+                tile_count=b["tile_count"],
+                n=n,
+                splits=self._splits("router"),
+                stride=stride,
+                experts=c.n_experts,
+                top=k,
+                tokens=TILE,
+                normalise=int(c.norm_topk),
+            ),
+            1,
+            1024,
+            4 * (2 * ROWS * 16 + 257),
+        )
+        sorted_rows = {"tiles": b["tiles"], "tile_count": b["tile_count"], "most": most}
+        return [
+            self._product("router", n, "plain"), route,
+            self._product("gate_up", n, "normed", False, out=b["h"], out_stride=b["h"].shape[1], rows=b["row"],
+                          share=b["share"], **sorted_rows),
+            self._product("down", n, "h", False, out=b["y"], out_stride=c.d_model, **sorted_rows),
+        ]  # fmt: skip

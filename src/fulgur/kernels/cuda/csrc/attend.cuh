@@ -1,0 +1,248 @@
+// Attention of the rows of a step, each at its own place of its own sequence: rotary positions and the KV cache, then
+// the softmax over splits of the keys. Used by steps of many sequences (batch.cu) and by the general driver
+// (family.cu).
+#pragma once
+#include "step.cuh"
+
+// A head of a row: the parts of its projection, bias, norm, rotation; queries to `q`, keys and values to the cache. A
+// warp a head. Of a head's dimensions the first `rotated` are rotated, in pairs i and i + rotated / 2.
+constexpr int WIDEST_HEAD = 256;
+struct StepRope {
+  const StepRows* rows;
+  const float* parts;                              // [split, row, stride]
+  const float *bias, *q_weight, *k_weight, *rope;  // null where a family has none; rope [context, cos + sin]
+  const float* query_scale;                        // [context]; null: 1
+  const int* tables;                               // [sequence, width]
+  float* q;                                        // [row, heads, HEAD]
+  bf16 *keys, *values;                             // [block, kv heads, 64, HEAD]
+  int n, splits, stride, heads, kv_heads, head_dim, rotated, table_width;
+  float eps;
+  int pad;
+};
+KERNEL(step_rope, 128, StepRope) {
+  SHARED_MEMORY(memory);
+  let_successor_start();
+  wait_for_predecessor();
+  const int all = p.heads + 2 * p.kv_heads, each = (all + 3) / 4, half = p.rotated / 2;
+  const int row = blockIdx.x / each, head = blockIdx.x % each * 4 + threadIdx.x / 32, lane = threadIdx.x & 31;
+  if (row >= p.rows->count || head >= all) return;
+  float* x = (float*)memory + threadIdx.x / 32 * WIDEST_HEAD;
+  const int position = p.rows->position[row];
+  const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
+  const float* weight = is_v ? nullptr : is_q ? p.q_weight : p.k_weight;
+  const float* from = p.parts + (long long)row * p.stride + head * p.head_dim;
+  float squares = 0;
+  for (int i = lane; i < p.head_dim; i += 32) {
+    float v = 0;
+#pragma unroll 8
+    for (int s = 0; s < p.splits; ++s) v += from[(long long)s * p.n * p.stride + i];
+    if (p.bias) v += p.bias[head * p.head_dim + i];
+    x[i] = v;
+    squares += v * v;
+  }
+  for (int mask = 16; mask; mask >>= 1) squares += __shfl_xor_sync(~0u, squares, mask);
+  if (weight) {
+    const float factor = rsqrtf(squares / p.head_dim + p.eps);
+    for (int i = lane; i < p.head_dim; i += 32) x[i] *= factor * weight[i];
+  }
+  __syncwarp();
+  const long long block = p.tables[(long long)p.rows->table[row] * p.table_width + (position >> 6)];
+  const int kv_head = is_v ? head - p.heads - p.kv_heads : head - p.heads;
+  bf16* to = (is_v ? p.values : p.keys) + ((block * p.kv_heads + kv_head) * 64 + (position & 63)) * p.head_dim;
+  float* q = p.q + ((long long)row * p.heads + head) * p.head_dim;
+  const float* rope = p.rope + (long long)position * p.rotated;
+  const float scale = is_q && p.query_scale ? p.query_scale[position] : 1.f;
+  for (int i = lane; i < p.head_dim; i += 32) {
+    float v = x[i];
+    if (!is_v && i < half)
+      v = v * rope[i] - x[i + half] * rope[half + i];
+    else if (!is_v && i < p.rotated)
+      v = v * rope[i - half] + x[i - half] * rope[i];
+    if (is_q)
+      q[i] = v * scale;
+    else
+      to[i] = to_bf16(v);
+  }
+}
+
+// Attention of one row, one key/value head and its query heads, over a split of the keys; which keys a split has
+// depends on the position only. The last CTA of a head joins the splits in order.
+struct StepAttend {
+  const StepRows* rows;
+  const float* q;
+  const bf16 *keys, *values;
+  const int* tables;
+  float* parts;        // [row, kv head, split][GROUP][HEAD + 2]: sums, maximum, sum of exponentials
+  u32* arrived;        // [row, kv head]: 0 before and after
+  const float* sinks;  // [head]: a logit without a value; null: none
+  const float* gate;   // [row, gate_stride]: what was attended is multiplied by its sigmoid; null: none
+  bf16* out;           // [row, stride], in `ordered` columns or plainly
+  int n, heads, kv_heads, head_dim, table_width, stride, gate_stride, splits;
+  int window, skipped;  // the last keys that a row sees, 0: all; first keys that nobody sees
+  float scale;
+  int ordered;
+};
+constexpr int KEYS = 64, MOST_HEADS = 16;  // of a block of the cache; query heads of a key/value head
+
+template <int HEAD>
+struct AttendRoom {  // rows are padded, so that those that are read together lie in different banks
+  alignas(16) bf16 key[KEYS][HEAD + 8];
+  alignas(16) bf16 value[KEYS][HEAD + 8];
+  bf16 q[MOST_HEADS][HEAD + 8];
+  bf16 weight[MOST_HEADS][KEYS + 8];
+  float dot[MOST_HEADS][KEYS + 4];
+  float highest[MOST_HEADS], total[MOST_HEADS], shrink[MOST_HEADS];
+  u32 arrived;
+};
+
+template <int HEAD>
+__device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s) {
+  let_successor_start();
+  wait_for_predecessor();
+  const int split = blockIdx.x % p.splits, head = blockIdx.x / p.splits % p.kv_heads,
+            row = blockIdx.x / p.splits / p.kv_heads;
+  const int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, g = lane >> 2, t = lane & 3;
+  const int group = p.heads / p.kv_heads;
+  if (row >= p.rows->count) return;
+  const int length = p.rows->position[row] + 1;
+  const int first = max(p.window ? length - p.window : 0, p.skipped);
+  const int begin = first / KEYS, blocks = (length + KEYS - 1) / KEYS - begin;
+  const int* table = p.tables + (long long)p.rows->table[row] * p.table_width;
+  const long long unit = ((long long)row * p.kv_heads + head) * p.splits + split;
+  float* part = p.parts + unit * group * (HEAD + 2);
+  if (split < blocks) {
+    for (int i = thread; i < MOST_HEADS * HEAD; i += 128) {
+      const int h = i / HEAD, d = i % HEAD;
+      const float v = h < group ? p.q[((long long)row * p.heads + head * group + h) * HEAD + d] * p.scale : 0.f;
+      s.q[h][d] = to_bf16(v);
+    }
+    if (thread < MOST_HEADS) s.highest[thread] = -INF, s.total[thread] = 0;
+  }
+  constexpr int PIECES = KEYS * HEAD / 8 / 128, TILES = HEAD / 8 / 4;  // of 16 bytes a thread; of 8 dimensions a warp
+  constexpr int AT_ONCE = PIECES < 8 ? PIECES : 8;
+  float sum[TILES][4] = {};
+  for (int block = begin + split; block < begin + blocks; block += p.splits) {
+    const long long from = ((long long)table[block] * p.kv_heads + head) * KEYS * HEAD;
+    __syncthreads();  // the last block has been read
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece += AT_ONCE) {
+      uint4 k[AT_ONCE], v[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        k[i] = *(const uint4*)(p.keys + from + ((piece + i) * 128 + thread) * 8);
+        v[i] = *(const uint4*)(p.values + from + ((piece + i) * 128 + thread) * 8);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const int at = ((piece + i) * 128 + thread) * 8, key = at / HEAD, dim = at % HEAD;
+        const int position = block * KEYS + key;
+        const bool there = position < length && position >= first;  // others may be anything, even NaN
+        *(uint4*)&s.key[key][dim] = k[i];
+        *(uint4*)&s.value[key][dim] = there ? v[i] : make_uint4(0, 0, 0, 0);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {  // a warp has 16 keys
+      float c[4] = {};
+      const int key = warp * 16 + n * 8;
+#pragma unroll
+      for (int d = 0; d < HEAD; d += 16)
+        mma(c, *(const u32*)&s.q[g][d + 2 * t], *(const u32*)&s.q[g + 8][d + 2 * t],
+            *(const u32*)&s.q[g][d + 8 + 2 * t], *(const u32*)&s.q[g + 8][d + 8 + 2 * t],
+            *(const u32*)&s.key[key + g][d + 2 * t], *(const u32*)&s.key[key + g][d + 8 + 2 * t]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = key + 2 * t + (i & 1), position = block * KEYS + column;
+        s.dot[g + (i >> 1) * 8][column] = position < length && position >= first ? c[i] : -INF;
+      }
+    }
+    __syncthreads();
+    for (int h = warp; h < MOST_HEADS; h += 4) {  // a warp a head
+      if (h >= group) {
+        *(u32*)&s.weight[h][2 * lane] = 0;
+        if (lane == 0) s.shrink[h] = 1;
+        continue;
+      }
+      const float x = s.dot[h][2 * lane], y = s.dot[h][2 * lane + 1], before = s.highest[h];
+      float highest = fmaxf(fmaxf(x, y), before);
+      for (int mask = 16; mask; mask >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, mask));
+      const u32 pair = pack_bf16(natural_power(x - highest), natural_power(y - highest));
+      float all = __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+      for (int mask = 16; mask; mask >>= 1) all += __shfl_xor_sync(~0u, all, mask);
+      *(u32*)&s.weight[h][2 * lane] = pair;
+      __syncwarp();
+      if (lane == 0) {
+        s.shrink[h] = natural_power(before - highest), s.highest[h] = highest;
+        s.total[h] = s.total[h] * s.shrink[h] + all;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+      const int dims = (warp * TILES + i) * 8;
+      sum[i][0] *= s.shrink[g], sum[i][1] *= s.shrink[g], sum[i][2] *= s.shrink[g + 8], sum[i][3] *= s.shrink[g + 8];
+#pragma unroll
+      for (int keys = 0; keys < KEYS; keys += 32) {
+        u32 m[4];
+        load_transposed(m, shared_address(&s.value[keys + lane][dims]));
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int at = keys + 16 * j + 2 * t;
+          mma(sum[i], *(const u32*)&s.weight[g][at], *(const u32*)&s.weight[g + 8][at],
+              *(const u32*)&s.weight[g][at + 8], *(const u32*)&s.weight[g + 8][at + 8], m[2 * j], m[2 * j + 1]);
+        }
+      }
+    }
+  }
+  if (split < blocks) {
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int h = g + (j >> 1) * 8, dim = (warp * TILES + i) * 8 + 2 * t + (j & 1);
+        if (h < group) part[h * (HEAD + 2) + dim] = sum[i][j];
+      }
+    if (thread < group)
+      part[thread * (HEAD + 2) + HEAD] = s.highest[thread], part[thread * (HEAD + 2) + HEAD + 1] = s.total[thread];
+  }
+  __syncthreads();
+  if (thread == 0) s.arrived = count_up(p.arrived + row * p.kv_heads + head);
+  __syncthreads();
+  if (s.arrived != p.splits - 1) return;
+  if (thread == 0) p.arrived[row * p.kv_heads + head] = 0;
+  const float* parts = p.parts + (unit - split) * group * (HEAD + 2);
+  const int used = min(blocks, p.splits);
+  for (int i = 2 * thread; i < group * HEAD;
+       i += 256) {  // 32 columns are ordered among themselves, and a head has whole ones
+    float made[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int column = (p.ordered ? ordered_column(i) : i) + j, h = column / HEAD, d = column % HEAD;
+      const float sink = p.sinks ? p.sinks[head * group + h] : -INF;
+      float highest = sink, value = 0;
+      for (int n = 0; n < used; ++n) highest = fmaxf(highest, __ldcg(parts + (n * group + h) * (HEAD + 2) + HEAD));
+      float total = natural_power(sink - highest);
+      for (int n = 0; n < used; ++n) {
+        const float* from = parts + (n * group + h) * (HEAD + 2);
+        const float factor = natural_power(__ldcg(from + HEAD) - highest);
+        total += __ldcg(from + HEAD + 1) * factor, value += __ldcg(from + d) * factor;
+      }
+      made[j] = quotient(value, total);
+      if (p.gate) {
+        const float gate = p.gate[(long long)row * p.gate_stride + head * group * HEAD + column];
+        made[j] *= sigmoid(gate);
+      }
+    }
+    *(u32*)(p.out + (long long)row * p.stride + head * group * HEAD + i) = pack_bf16(made[0], made[1]);
+  }
+}
+#define ATTEND(HEAD)                            \
+  KERNEL(step_attend_##HEAD, 128, StepAttend) { \
+    SHARED_MEMORY(memory);                      \
+    attend(p, *(AttendRoom<HEAD>*)memory);      \
+  }
+ATTEND(32)
+ATTEND(64)
+ATTEND(128)
+ATTEND(256)

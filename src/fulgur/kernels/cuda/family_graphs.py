@@ -1,0 +1,58 @@
+"""The CUDA graphs of the general driver, captured when they are first wanted.
+
+hidden   a step over the rows, without the output head
+logits   the same with it
+see      the drafting head: what it stores for its rows
+guess    the same, and what it expects after them
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fulgur.kernels.cuda.family_kernels import FamilyKernels
+from fulgur.kernels.cuda.family_step import FamilyStep
+from fulgur.kernels.cuda.prefill_kernels import Launch
+
+
+class FamilyGraphs:
+    def __init__(self, kernels: FamilyKernels, step: FamilyStep, stream: Any) -> None:
+        self._kernels, self._step, self._stream = kernels, step, stream
+        self._captured: dict[tuple[str, int], Any] = {}
+
+    def warm(self) -> None:
+        """Load every kernel, which a capture cannot: each once, with the most shared memory that it will have. The
+        step has no rows yet, so they return at once."""
+        names = ("logits", "guess") if self._step.config.draft_vocab else ("logits",)
+        largest: dict[str, Launch] = {}
+        for launch in (launch for name in names for launch in self._launches(name, self._step.plan.rows)):
+            if launch.name not in largest or largest[launch.name].shared < launch.shared:
+                largest[launch.name] = launch
+        for launch in largest.values():
+            self._kernels.run(launch)
+        self._stream.synchronize()
+
+    def replay(self, name: str, rows: int) -> None:
+        """Queue one."""
+        import torch
+
+        rows = 1 if rows == 1 else self._step.plan.rows
+        if (name, rows) not in self._captured:
+            graph = torch.cuda.CUDAGraph()
+            self._stream.synchronize()
+            with torch.cuda.graph(graph, stream=self._stream):
+                for launch in self._launches(name, rows):
+                    self._kernels.run(launch)
+            self._captured[name, rows] = graph
+        with torch.cuda.stream(self._stream):
+            self._captured[name, rows].replay()
+
+    def close(self) -> None:
+        self._captured.clear()
+        self._kernels.close()
+
+    def _launches(self, name: str, rows: int) -> list[Launch]:
+        if name in ("see", "guess"):
+            return self._step.draft_launches(name == "guess", rows)
+        launches = self._step.launches(rows)
+        return launches if name == "logits" else launches[:-1]

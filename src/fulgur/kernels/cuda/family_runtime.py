@@ -1,0 +1,373 @@
+"""The GPU runtime for models of any family: the interface of `engine.runtime`, over the general driver.
+
+A step of up to 8 rows is one CUDA graph of a kernel a part of a layer (`family_step.py`); more rows are passes, and a
+long run of prompt tokens is prefilled at once (`family_prefill.py`). Tokens are chosen on the device
+(`sampling.py`), in runs without the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cpu.arguments import check_step
+from fulgur.kernels.cuda.batch_step import StepRows
+from fulgur.kernels.cuda.device import Gpu, probe
+from fulgur.kernels.cuda.family_draft import DraftLogs
+from fulgur.kernels.cuda.family_graphs import FamilyGraphs
+from fulgur.kernels.cuda.family_kernels import FamilyKernels
+from fulgur.kernels.cuda.family_plan import HIDDEN
+from fulgur.kernels.cuda.family_prefill import CHUNK, FamilyPrefill
+from fulgur.kernels.cuda.family_states import FamilyStates
+from fulgur.kernels.cuda.family_step import FamilyStep
+from fulgur.kernels.cuda.family_weights import FamilyWeights
+from fulgur.kernels.cuda.plan import KV_BLOCK
+from fulgur.kernels.cuda.records import RING, STOPS, Mailbox
+from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
+from fulgur.kernels.cuda.stream import TokenStream
+from fulgur.model.rope import query_scale, rope_tables
+
+if TYPE_CHECKING:
+    from fulgur.engine.runtime import Bits, RowChoice, Sampling, Told
+
+Int = npt.NDArray[np.int32]
+Float = npt.NDArray[np.float32]
+
+PREFILL_FROM = 64  # rows of a prompt that are prefilled at once
+RUN = 64  # tokens of a run where layers have states: what a stop may have to compute again
+SLOTS, SNAPSHOTS = 8, 16
+
+
+class FamilyRuntime:
+    block_tokens = KV_BLOCK
+    driver, threads = "general", 1
+    prefilling = None
+
+    def __init__(
+        self, weights: FamilyWeights, *, kv_blocks: int, gpu: Gpu | None = None, slots: int = SLOTS,
+        snapshots: int = SNAPSHOTS,
+    ) -> None:  # fmt: skip
+        """`slots` sequences may run at the same time, and `snapshots` states be kept, where layers have a state."""
+        import torch
+
+        self._torch, self.gpu = torch, gpu or probe()
+        self.weights, self.plan, self.config, self.kv_blocks = weights, weights.plan, weights.plan.config, kv_blocks
+        c, plan, device = self.config, self.plan, weights.arena.device
+        self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
+        self.isa = f"{self.gpu.name}, general, {plan.matrices['layers.0.qkv'].format.name}"
+        self._stream = torch.cuda.Stream()
+        try:
+            shape = (plan.kv_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim)
+            self._kv = torch.zeros(shape, dtype=torch.bfloat16, device=device)
+            self._drafts: DraftLogs | None = None
+            if c.draft_vocab:
+                self._drafts = DraftLogs(slots, snapshots, c.d_model, device, self._stream, self._see)
+            self.states: FamilyStates | None = None
+            if plan.delta_layers:
+                again, drafts = self._compute_again, self._drafts
+                self.states = FamilyStates(plan, slots, snapshots, device, self._stream, again, drafts)
+            self._allocate(device)
+        except torch.cuda.OutOfMemoryError:
+            need = kv_blocks * KV_BLOCK * plan.kv_bytes_per_token + (slots + 1 + snapshots) * plan.slot_bytes
+            raise FulgurError(
+                f"the caches of {kv_blocks * KV_BLOCK:,} tokens need {need / 1e9:.1f} GB: more than is free",
+                hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
+            ) from None
+
+    def _allocate(self, device: Any) -> None:
+        torch, c = self._torch, self.config
+        rope = torch.from_numpy(np.concatenate(rope_tables(c, self.max_context), axis=1)).to(device)
+        scales = query_scale(c, np.arange(self.max_context)) if c.query_scaling is not None else None
+        query_scales = None if scales is None else torch.from_numpy(scales).to(device)
+        self._staged = torch.zeros(ctypes.sizeof(StepRows), dtype=torch.uint8).pin_memory()
+        self._record = StepRows.from_address(self._staged.data_ptr())
+        self._rows = torch.zeros_like(self._staged, device=device)
+        width = -(-self.max_context // KV_BLOCK)
+        self._tables = torch.zeros((self.plan.rows, width), dtype=torch.int32, device=device)
+        self._tables_held: Int = np.zeros((self.plan.rows, width), np.int32)
+        self._mail = torch.zeros(ctypes.sizeof(Mailbox), dtype=torch.uint8).pin_memory()
+        self.mailbox: Any = Mailbox.from_address(self._mail.data_ptr())
+        self._ring: Int = self._mail.numpy()[Mailbox.token.offset :].view(np.int32)
+        self._unused = torch.zeros(4, dtype=torch.int32, device=device)
+        held, known = (None, None) if self.states is None else (self.states.held, self.states.known)
+        kernels = FamilyKernels(self.plan, self.gpu, self._stream)
+        ring = None if self._drafts is None else self._drafts.ring
+        self._step_of = FamilyStep(
+            self.weights, self._rows, self._tables, self._kv, rope, query_scales, held, known, ring
+        )
+        self._graphs = FamilyGraphs(kernels, self._step_of, self._stream)
+        self._prefill = FamilyPrefill(self.weights, self._kv, rope, query_scales, self.states)
+        self._sampler = DeviceSampler(c.vocab_size, self.plan.rows, self.gpu, device, self._stream)
+        self._draft_sampler = DeviceSampler(c.draft_vocab, 1, self.gpu, device, self._stream) if c.draft_vocab else None
+        self._logits = self._step_of.buffers["logits"]
+        torch.cuda.synchronize()  # buffers are made on another stream
+        self._graphs.warm()
+        self.max_rows = self.prefill_rows = CHUNK
+        self.prefill_from = PREFILL_FROM
+
+    @property
+    def streaming(self) -> FamilyRuntime:
+        return self
+
+    @property
+    def drafting(self) -> FamilyRuntime | None:
+        return None if self._drafts is None else self
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.weights.nbytes
+
+    @property
+    def kv_bytes(self) -> int:
+        return int(self._kv.numel() * 2) + (0 if self.states is None else self.states.nbytes)
+
+    def step(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
+    ) -> Int:
+        """See `reference.Runtime.step`."""
+        return self._step(tokens, positions, sequences, tables, logit_rows, None, logits)[0]
+
+    def choose(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
+        choices: Sequence[RowChoice | None],
+    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+        """As `step`; the device chooses the token of every row of `logit_rows` (None: the likeliest)."""
+        return self._step(tokens, positions, sequences, tables, logit_rows, choices, None)
+
+    def _step(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int,
+        choices: Sequence[RowChoice | None] | None, logits: Float | None,
+    ) -> tuple[Int, list[Told | None]]:  # fmt: skip
+        tokens, positions, sequences, tables, logit_rows = (
+            np.ascontiguousarray(a, np.int32) for a in (tokens, positions, sequences, tables, logit_rows)
+        )
+        check_step(self, tokens, positions, sequences, tables, logit_rows)
+        n, begin = len(tokens), self._leading(tokens, positions, sequences, tables, logit_rows)
+        best: Int = np.zeros(len(logit_rows), np.int32)
+        told: list[Told | None] = [None] * len(logit_rows)
+        place = {row: i for i, row in enumerate(logit_rows.tolist())}
+        while begin < n:
+            end = min(begin + self.plan.rows, n)
+            here = [row - begin for row in range(begin, end) if row in place]
+            chosen = [(row, None if choices is None else choices[place[begin + row]]) for row in here]
+            self._pass(tokens[begin:end], positions[begin:end], sequences[begin:end], tables, bool(here))
+            if chosen:
+                self._sampler.choose(chosen, self._logits.data_ptr())
+            self._synchronize()
+            found, said = self._sampler.chosen(chosen) if chosen else ([], [])
+            for i, row in enumerate(here):
+                best[place[begin + row]], told[place[begin + row]] = found[i], said[i]
+            if logits is not None and here:
+                for row, values in zip(here, self._logits[here].cpu().numpy(), strict=True):
+                    logits[place[begin + row]] = values
+            begin = end
+        return best, told
+
+    def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, head: bool) -> None:
+        """Queue a pass over a few rows."""
+        used, starts = np.unique(sequences, return_index=True)
+        if self.states is not None:
+            for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
+                self.states.begin(sequence, int(positions[start]), int((sequences == sequence).sum()))
+        if self._drafts is not None:
+            for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
+                own = tokens[sequences == sequence].tolist()
+                self._drafts.begin(sequence, int(positions[start]), own, tables[sequence])
+        self._upload(tokens, positions, sequences, {int(s): tables[s] for s in used})
+        self._graphs.replay("logits" if head else "hidden", len(tokens))
+
+    def _upload(self, tokens: Int, positions: Int, sequences: Int, tables: dict[int, Int]) -> None:
+        """The rows of the next step: written to pinned memory, then copied. The device is idle."""
+        torch, n, record = self._torch, len(tokens), self._record
+        places = {sequence: place for place, sequence in enumerate(tables)}
+        with torch.cuda.stream(self._stream):
+            for sequence, place in places.items():
+                table = np.maximum(tables[sequence][: self._tables.shape[1]], 0)
+                if not np.array_equal(table, self._tables_held[place, : len(table)]):
+                    self._tables_held[place, : len(table)] = table
+                    self._tables[place, : len(table)].copy_(torch.from_numpy(table.copy()))
+            record.count, record.done, record.produced = n, 0, 0
+            record.token[:n], record.position[:n] = tokens.tolist(), positions.tolist()
+            record.slot[:n] = sequences.tolist()
+            record.table[:n] = [places[int(s)] for s in sequences]
+            self._rows.copy_(self._staged, non_blocking=True)
+
+    def draft(self, token: int, position: int, sequence: int, tables: Int, length: int) -> list[int]:
+        """See `engine.runtime.DraftingRuntime`. Guesses follow each other on the device, as tokens of a run do."""
+        assert self._drafts is not None and self._draft_sampler is not None
+        if not self._drafts.knows(sequence, position):
+            return []
+        table = np.ascontiguousarray(tables[sequence], np.int32)
+        self._drafts.catch_up(sequence, table, position)
+        self._begin_run(token, position, sequence, table)
+        logits = self._step_of.buffers["draft_logits"].data_ptr()
+        self._draft_sampler.begin(None, position + 1, (), length, logits, **self._run_addresses())
+        for _ in range(length):
+            self._graphs.replay("guess", 1)
+            self._draft_sampler.queue()
+        self._synchronize()
+        guesses: list[int] = self._ring[:length].tolist()
+        return guesses
+
+    def catch_up(self, sequence: int, tables: Int) -> None:
+        assert self._drafts is not None
+        self._drafts.catch_up(sequence, np.ascontiguousarray(tables[sequence], np.int32))
+
+    def _see(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
+        every = np.array(tokens, np.int32)
+        for begin in range(0, len(every), self.plan.rows):
+            part = every[begin : begin + self.plan.rows]
+            at = np.arange(position + begin, position + begin + len(part), dtype=np.int32)
+            self._upload(part, at, np.full(len(part), slot, np.int32), {slot: table})
+            self._graphs.replay("see", len(part))
+            self._synchronize()
+
+    def _begin_run(self, token: int, position: int, slot: int, table: Int) -> None:
+        """One row, which the device moves on."""
+        ctypes.memset(self._mail.data_ptr(), 0, 16)
+        first, at, sequence = (np.array([value], np.int32) for value in (token, position, slot))
+        self._upload(first, at, sequence, {slot: table})
+
+    def _run_addresses(self) -> dict[str, int]:
+        """What the sampler sets up the next step of a run with."""
+        rows, fields = self._rows.data_ptr(), ("token", "position", "first", "produced", "done")
+        found = {f"state_{name}": rows + getattr(StepRows, name).offset for name in fields}
+        return {**found, "counter": self._unused.data_ptr(), "mailbox": self._mail.data_ptr()}
+
+    def stream(
+        self, token: int, position: int, table: Int, stop: Collection[int], limit: int,
+        sampling: Sampling | None = None, slot: int = 0,
+    ) -> TokenStream:  # fmt: skip
+        """Let the device go on by itself: see `engine.runtime.StreamingRuntime`. `slot` is the sequence's."""
+        row = np.ascontiguousarray(table, np.int32)
+        if not 0 < limit <= RING:
+            raise ValueError(f"a run of {limit} tokens: 1 to {RING}")
+        limit = limit if self.states is None else min(limit, RUN)
+        if sampling is not None and sampling.logprobs >= 0:
+            limit = min(limit, TOLD)
+        first, zero = np.array([token], np.int32), np.zeros(1, np.int32)
+        check_step(self, first, np.array([position + limit - 1], np.int32), zero, row[None], zero[:0])
+        with self._torch.cuda.stream(self._stream):
+            if self.states is not None:
+                self.states.before_run(slot, position)
+        if self._drafts is not None:
+            self._drafts.begin(slot, position, [token] * limit, row)
+        self._begin_run(token, position, slot, row)
+        stops = set(sorted(stop)[:STOPS])
+        self._sampler.begin(
+            sampling, position + 1, stops, limit, self._logits.data_ptr(), **self._run_addresses()
+        )  # fmt: skip
+
+        def enqueue(count: int) -> None:
+            for _ in range(count):
+                self._graphs.replay("logits", 1)
+                self._sampler.queue()
+
+        def allow(mask: Bits) -> None:
+            self._sampler.allow(mask)
+            self._sampler.queue()
+            self._graphs.replay("logits", 1)
+
+        grammar = sampling is not None and sampling.grammar
+
+        def ended() -> None:
+            self._synchronize()
+            made = int(self.mailbox.count)
+            # Under a grammar the step after the last token is under way before its mask is known.
+            steps = made + 1 if grammar and not self.mailbox.finished else made
+            computed = [token, *self._ring[:made].tolist()][:steps]
+            if self.states is not None:
+                self.states.after_run(slot, position, computed, row)
+            if self._drafts is not None:
+                self._drafts.made(slot, position, computed)
+
+        if grammar:
+            self._graphs.replay("logits", 1)
+        more = (None, self._sampler.told, allow) if grammar else (enqueue, self._sampler.told)
+        return TokenStream(self.mailbox, self._ring, limit, self._busy, ended, *more)
+
+    def _compute_again(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
+        """Tokens of a run, whose keys and values are there already: for the states after them."""
+        every = np.array(tokens, np.int32)
+        tables = np.tile(table, (slot + 1, 1))
+        for begin in range(0, len(every), self.plan.rows):
+            part = every[begin : begin + self.plan.rows]
+            at = np.arange(position + begin, position + begin + len(part), dtype=np.int32)
+            self._pass(part, at, np.full(len(part), slot, np.int32), tables, False)
+            self._synchronize()
+
+    def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
+        """How many leading rows, a long run of one prompt without logits, were prefilled at once."""
+        torch = self._torch
+        n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
+        n = min(n, int((sequences == sequences[0]).sum()))
+        if n < self.prefill_from:
+            return 0
+        slot, position = int(sequences[0]), int(positions[0])
+        device = self._kv.device
+        with torch.cuda.stream(self._stream), torch.no_grad():
+            if self.states is not None:
+                self.states.settle(slot, position)
+            table = torch.from_numpy(np.maximum(tables[slot], 0)).to(device)
+            given = torch.from_numpy(tokens[:n]).long().to(device)
+            if self._drafts is not None and position:
+                self._drafts.catch_up(slot, tables[slot], position)
+            hidden = self._prefill.run(given, position, table, slot)
+            if self.states is not None:
+                self.states.computed(slot, position + n)
+            if self._drafts is not None:
+                self._see_prompt(given, hidden, position, table, slot)
+        self._synchronize()
+        return n
+
+    def _see_prompt(self, tokens: Any, hidden: Any, position: int, table: Any, slot: int) -> None:
+        """The drafting head sees a part of a prompt: each token with the hidden state before it, if that is known."""
+        drafts, torch = self._drafts, self._torch
+        assert drafts is not None
+        before = hidden[:-1]
+        known = position > 0 and drafts.knows(slot, position)
+        if known:
+            before = torch.cat((drafts.ring[slot, (position - 1) % HIDDEN][None], before))
+        skip = 0 if known else 1
+        if len(tokens) > skip:
+            self._prefill.see(tokens[skip:], before, position + skip, table)
+        drafts.prefilled(slot, position + len(tokens), hidden[-1])
+
+    def copy_block(self, source: int, target: int) -> None:
+        for block in (source, target):
+            if not 0 <= block < self.kv_blocks:
+                raise ValueError(f"block {block} is not one of {self.kv_blocks}")
+        with self._torch.cuda.stream(self._stream):
+            self._kv[:, :, target] = self._kv[:, :, source]
+
+    def randomize_cache(self) -> None:
+        """Random keys and values at every position: a benchmark decodes after them without a prompt."""
+        self._kv.normal_()
+
+    def close(self) -> None:
+        self._synchronize()
+        self._graphs.close()
+        self._sampler.close()
+        if self._draft_sampler is not None:
+            self._draft_sampler.close()
+
+    def _busy(self) -> bool:
+        try:
+            return not self._stream.query()
+        except RuntimeError as error:  # torch's error for a failed kernel
+            raise _failed(error) from None
+
+    def _synchronize(self) -> None:
+        try:
+            self._stream.synchronize()
+        except RuntimeError as error:
+            raise _failed(error) from None
+
+
+def _failed(error: RuntimeError) -> FulgurError:
+    return FulgurError(f"the GPU failed: {str(error).splitlines()[0]}", hint="Start the engine again.")

@@ -1,0 +1,220 @@
+"""The weights of a model of any family on the GPU: one arena of packed matrices, small vectors, the embedding.
+
+fp8 and MXFP4 checkpoints are kept bit by bit where the plan asks for their format; everything else is widened and
+rounded on the device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.family_plan import FamilyPlan, bias_rows
+from fulgur.kernels.cuda.formats import Format
+from fulgur.kernels.cuda.pack import interleave, pack, quantise
+from fulgur.kernels.cuda.plan import Matrix
+from fulgur.model.stored import Fp8, Mxfp4, Plain
+from fulgur.model.tensors import (
+    EMBED,
+    TensorSource,
+    dense_prefix,
+    kernel_vector,
+    layer_names,
+    matrix_plans,
+    plain_plans,
+    tensor_shapes,
+    vector_plans,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Prepared = tuple["torch.Tensor", "torch.Tensor | None"]  # what `pack` takes
+
+
+@dataclass
+class FamilyWeights:
+    plan: FamilyPlan
+    arena: Any  # uint8
+    vectors: Any  # float32
+    embed: Any  # bfloat16 [vocab, d]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.arena, self.vectors, self.embed))
+
+
+def empty(plan: FamilyPlan, device: Any) -> FamilyWeights:
+    import torch
+
+    c = plan.config
+    try:
+        return FamilyWeights(
+            plan,
+            torch.zeros(plan.arena_bytes, dtype=torch.uint8, device=device),
+            torch.zeros(plan.vector_floats, dtype=torch.float32, device=device),
+            torch.empty((c.vocab_size, c.d_model), dtype=torch.bfloat16, device=device),
+        )
+    except torch.cuda.OutOfMemoryError:
+        need = plan.arena_bytes + 2 * c.vocab_size * c.d_model
+        raise FulgurError(
+            f"the weights need {need / 1e9:.1f} GB of GPU memory, more than is free",
+            hint="Choose narrower weights (bits = 8 or 4) or a smaller model, or free memory on the GPU.",
+        ) from None
+
+
+def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeights:
+    """Tensor by tensor: the host never holds a second copy."""
+    out, c = empty(plan, device), plan.config
+    for name, rows in {**matrix_plans(c), **plain_plans(c)}.items():
+        if name.endswith((".gate_up", ".down")):
+            continue
+        matrix = plan.matrices[name]
+        parts = [_prepared(source, part, matrix.format, device) for part in rows.parts]
+        starts = np.cumsum([0, *(len(values) for values, _ in parts)])
+        index = starts[rows.part] + rows.row
+        _put(out, matrix, 0, _picked(_stacked([v for v, _ in parts]), index),
+             None if parts[0][1] is None else _picked(_stacked([s for _, s in parts]), index))  # fmt: skip
+    for to, layer, _ in layer_names(c):
+        networks = [f"{layer}mlp.experts.{e}." for e in range(c.n_experts)]
+        networks += [dense_prefix(c, layer)] if c.dense_width else []
+        for copy, prefix in enumerate(networks):
+            _put_network(out, source, to, copy, prefix, device)
+    for name, parts_ in vector_plans(c).items():
+        value = np.concatenate([source.vector(part) for part in parts_])
+        value = bias_rows(c, value) if name.endswith("gate_up_bias") else kernel_vector(c, name, value)
+        at, size = plan.vectors[name]
+        out.vectors[at : at + size] = torch_of(np.ascontiguousarray(value)).to(device)
+    step = 1 << 14
+    for first in range(0, c.vocab_size, step):
+        index = np.arange(first, min(first + step, c.vocab_size))
+        out.embed[first : first + step] = torch_of(source.rows(EMBED, index)).to(device)
+    return out
+
+
+def _put_network(out: FamilyWeights, source: TensorSource, to: str, copy: int, prefix: str, device: Any) -> None:
+    gate_up, down = out.plan.matrices[to + "gate_up"], out.plan.matrices[to + "down"]
+    gate, up = (_prepared(source, f"{prefix}{s}_proj.weight", gate_up.format, device) for s in ("gate", "up"))
+    scales = None if gate[1] is None else interleave(gate[1], up[1])
+    _put(out, gate_up, copy, interleave(gate[0], up[0]), scales)
+    _put(out, down, copy, *_prepared(source, prefix + "down_proj.weight", down.format, device))
+
+
+def _put(out: FamilyWeights, matrix: Matrix, copy: int, values: torch.Tensor, scale: torch.Tensor | None) -> None:
+    """A network narrower than the widest of its layer leaves zeros behind itself."""
+    import torch
+
+    short = matrix.cols - values.shape[1]
+    if short:
+        raw = values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
+        values = torch.nn.functional.pad(raw, (0, short)).view(values.dtype)
+    try:
+        packed = pack(values, matrix.format, scale)
+    except FulgurError as error:
+        raise FulgurError(f"{matrix.name}: {error.message}", hint=error.hint) from None
+    start = matrix.offset + copy * matrix.copy_bytes
+    out.arena[start : start + len(packed)] = packed
+
+
+def _picked(values: torch.Tensor, index: np.ndarray) -> torch.Tensor:
+    import torch
+
+    if np.array_equal(index, np.arange(len(values))):
+        return values
+    raw = values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
+    return raw[torch.from_numpy(index).to(values.device)].view(values.dtype)
+
+
+def _stacked(parts: Sequence[Any]) -> torch.Tensor:
+    import torch
+
+    if len(parts) == 1:
+        only: torch.Tensor = parts[0]
+        return only
+    if parts[0].dtype == torch.float8_e4m3fn:
+        return torch.cat([p.view(torch.uint8) for p in parts]).view(torch.float8_e4m3fn)
+    return torch.cat(list(parts))
+
+
+def _prepared(source: TensorSource, name: str, fmt: Format, device: Any) -> Prepared:
+    """A tensor in a format, as `pack` takes it."""
+    import torch
+
+    held = source.stored(name) if hasattr(source, "stored") else None
+    if isinstance(held, Mxfp4) and fmt.name == "mxfp4":
+        raw, exponents = torch_of(held.blocks).to(device), torch_of(held.scales).to(device)
+        codes = torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1).to(torch.int8)
+        return torch.where(codes > 7, 8 - codes, codes), exponents
+    if isinstance(held, Fp8):
+        weight = torch_of(held.codes).to(device).view(torch.float8_e4m3fn)
+        rows, cols = weight.shape
+        if held.scale.size == 1:
+            scale = torch.full((rows, -(-cols // 128)), float(held.scale.reshape(())), device=device)
+        else:
+            scale = torch_of(held.scale.astype(np.float32)[held.numbers // held.block_size[0]]).to(device)
+        wide_enough = held.scale.size == 1 or held.block_size[1] == 128
+        if fmt.data == 4 and wide_enough:
+            return weight, scale
+        width = 128 if held.scale.size == 1 else held.block_size[1]
+        return quantise(weight.float() * scale.repeat_interleave(width, 1)[:, :cols], fmt)
+    if isinstance(held, Plain) and held.dtype == "BF16":
+        return quantise(torch_of(held.array.view(np.int16)).to(device).view(torch.bfloat16), fmt)
+    shape = tensor_shapes(source.config)[name]
+    return quantise(torch_of(source.rows(name, np.arange(shape[0]))).to(device), fmt)
+
+
+def torch_of(array: np.ndarray) -> torch.Tensor:
+    """A view of the map where it can be one: the copy to the device is then the only one."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def random_weights(plan: FamilyPlan, device: Any, seed: int = 0) -> FamilyWeights:
+    """Random values made directly in packed form, for benchmarks. Their size keeps activations near 1, and layers add
+    little: otherwise all positions of a deep model become alike and every token is the same."""
+    import torch
+
+    out, c = empty(plan, device), plan.config
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for name, m in plan.matrices.items():
+        fmt, spread = m.format, m.cols**-0.5
+        if name.endswith((".o", ".down")):
+            spread *= (2 * c.n_layers) ** -0.5
+        blocks = out.arena[m.offset : m.offset + m.nbytes].view(-1, fmt.block_bytes)
+        for piece in blocks.split(1 << 16):  # at most a few hundred MB of temporaries
+            shape = (len(piece), fmt.data * 512)
+            if fmt.name == "bf16":
+                values = torch.randn((shape[0], shape[1] // 2), generator=generator, device=device) * spread
+                piece[:] = values.to(torch.bfloat16).view(torch.uint8)
+                continue
+            if fmt.data == 4:
+                values = torch.randn(shape, generator=generator, device=device)
+                piece[:, : shape[1]] = values.to(torch.float8_e4m3fn).view(torch.uint8)
+                scale: Any = np.full(fmt.record // 4, spread, np.float32)
+            else:
+                piece[:, : shape[1]] = torch.randint(
+                    0, 256, shape, generator=generator, device=device, dtype=torch.uint8
+                )
+                if fmt.name == "mxfp4":  # e2m1 codes have a deviation of 2.7
+                    scale = np.full(fmt.record, round(np.log2(spread / 2.7)) + 127, np.uint8)
+                else:
+                    scale = np.full(fmt.record // 2, spread / 4.2, np.float16)
+            piece[:, shape[1] :] = torch.from_numpy(scale.view(np.uint8).copy()).to(device)
+    for name, (at, size) in plan.vectors.items():
+        short = name.rpartition(".")[2]
+        if short == "conv":
+            out.vectors[at : at + size].normal_(generator=generator).mul_(0.5)
+        elif "bias" in short or short == "sinks":
+            out.vectors[at : at + size] = 0
+        else:
+            out.vectors[at : at + size] = -0.05 if short == "decay" else 1.0
+    out.embed.normal_(generator=generator)
+    return out

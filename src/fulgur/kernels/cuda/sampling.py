@@ -1,0 +1,245 @@
+"""Choosing tokens on the device: the kernels of csrc/sample.cu, what they are told, what they tell.
+
+For the rows of a step, or for a run of steps in which every choice sets up the next step (`begin`, then `queue`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fulgur.kernels.cuda.build import architecture, cubin_of, sources
+from fulgur.kernels.cuda.device import Gpu, Module
+from fulgur.kernels.cuda.records import STOPS
+
+if TYPE_CHECKING:
+    from fulgur.engine.runtime import Bits, History, RowChoice, Sampling, Told
+
+SLICE, THREADS, CHOOSE, CHOOSE_ALL = 2048, 256, 256, 1024
+TOLD, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens of one
+RECORD = 2 + 2 * ALTERNATIVES
+MOST = 128  # tokens of a slice that are handed on, at most
+ROOM = 2048  # bytes of choose_token's record in shared memory
+LISTS = 160 << 10  # bytes of lists in shared memory
+EXTRAS = 80  # tokens of a row that its counts lack, at most
+
+_P, _I, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+
+
+class SampleRow(ctypes.Structure):
+    _fields_ = (
+        *((name, _P) for name in ("counts", "bias", "mask")),
+        ("top_p", ctypes.c_double),
+        ("seed", ctypes.c_uint64),
+        *((name, _F) for name in ("sharpness", "floor", "repetition", "frequency", "presence")),
+        *((name, _I) for name in ("position", "top_k", "kept", "alternatives", "logits")),
+        *((name, _I) for name in ("extra", "extras", "commit", "pad")),
+    )
+
+    @property
+    def narrows(self) -> bool:
+        """As in sample.cu."""
+        return self.sharpness > 0 and (self.top_k > 0 or self.top_p < 1 or self.floor > -math.inf)
+
+
+class Sample(ctypes.Structure):
+    _fields_ = (
+        *((name, _P) for name in ("logits", "work", "rows", "extra", "parts", "best", "likely", "told", "tokens")),
+        *((name, _P) for name in ("ended", "state_token", "state_position", "state_first", "state_produced")),
+        *((name, _P) for name in ("state_done", "counter", "mailbox", "stop")),
+        *((name, _I) for name in ("stops", "limit", "vocab", "slices", "most", "stride")),
+    )
+
+
+class DeviceSampler:
+    """`rows` of logits at a time, on torch's `stream`."""
+
+    def __init__(self, vocab: int, rows: int, gpu: Gpu, device: Any, stream: Any) -> None:
+        import torch
+
+        self.rows, self._vocab, self._device, self._stream = rows, vocab, device, stream
+        self._slices, self._words = -(-vocab // SLICE), -(-vocab // 32)
+        self._most = min(MOST, LISTS // (12 * self._slices))
+        self._module = Module(cubin_of("sample", sources("sample"), architecture(gpu.capability)))
+        sizes = (ctypes.sizeof(SampleRow) * rows, 4 * EXTRAS * rows, 4 * STOPS, 4 * self._words * rows)
+        self._at = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)]).tolist()
+        self._staged = torch.zeros(self._at[-1], dtype=torch.uint8).pin_memory()
+        self._control = torch.zeros(self._at[-1], dtype=torch.uint8, device=device)
+        self._records = (SampleRow * rows).from_address(self._staged.data_ptr())
+        staged = self._staged.numpy()
+        self._extra: npt.NDArray[np.int32] = staged[self._at[1] : self._at[2]].view(np.int32)
+        self._stops: npt.NDArray[np.int32] = staged[self._at[2] : self._at[3]].view(np.int32)
+        self._masks: Bits = staged[self._at[3] : self._at[3] + sizes[3]].view(np.uint32).reshape(rows, -1)
+        self._told = torch.zeros((max(TOLD, rows), RECORD)).pin_memory()
+        self._tokens = torch.zeros(rows, dtype=torch.int32).pin_memory()
+        lists = 8 * rows * self._slices * self._most
+        self._buffers = {
+            name: torch.zeros(size, dtype=torch.uint8, device=device)
+            for name, size in (
+                ("work", 4 * rows * vocab), ("parts", 32 * rows * self._slices), ("best", lists), ("likely", lists),
+                ("ended", 16), ("counts", 4 * vocab), ("bias", 4 * vocab),
+            )
+        }  # fmt: skip
+        self._bias: dict[int, Any] = {}  # of the rows under way
+
+    def choose(self, choices: Sequence[tuple[int, RowChoice | None]], logits: int, stride: int = 0) -> None:
+        """Queue the choices of a step: for each its row of the logits, and how (None: the likeliest token).
+
+        `stride`: floats of a row of the logits, if not the vocabulary's."""
+        extra, committed = 0, set()
+        self._bias.clear()
+        for i, (row, choice) in enumerate(choices):
+            record = self._records[i]
+            self._describe(record, None if choice is None else choice.sampling)
+            record.logits = row
+            if choice is None:
+                continue
+            record.position = choice.position
+            sampling = choice.sampling
+            if sampling.bias is not None:
+                record.bias = self._bias_of(sampling)
+            if choice.mask is not None:
+                self._masks[i] = choice.mask[: self._words]
+                record.mask = self._control.data_ptr() + self._at[3] + 4 * self._words * i
+            if sampling.history is not None:
+                record.counts = self._counts_of(sampling.history)
+                missing = [*sampling.history.pending, *choice.draft]
+                record.extra, record.extras = extra, len(missing)
+                if id(sampling.history) not in committed:
+                    committed.add(id(sampling.history))
+                    record.commit = len(sampling.history.pending)
+                self._extra[extra : extra + len(missing)] = missing
+                extra += len(missing)
+        for _, choice in choices:
+            if choice is not None and choice.sampling.history is not None:
+                choice.sampling.history.pending.clear()
+        masked = [i for i, (_, choice) in enumerate(choices) if choice is not None and choice.mask is not None]
+        self._upload(masked[-1] + 1 if masked else 0)
+        self._launch(self._arguments(logits, stride), len(choices))
+
+    def chosen(self, choices: Sequence[tuple[int, RowChoice | None]]) -> tuple[list[int], list[Told | None]]:
+        """After the stream was waited for: the tokens, and log-probabilities where they were asked for."""
+        told = [
+            self._told_at(i) if choice is not None and choice.sampling.logprobs >= 0 else None
+            for i, (_, choice) in enumerate(choices)
+        ]
+        return self._tokens[: len(choices)].tolist(), told
+
+    def begin(
+        self, sampling: Sampling | None, position: int, stops: Collection[int], limit: int, logits: int, **state: int
+    ) -> None:
+        """A run: tokens from `position` on, of one row (None: the likeliest). `state` has the addresses of what a step
+        is set up with."""
+        import torch
+
+        record = self._records[0]
+        self._describe(record, sampling)
+        record.position = position
+        with torch.cuda.stream(self._stream):
+            self._buffers["ended"].zero_()
+            if sampling is not None and sampling.history is not None:
+                held = torch.from_numpy(sampling.history.held.view(np.uint8))
+                self._buffers["counts"].copy_(held)
+                record.counts = self._buffers["counts"].data_ptr()
+                sampling.history.device = None  # the run is ahead of it
+                sampling.history.pending.clear()
+            if sampling is not None and sampling.bias is not None:
+                self._buffers["bias"].copy_(torch.from_numpy(sampling.bias.view(np.uint8)))
+                record.bias = self._buffers["bias"].data_ptr()
+        if sampling is not None and sampling.grammar:
+            record.mask = self._control.data_ptr() + self._at[3]
+        self._stops[: len(stops)] = sorted(stops)
+        self._upload()
+        self._run = self._arguments(logits)
+        self._run.ended = self._buffers["ended"].data_ptr()
+        self._run.stop, self._run.stops = self._control.data_ptr() + self._at[2], len(stops)
+        self._run.limit = limit
+        for name, address in state.items():
+            setattr(self._run, name, address)
+
+    def allow(self, mask: Bits) -> None:
+        """What the next choice of the run may be. The last one has been made."""
+        import torch
+
+        self._masks[0] = mask[: self._words]
+        begin, end = self._at[3], self._at[3] + 4 * self._words
+        with torch.cuda.stream(self._stream):
+            self._control[begin:end].copy_(self._staged[begin:end], non_blocking=True)
+
+    def queue(self) -> None:
+        """The next choice of the run."""
+        self._launch(self._run, 1)
+
+    def told(self, first: int, count: int) -> list[Told]:
+        """Of the tokens `first` and following of the run; the last TOLD are kept."""
+        return [self._told_at(i % TOLD) for i in range(first, first + count)]
+
+    def close(self) -> None:
+        self._module.close()
+
+    def _describe(self, record: SampleRow, sampling: Sampling | None) -> None:
+        ctypes.memset(ctypes.addressof(record), 0, ctypes.sizeof(record))
+        record.alternatives, record.repetition, record.top_p = -1, 1.0, 1.0
+        if sampling is None:
+            return
+        record.sharpness, record.seed, record.floor = sampling.sharpness, sampling.seed, sampling.floor
+        record.top_k, record.top_p = min(sampling.top_k, self._vocab), sampling.top_p
+        record.kept = sampling.top_k if sampling.top_k <= self._most else 0
+        record.repetition, record.frequency = sampling.repetition, sampling.frequency
+        record.presence, record.alternatives = sampling.presence, min(sampling.logprobs, ALTERNATIVES)
+
+    def _arguments(self, logits: int, stride: int = 0) -> Sample:
+        made = Sample(logits=logits, vocab=self._vocab, slices=self._slices, most=self._most)
+        made.stride = stride or self._vocab
+        for name in ("work", "parts", "best", "likely"):
+            setattr(made, name, self._buffers[name].data_ptr())
+        made.rows, made.extra = self._control.data_ptr(), self._control.data_ptr() + self._at[1]
+        made.told, made.tokens = self._told.data_ptr(), self._tokens.data_ptr()
+        return made
+
+    def _launch(self, arguments: Sample, rows: int) -> None:
+        stream = self._stream.cuda_stream
+        self._module.launch(
+            "scan_logits", arguments, ctas=rows * self._slices, threads=THREADS, shared=256, stream=stream
+        )
+        shared = ROOM + 12 * self._slices * self._most
+        all_tokens = any(record.narrows and not record.kept for record in self._records[:rows])
+        name, threads = ("choose_among_all", CHOOSE_ALL) if all_tokens else ("choose_token", CHOOSE)
+        self._module.launch(name, arguments, ctas=rows, threads=threads, shared=shared, stream=stream)
+
+    def _upload(self, masks: int = 0) -> None:
+        """The records, and the first `masks` masks."""
+        import torch
+
+        end = self._at[3] + 4 * self._words * masks
+        with torch.cuda.stream(self._stream):
+            self._control[:end].copy_(self._staged[:end], non_blocking=True)
+
+    def _bias_of(self, sampling: Sampling) -> int:
+        import torch
+
+        if id(sampling) not in self._bias:
+            assert sampling.bias is not None
+            self._bias[id(sampling)] = torch.from_numpy(sampling.bias).to(self._device)
+        address: int = self._bias[id(sampling)].data_ptr()
+        return address
+
+    def _counts_of(self, history: History) -> int:
+        import torch
+
+        if history.device is None or len(history.pending) > EXTRAS // 2:
+            history.device = torch.from_numpy(history.held.view(np.int32)).to(self._device, copy=True)
+            history.pending.clear()
+        address: int = history.device.data_ptr()
+        return address
+
+    def _told_at(self, place: int) -> Told:
+        record = self._told[place].numpy()
+        count = int(record[1:2].view(np.int32)[0])
+        tokens, values = record[2 : 2 + 2 * count : 2].view(np.int32), record[3 : 3 + 2 * count : 2]
+        return float(record[0]), tuple(zip(tokens.tolist(), values.tolist(), strict=True))

@@ -1,0 +1,57 @@
+"""A step over rows of several sequences by the kernels of prefill and batch.cu, in the emulator."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from emulated_prefill import EmulatedKernels
+from interpreter import Interpreter
+from small_models import SMALL
+
+from fulgur.kernels.cuda.batch_step import BatchStep, possible
+from fulgur.kernels.cuda.plan import make_plan
+from fulgur.kernels.cuda.prefill_fast import FastPrefill
+from fulgur.kernels.cuda.weights import assemble
+from fulgur.model.random import random_model
+from fulgur.model.rope import rope_tables
+
+
+@pytest.mark.parametrize(("family", "weights"), [("llama", "bf16"), ("qwen2", "int4"), ("qwen3_moe", "fp8")])
+def test_rows_of_several_sequences(family: str, weights: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits are those of the plan within bf16, and a row has the same bits alone and in company."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    config, noise = SMALL[family], np.random.default_rng(3)
+    tensors = random_model(config, 4)
+    plan = make_plan(config, weights=weights, ctas=4)
+    model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
+    kv = torch.zeros((config.n_layers, 2, 8, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
+    rope = torch.from_numpy(np.concatenate(rope_tables(config, 256), axis=1))
+    prefill = FastPrefill(model, kv, rope, EmulatedKernels(plan, folder, 5))
+    assert possible(prefill)
+    tables = np.array([[2, 0, -1], [-1, -1, -1], [7, 5, -1]], np.int32)
+    lengths, expected, rows = {0: 70, 2: 3}, [], []
+    for sequence, length in lengths.items():
+        tokens = noise.integers(0, config.vocab_size, length + 2).tolist()
+        interpreter = Interpreter(model, 256)
+        interpreter.step(tokens[:length], 0)
+        held = torch.from_numpy(np.ascontiguousarray(interpreter.cache[:, :, :length])).bfloat16()
+        for at in range(length):
+            kv[:, :, tables[sequence, at // 64], :, at % 64] = held[:, :, at]
+        for at in (length, length + 1):  # the second as a draft of the first
+            expected.append(interpreter.step([tokens[at]], at)[0])
+            rows.append((tokens[at], at, sequence))
+    batch = BatchStep(prefill, 3, None, graphs=False)
+    arrays = [np.array(column, np.int32) for column in zip(*rows, strict=True)]
+    batch.run(*arrays, tables)
+    got = batch.logits[:4, : config.vocab_size].numpy().copy()
+    wanted = np.array(expected)
+    errors = np.linalg.norm(got - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert errors.max() < 0.03, errors
+    for i in (2, 0, 1, 3):
+        batch.run(*(array[i : i + 1] for array in arrays), tables)
+        assert np.array_equal(batch.logits[0, : config.vocab_size].numpy(), got[i])
