@@ -42,6 +42,12 @@ HERMES = {
         '<think>I could <tool_call>{"name": "x"}</tool_call>.</think>\n'
         '<tool_call>{"name":"edit","arguments":{"path":"ü\\u00e9\\n"}}</tool_call>'
     ),
+    "call at the end of open reasoning": (
+        "<think>\nI look, with <tool_call> of course.\n"
+        '<tool_call>\n{"name": "list", "arguments": {}}\n</tool_call>\n<tool_call>{"name": "edit"}</tool_call>\n'
+    ),
+    "call in the middle of open reasoning": '<think>Say <tool_call>{"name": "list"}</tool_call> and go on',
+    "call cut off in open reasoning": '<think>Hm. <tool_call>{"name": "li',
     "arguments first": '<tool_call>{"arguments": {"path": "a"}, "id": 7, "name": "edit"}</tool_call>',
     "parameters": '<tool_call>{"name": "edit", "parameters": {"path": "a"}}</tool_call>',
     "no arguments": '<tool_call>{"name": "list"}</tool_call>',
@@ -91,6 +97,10 @@ QWEN = {
     "parameter not closed": "<tool_call>\n<function=edit>\n<parameter=path>\na\n</function>\n</tool_call>",
     "reasoning": "<think>hm </think>\n" + qwen("list"),
     "json instead": '<tool_call>{"name": "edit"}</tool_call>rest',
+    "call at the end of open reasoning": "<think>\nI look: <function=x> is one.\n\n"
+    + qwen("edit", ("path", "a"))
+    + "\n",
+    "call in the middle of open reasoning": "<think>Say " + qwen("list") + " and go on",
     "no name": "<tool_call><function=></function></tool_call>",
     "name over lines": "<tool_call><function=a\nb></function></tool_call>",
     "twice": qwen("edit", ("path", "a"), ("path", "b")),
@@ -142,4 +152,29 @@ HARMONY = {
     "cut off in a marker": "<|channel|>final<|message|>x<|en",
 }
 
-ANSWERS = {"plain": PLAIN, "hermes": HERMES, "qwen3-coder": QWEN, "harmony": HARMONY}
+MISTRAL = {
+    "text": "Just text, with [ and [TOOL and [/THINK].\n",
+    "nothing": "",
+    "one": '[TOOL_CALLS]edit[ARGS]{"path": "a.py", "line": 3}',
+    "reasoning, text and two": (
+        "[THINK]\nFirst this, [TOOL_CALLS] not meant.\n[/THINK]\nI look.\n"
+        '[TOOL_CALLS]edit[ARGS]{"a": [1, {"b": null}], "c": "}{[TOOL_CALLS]"}[TOOL_CALLS]list[ARGS]{}'
+    ),
+    "text behind": "[TOOL_CALLS]list[ARGS]{} Done.",
+    "spaces": '[TOOL_CALLS] edit [ARGS] {"path": "ü\\u00e9\n"}',
+    "an id": '[TOOL_CALLS]edit[CALL_ID]abc123[ARGS]{"path": "a"}',
+    "without the second marker": '[TOOL_CALLS]edit{"path": "a"}',
+    "list": '[TOOL_CALLS][{"name": "edit", "arguments": {"path": "a"}}, {"name": "list"}]',
+    "list with text behind": '[TOOL_CALLS] [{"name": "list", "arguments": {}}] ok',
+    "empty list": "[TOOL_CALLS][]",
+    "open list": '[TOOL_CALLS][{"name": "list", "arguments": {}}, ',
+    "no name": '[TOOL_CALLS][ARGS]{"path": "a"}',
+    "no arguments": "[TOOL_CALLS]list",
+    "no arguments before another": "[TOOL_CALLS]list[TOOL_CALLS]list[ARGS]{}",
+    "broken arguments": "a [TOOL_CALLS]edit[ARGS]{path: oops}[TOOL_CALLS]list[ARGS]{}",
+    "cut off": '[TOOL_CALLS]edit[ARGS]{"path": "a.p',
+    "cut off in the marker": "text [TOOL_CA",
+    "open reasoning": "[THINK]never ends [/THIN",
+}
+
+ANSWERS = {"plain": PLAIN, "hermes": HERMES, "qwen3-coder": QWEN, "harmony": HARMONY, "mistral": MISTRAL}

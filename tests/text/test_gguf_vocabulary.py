@@ -146,3 +146,16 @@ def test_chat_templates_are_read():
 def test_what_cannot_be_read_is_named(change, message):
     with pytest.raises(FulgurError, match=message):
         Tokenizer.from_gguf_metadata({**metadata_of(byte_level(), "gpt2", pre="gpt-2"), **change})
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("qwen35", ["HelloWorld", " it", "'s", " ", "1", "2", " e\u0301t", " /", "x"]),
+        ("gpt-4o", ["Hello", "World", " it's", " ", "12", " e\u0301t", " /", "x"]),
+        ("tekken", ["Hello", "World", " it", "'s", " ", "1", "2", " e\u0301t", " /", "x"]),
+    ],
+)
+def test_patterns_of_newer_families(name: str, pieces: list[str]) -> None:
+    split = pre_tokenizers.Split(Regex(_PATTERNS[name][0]), "isolated")
+    assert [piece for piece, _ in split.pre_tokenize_str("".join(pieces))] == pieces

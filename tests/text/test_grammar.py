@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fulgur.errors import FulgurError
-from fulgur.text.grammar import Grammar, GrammarMatcher, GrammarSpec
+from fulgur.text.grammar import Grammar, GrammarMatcher, GrammarSpec, LimitTooLow
 from fulgur.text.special import SpecialTokens
 from fulgur.text.tokenizer import Tokenizer
 
@@ -53,6 +53,69 @@ def sample(grammar: Grammar, tokenizer: Tokenizer, seed: int, limit: int = 400) 
             return tokenizer.decode(tokens, continuation=True)
         tokens.append(token)
     return None
+
+
+NODE = {"$ref": "#/$defs/node"}
+_NODE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": NODE}},
+    "required": ["name", "children"],
+    "additionalProperties": False,
+}
+_LIST = {"type": "object", "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}, "required": ["next"]}
+_TREE = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
+_WIDE = {
+    "type": "object",
+    "properties": {f"f{i}": {"type": ["string", "number", "boolean", "array"][i % 4]} for i in range(60)},
+    "required": [f"f{i}" for i in range(60)],
+    "additionalProperties": False,
+}
+_SHAPES = {
+    "type": "array",
+    "minItems": 2,
+    "items": {"type": "string", "minLength": 3, "pattern": '^["}a]+$'},
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("schema", "limit"),
+    [
+        ({"$defs": {"node": _NODE}, **NODE}, 60),
+        (_LIST, 40),
+        (_TREE, 40),
+        (_WIDE, 700),
+        (_SHAPES, 40),
+        (SCHEMA, 160),
+        ({"type": "object"}, 30),
+    ],
+)
+def test_json_ends_within_its_limit(schema: dict[str, object], limit: int, seed: int) -> None:
+    """Random logits open strings and objects wherever they may; still every answer ends, and is JSON without blanks."""
+    tokenizer = byte_level()
+    generator = np.random.default_rng(seed)
+    matcher = GrammarMatcher(Grammar.json_schema(schema), tokenizer, limit)
+    mask = np.empty(tokenizer.vocab_size, dtype=np.uint8)
+    tokens: list[int] = []
+    while not matcher.is_done():
+        matcher.mask(mask)
+        logits = generator.standard_normal(len(mask))
+        logits[[token for token in range(len(mask)) if tokenizer.token_bytes(token) in (b"{", b"[", b"\\")]] += 9
+        guess = [int(np.where(mask, logits, -np.inf).argmax()), 0]
+        assert matcher.validate(guess) >= 1  # a draft is taken back
+        assert matcher.accept(guess[0])
+        tokens.append(guess[0])
+        assert len(tokens) <= limit
+    text = tokenizer.decode([token for token in tokens if token not in tokenizer.eos_ids], continuation=True)
+    assert json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).count(" ") <= text.count(" ")
+    assert "\n" not in text and ": " not in re.sub(r'"(\\.|[^"\\])*"', "", text)
+
+
+def test_a_limit_that_no_answer_fits_says_what_is_needed() -> None:
+    tokenizer = byte_level()
+    with pytest.raises(LimitTooLow, match=r"the limit is 50 tokens, and the shortest answer .* takes [0-9]{3}"):
+        GrammarMatcher(Grammar.json_schema(_WIDE), tokenizer, 50)
+    GrammarMatcher(Grammar.regex("a{100}"), tokenizer, 50)
 
 
 def fits(value: object) -> bool:

@@ -73,6 +73,7 @@ fragments = st.sampled_from(
     [
         *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=edit>", "</function>", "<parameter=path>"),
         *("<parameter=line>", "</parameter>", "<|start|>assistant", "<|channel|>final", "<|channel|>analysis"),
+        *("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]", "[", "]"),
         *("<|channel|>commentary to=functions.edit", "<|message|>", "<|end|>", "<|call|>", "<|return|>"),
         *(
             '{"name": "edit", "arguments": ',
@@ -115,7 +116,7 @@ def test_nothing_is_lost(format, name):
         assert place >= 0
         rest = rest[place + 1 :]
     if not any(isinstance(part, CallEnd) for part in parts):
-        markers = "<think>|</think>"
+        markers = r"<think>|</think>|^\[THINK\]" if format == "mistral" else "<think>|</think>"
         assert re.sub(rf"\s|{markers}", "", given_back) == re.sub(rf"\s|{markers}", "", ANSWERS[format][name])
 
 
@@ -139,6 +140,22 @@ def test_nothing_is_lost(format, name):
             ],
         ),
         ("hermes", "arguments first", call("edit", '{"path": "a"}')),
+        (
+            "hermes",
+            "call at the end of open reasoning",
+            [ReasoningDelta("I look, with <tool_call> of course."), *call("list", "{}"), *call("edit", "{}")],
+        ),
+        (
+            "hermes",
+            "call in the middle of open reasoning",
+            [ReasoningDelta('Say <tool_call>{"name": "list"}</tool_call> and go on')],
+        ),
+        ("hermes", "call cut off in open reasoning", [ReasoningDelta('Hm. <tool_call>{"name": "li')]),
+        (
+            "qwen3-coder",
+            "call at the end of open reasoning",
+            [ReasoningDelta("I look: <function=x> is one."), *call("edit", '{"path": "a"}')],
+        ),
         ("hermes", "parameters", call("edit", '{"path": "a"}')),
         ("hermes", "no arguments", call("list", "{}")),
         ("hermes", "null arguments", call("list", "{}")),
@@ -302,3 +319,16 @@ def test_markers_that_decoding_must_keep():
     assert shown["plain"] == {"<think>"}
     assert shown["hermes"] == shown["qwen3-coder"] == {"<think>", "<tool_call>"}
     assert shown["harmony"] == {"<|channel|>", "<|message|>"}
+
+
+def test_mistral():
+    assert split("mistral", ANSWERS["mistral"]["one"]) == call("edit", '{"path": "a.py", "line": 3}')
+    first, said, *calls = split("mistral", ANSWERS["mistral"]["reasoning, text and two"])
+    assert first == ReasoningDelta("First this, [TOOL_CALLS] not meant.") and said == TextDelta("I look.")
+    assert [part.name for part in calls if isinstance(part, CallStart)] == ["edit", "list"]
+    assert split("mistral", ANSWERS["mistral"]["list"]) == call("edit", '{"path": "a"}') + call("list", "{}")
+    assert split("mistral", ANSWERS["mistral"]["an id"]) == call("edit", '{"path": "a"}')
+    broken, *rest = split("mistral", ANSWERS["mistral"]["no arguments before another"])
+    assert isinstance(broken, Malformed) and rest == call("list", "{}")
+    assert detect_format("{{ '[TOOL_CALLS]' + call.name + '[ARGS]' }}") == "mistral"
+    assert opens_reasoning("[INST]x[/INST][THINK]")

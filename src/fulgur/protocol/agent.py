@@ -20,6 +20,24 @@ Way = Literal["edit", "tools", "chat"]
 """How a turn is worked: the edit path, the tool loop, or a plain answer by a model that does neither."""
 
 
+ToolKind = Literal["read", "edit", "search", "execute", "think", "other"]
+"""What a tool does, for screens that show an icon or follow the agent through the files."""
+
+
+class Location(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file that a call is about, relative to the workspace; `line` counts from 1, 0 means the whole file."""
+
+    path: str
+    line: int = 0
+
+
+class PlanStep(msgspec.Struct, frozen=True):
+    """One step of the model's plan."""
+
+    step: str
+    status: Literal["pending", "in_progress", "completed"]
+
+
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """The base of every event."""
 
@@ -40,6 +58,13 @@ class TurnStarted(AgentEvent, frozen=True, tag="turn.started"):
     text: str
     way: Way
     reason: str
+
+
+class ImagesSent(AgentEvent, frozen=True, tag="images"):
+    """The images that the prompt names go to the model with it."""
+
+    turn: int
+    names: tuple[str, ...]
 
 
 class MessageDelta(AgentEvent, frozen=True, tag="text.delta"):
@@ -64,6 +89,8 @@ class ToolStarted(AgentEvent, frozen=True, tag="tool.started"):
     name: str
     title: str
     arguments: str = ""
+    kind: ToolKind = "other"
+    places: tuple[Location, ...] = ()
 
 
 class ToolOutput(AgentEvent, frozen=True, tag="tool.output"):
@@ -88,7 +115,8 @@ class ToolFinished(AgentEvent, frozen=True, tag="tool.finished"):
 class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can:
     the words a command begins with, or with `exact` the one command. `outside`: it would run without the sandbox.
-    `diff`: what it would change in files."""
+    `diff`: what it would change in files. `hunks`: the same in parts, each a diff of its own, of which `approve` may
+    leave some out; empty when there is nothing to choose."""
 
     turn: int
     approval_id: str
@@ -99,19 +127,26 @@ class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
     exact: bool = False
     outside: bool = False
     diff: str = ""
+    hunks: tuple[str, ...] = ()
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval.settled"):
-    """An approval was answered, by a person ("user"), a remembered prefix ("remembered") or the policy ("policy")."""
+    """An approval was answered, by a person ("user"), a remembered prefix ("remembered") or the policy ("policy").
+    `rejected`: the hunks that were left out, counted from 1."""
 
     turn: int
     approval_id: str
     decision: Decision
     by: str = "user"
+    rejected: tuple[int, ...] = ()
 
 
 class FileChanged(AgentEvent, frozen=True, tag="file.changed"):
-    """A file was changed by a tool; `diff` is unified, with `a/` and `b/` paths relative to the workspace."""
+    """A file was changed by a tool; `diff` is unified, with `a/` and `b/` paths relative to the workspace.
+
+    `old` and `new` are the whole text before and after, None where there is no such text: the file was not there, is
+    binary or very large.
+    """
 
     turn: int
     path: str
@@ -119,14 +154,33 @@ class FileChanged(AgentEvent, frozen=True, tag="file.changed"):
     diff: str
     added: int = 0
     removed: int = 0
+    call_id: str = ""
+    old: str | None = None
+    new: str | None = None
+
+
+class PlanChanged(AgentEvent, frozen=True, tag="plan"):
+    """The model wrote its plan, or went on in it; this one replaces the one before."""
+
+    turn: int
+    steps: tuple[PlanStep, ...]
+
+
+class GuardStarted(AgentEvent, frozen=True, tag="guard.started"):
+    """A check of an edit begins, which may take a while: `guard.reported` says how it ended, if the turn lasts."""
+
+    turn: int
+    check: str
 
 
 class GuardReported(AgentEvent, frozen=True, tag="guard.reported"):
-    """A check of an edit: `problems` is empty when it passed. `fed_back`: the model gets another try (once)."""
+    """A check of an edit: it passed when `problems` and `unchecked` are empty. `unchecked` says why it could not be
+    made, or not of everything. `fed_back`: the model gets another try (once)."""
 
     turn: int
     check: str
     problems: tuple[str, ...] = ()
+    unchecked: str = ""
     fed_back: bool = False
 
 
@@ -160,6 +214,48 @@ class UsageReported(AgentEvent, frozen=True, tag="usage"):
     raw_tokens_per_second: float = 0.0
 
 
+Side = Literal["fast", "deep"]
+
+
+class Routed(AgentEvent, frozen=True, tag="routed"):
+    """`model = "auto"`: this model works on the turn from here on, and why. `rule` is the rule's name, `drift`,
+    `failed` or `person`; `other` is the model it could be given to instead (`Agent.overrule`)."""
+
+    turn: int
+    side: Side
+    model: str
+    why: str
+    rule: str
+    other: str
+
+
+class RouteCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one model took of a turn."""
+
+    side: Side
+    model: str
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+
+
+class RouteCosts(AgentEvent, frozen=True, tag="route.costs"):
+    """`model = "auto"`: what each model that worked on the turn took; before the turn's end."""
+
+    turn: int
+    parts: tuple[RouteCost, ...]
+
+
+class Waiting(AgentEvent, frozen=True, tag="waiting"):
+    """The request waits for a place at the server: `position` 1 is next, 0: it waits no more. `seconds` is how long it
+    is expected to take, when that is known."""
+
+    turn: int
+    position: int
+    seconds: float | None = None
+
+
 class TurnSteered(AgentEvent, frozen=True, tag="steered"):
     """The running answer was cut and goes on in the direction of `text`; what was said stays."""
 
@@ -172,6 +268,13 @@ class Queued(AgentEvent, frozen=True, tag="queued"):
 
     text: str
     position: int
+
+
+class Compacting(AgentEvent, frozen=True, tag="compacting"):
+    """A summary of `reads_tokens` is being written; sent again and again until `compacted`, or the end of the turn."""
+
+    reads_tokens: int
+    written_tokens: int = 0
 
 
 class Compacted(AgentEvent, frozen=True, tag="compacted"):
@@ -187,6 +290,117 @@ class Undone(AgentEvent, frozen=True, tag="undone"):
     turn: int
     paths: tuple[str, ...]
     kept: tuple[str, ...] = ()
+
+
+class MemberStarted(AgentEvent, frozen=True, tag="member.started"):
+    """A subagent begins. `member` is its name in this session, `model` the one asked for."""
+
+    member: str
+    role: str
+    model: str
+    task: str
+
+
+class MemberTold(AgentEvent, frozen=True, tag="member.told"):
+    """More of what a subagent does: `kind` is text (a delta), tool, file, check, steered or warning."""
+
+    member: str
+    kind: Literal["text", "tool", "file", "check", "steered", "warning"]
+    text: str
+
+
+class MemberFinished(AgentEvent, frozen=True, tag="member.finished"):
+    """A subagent has ended. `models` are those named in its responses: the proof of who answered.
+
+    `how` is done, stopped, failed or budget. `conflicts`: files where its change and another one meet; then nothing of
+    it is in the workspace, `diff` is what it would have changed, and `patch` the file that keeps it.
+    """
+
+    member: str
+    role: str
+    model: str
+    models: tuple[str, ...]
+    how: str
+    text: str
+    session_id: str
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    paths: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    patch: str = ""
+    diff: str = ""
+
+
+class Judged(AgentEvent, frozen=True, tag="judged"):
+    """A person accepted changes of these files, or took them back."""
+
+    paths: tuple[str, ...]
+    accepted: bool
+
+
+class ModelChosen(AgentEvent, frozen=True, tag="model"):
+    """Another model answers from the next turn on."""
+
+    model: str
+
+
+class TaskState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One task of a list: `state` is open, running, done or failed; `models` are those that answered."""
+
+    number: int
+    text: str
+    state: str
+    tag: str = ""
+    after: tuple[int, ...] = ()
+    models: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class TasksChanged(AgentEvent, frozen=True, tag="tasks"):
+    """A task list as it stands; sent whenever a task begins or ends."""
+
+    path: str
+    tasks: tuple[TaskState, ...]
+
+
+class VariantInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One solution of several: whether the checks pass, why it ranks where it does, and what it would change."""
+
+    number: int
+    passes: bool
+    reasons: tuple[str, ...]
+    diff: str
+    proven: bool = False  # it passes, and the tests that cover it ran
+    text: str = ""
+    models: tuple[str, ...] = ()
+    seconds: float = 0.0
+    output_tokens: int = 0
+    session_id: str = ""
+
+
+class VariantsRanked(AgentEvent, frozen=True, tag="variants"):
+    """Solutions to choose from, the best first (`/take NUMBER`); an empty list: there are none any more."""
+
+    task: str
+    variants: tuple[VariantInfo, ...] = ()
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A command in the background. `began` is a time stamp; `exit_code`: None while it runs, and if it was killed."""
+
+    name: str
+    command: str
+    began: float
+    running: bool
+    exit_code: int | None = None
+
+
+class JobsChanged(AgentEvent, frozen=True, tag="jobs"):
+    """The commands in the background: those that run, and those that have ended and were not looked at since."""
+
+    jobs: tuple[JobState, ...]
 
 
 class TurnDone(AgentEvent, frozen=True, tag="turn.done"):
@@ -215,6 +429,7 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn.failed"):
 AnyEvent = (
     SessionStarted
     | TurnStarted
+    | ImagesSent
     | MessageDelta
     | ThinkingDelta
     | ToolStarted
@@ -223,13 +438,27 @@ AnyEvent = (
     | ApprovalAsked
     | ApprovalSettled
     | FileChanged
+    | PlanChanged
+    | GuardStarted
     | GuardReported
     | Warned
     | UsageReported
+    | Routed
+    | RouteCosts
+    | Waiting
     | TurnSteered
     | Queued
+    | Compacting
     | Compacted
     | Undone
+    | MemberStarted
+    | MemberTold
+    | MemberFinished
+    | Judged
+    | ModelChosen
+    | TasksChanged
+    | VariantsRanked
+    | JobsChanged
     | TurnDone
     | TurnStopped
     | TurnFailed
@@ -249,60 +478,3 @@ def encode(event: AgentEvent) -> bytes:
 def decode(line: bytes) -> AnyEvent:
     """The event of one line."""
     return _decoder.decode(line)
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`/status`: what really answers, and how it is set up."""
-
-    session_id: str
-    session_path: str
-    workspace: str
-    model: str
-    """The model asked for."""
-    answering_model: str
-    """The model named in the last response; empty before the first."""
-    provider: str
-    base_url: str
-    way: Way
-    way_reason: str
-    abilities: tuple[str, ...]
-    fast: bool
-    turns: int
-    running: bool
-    queued: int
-    context_used: int
-    context_limit: int
-    sandbox: str
-    """The mode and the backend that keeps it, such as `workspace-write by bubblewrap, no network`."""
-    approval_policy: str
-    remembered: tuple[str, ...]
-    rules: tuple[str, ...]
-    """AGENTS.md files in use."""
-    config: tuple[tuple[str, str, str], ...]
-    """Every effective key: name, value, source."""
-    warnings: tuple[str, ...]
-    cost: float | None = None
-
-
-class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored session, for a list to choose from."""
-
-    session_id: str
-    path: str
-    workspace: str
-    model: str
-    started: float
-    updated: float
-    turns: int
-    first_prompt: str
-    forked_from: str = ""
-    undo: bool = True
-    """False when what /undo needs was let go because of its age or size."""
-
-
-class TranscriptEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a resumed session's transcript: `kind` is user, steer, assistant, reasoning, tool, diff or note."""
-
-    turn: int
-    kind: str
-    text: str

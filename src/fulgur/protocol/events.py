@@ -41,8 +41,17 @@ class ResponseCreated(ResponseEvent, tag="response.created"):
     steers: list[str] | Unset = UNSET
 
 
+class QueuePlace(msgspec.Struct, frozen=True):
+    """A place in the queue, 1 is next; how long it is expected to take, when that is known."""
+
+    position: int
+    expected_wait_seconds: float | None = None
+
+
 class ResponseQueued(ResponseEvent, tag="response.queued"):
-    pass
+    """`queue` (ours): sent again whenever the place changes."""
+
+    queue: QueuePlace | Unset = UNSET
 
 
 class ResponseInProgress(ResponseEvent, tag="response.in_progress"):

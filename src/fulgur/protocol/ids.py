@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 
 RESPONSE = "resp"
@@ -17,3 +18,8 @@ STEER = "steer"
 def new_id(prefix: str) -> str:
     """A fresh identifier, e.g. `resp_3f…`."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def derived_id(prefix: str, of: str, number: int) -> str:
+    """The identifier of the part with this number of something: whoever makes the part again gives it the same."""
+    return f"{prefix}_{hashlib.blake2b(f'{prefix} {number} {of}'.encode(), digest_size=16).hexdigest()}"

@@ -197,6 +197,7 @@ class Reasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
 class Compaction(msgspec.Struct, tag_field="type", tag="compaction"):
     id: str
     encrypted_content: str
+    status: Status = "completed"
 
 
 OutputItem = OutputMessage | FunctionCall | CustomToolCall | Reasoning | Compaction

@@ -1,8 +1,11 @@
-"""Request bodies. Unknown fields are tolerated; a known field of a wrong type is a 400 that names it."""
+"""Request bodies: the fields that are honoured. A wrong type or value is a 400 that names the field.
+
+What becomes of every other field stands in `server/fields.py`; until it is decided `rest` holds them.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -11,56 +14,73 @@ from fulgur.protocol.items import Item
 Tool = dict[str, Any]
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Verbosity = Literal["low", "medium", "high"]
+
+
+class Body(msgspec.Struct, kw_only=True):
+    rest: dict[str, Any] = {}
+
+
+class SamplingFields(Body, kw_only=True):
+    """How tokens are chosen: the same names wherever a request is OpenAI's. Those it does not know are vLLM's."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+
+
 class Reasoning(msgspec.Struct):
-    effort: str | None = None
-    summary: str | None = None
-    context: str | None = None
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
 
 
 class TextOptions(msgspec.Struct):
     format: dict[str, Any] | None = None
-    verbosity: str | None = None
+    verbosity: Verbosity | None = None
 
 
 class PromptCacheOptions(msgspec.Struct):
     prewarm: bool = False
 
 
-class CreateRequest(msgspec.Struct, kw_only=True):
+class CreateRequest(SamplingFields, kw_only=True):
     """`POST /v1/responses` and the `response.create` frame. `store` is true unless said otherwise."""
 
     model: str
     input: str | list[Item] = []
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = None
+    max_tool_calls: int | None = None  # of hosted tools
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None
-    service_tier: str | None = None
+    service_tier: Tier | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
-    context_management: list[dict[str, Any]] | None = None
+    client_metadata: dict[str, Any] | None = None  # Codex's own
+    chat_template_kwargs: dict[str, Any] | None = None
     generate: bool | None = None
     stream_id: str | None = None
-    stream_options: dict[str, Any] | None = None
-    user: str | None = None
 
 
 class SteerRequest(msgspec.Struct, kw_only=True):
@@ -79,7 +99,7 @@ class InterruptRequest(msgspec.Struct, kw_only=True):
     stream_id: str | None = None
 
 
-class CompactRequest(msgspec.Struct, kw_only=True):
+class CompactRequest(Body, kw_only=True):
     model: str
     input: str | list[Item] = []
     instructions: str | None = None
@@ -103,8 +123,8 @@ class Prediction(msgspec.Struct, kw_only=True):
     type: Literal["content"] = "content"
 
 
-class ChatRequest(msgspec.Struct, kw_only=True):
-    """`POST /v1/chat/completions`."""
+class ChatRequest(SamplingFields, kw_only=True):
+    """`POST /v1/chat/completions`. The `guided_` fields and `structured_outputs` are vLLM's."""
 
     model: str
     messages: list[ChatMessage]
@@ -113,36 +133,61 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     prediction: Prediction | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Verbosity | None = None
+    service_tier: Tier | None = None
+    prompt_cache_key: str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
 
-class CompletionRequest(msgspec.Struct, kw_only=True):
+class Position(msgspec.Struct):
+    """In a text, both counted from 0, as editors do."""
+
+    line: Annotated[int, msgspec.Meta(ge=0)]
+    character: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Range(msgspec.Struct):
+    """From `start` up to and not including `end`."""
+
+    start: Position
+    end: Position
+
+
+class SuggestRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/edits/suggest`: edits of a buffer, saved or not."""
+
+    model: str
+    path: str
+    text: str
+    position: Position
+    previous: str | None = None  # the text before the last changes: what follows from them?
+    instruction: str | None = None  # or: what to change
+    range: Range | None = None  # and where; without it around the position
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
     """`POST /v1/completions`; with `suffix` the text is filled in between."""
 
     model: str
-    prompt: str | list[str | int]  # a text, a list of one text, or tokens
+    prompt: str | list[str | int | list[int]]  # a text, texts, tokens, or lists of tokens
     suffix: str | None = None
     path: str | None = None  # ours: the file's name
+    min_probability: float | None = None  # ours: a completion ends where the model is less sure of it than this
+    service_tier: Tier | None = None  # ours
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
     n: int | None = None
     best_of: int | None = None
     echo: bool | None = None

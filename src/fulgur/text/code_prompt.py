@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,24 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Piece, RecentEdit, completion_pieces, edit_pieces
 
-PREFIX_CHARS = 3600  # what a completion sees before and after the cursor
+PREFIX_CHARS = 4200  # at most what a completion sees before and after the cursor
 SUFFIX_CHARS = 1200
+_LEEWAY = 1200  # a long prefix begins within so many characters
 UNNAMED = "main.py"  # every text the models were trained on had a name
 ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
 _SPARE = 16  # special tokens of a prompt
 _LONGEST_TOKEN = 32  # characters: a text longer than this a token is cut before it is counted
+# The last piece of a text as the embedded tokenizer splits it, digits aside: they stand alone.
+_DUNDER = r"__(?:[^\W\d_]+(?:_[^\W\d_]+)*_{0,2})?"  # __init__ and its beginnings
+_SIGN = r"(?:[^\s\w]|_)"
+_LAST_PIECE = re.compile(
+    rf"(?:\r?\n[ \t]*(?:{_DUNDER}|{_SIGN}?[^\W\d_]+|{_SIGN}+)?"  # a line break, the indentation and a first word
+    rf"|[ .]?{_DUNDER}"
+    rf"|(?:(?<=[^\W_]){_SIGN}|[^\S\r\n])?[^\W\d_]+"  # a word, with one character before it
+    rf"| ?{_SIGN}+"  # operators and brackets
+    r"|[^\S\r\n]+)\Z"  # spaces inside a line
+)
+_LONGEST_PIECE = 64
 
 Count = Callable[[str], int]
 
@@ -32,8 +45,9 @@ class CodePrompt:
     source: str | None = None
     max_tokens: int = 256
     one_line: bool = False  # the answer ends with its line
-    begins: str = ""  # the end of the prefix, left to the model to write
-    plain: CodePrompt | None = None  # asked instead when the answer begins otherwise
+    begins: str = ""  # the end of the prefix, which the model writes again
+    path: str = ""
+    around: tuple[str, str] = ("", "")  # the text before and behind a cursor
 
 
 def edit_request(
@@ -73,31 +87,53 @@ def completion_request(
     A model trained with the suffix between prefix and answer completes a line better without it (21% of held-out lines
     against 13%): it loses sight of the prefix.
     """
-    prefix, suffix = around(prefix, suffix)
+    seen = prefix, suffix = around(prefix, suffix)
+    prefix, begins = healed(prefix)
     suffix = "" if one_line and not suffix_first else suffix
-    most = context - max_tokens - count(path) - _SPARE
+    most = context - max_tokens - count(path) - count(begins) - _SPARE
     if most < 16:
         raise FulgurError(f"{max_tokens} tokens do not fit the model's context ({context})")
     prefix, suffix = shortened(count, prefix, suffix, most)
     pieces = completion_pieces(path, prefix, suffix, suffix_first=suffix_first)
-    plain = CodePrompt(pieces, None, max_tokens, one_line)
-    # ` name`, `.append` and `(self` are one token each: a sign right before the cursor is given back to the model.
-    sign = re.search(r"(?<=\S)[^\w\s]$|(?<=\S) $", prefix) if one_line else None
-    if sign is None:
-        return plain
-    pieces = completion_pieces(path, prefix[: sign.start()], suffix, suffix_first=suffix_first)
-    return CodePrompt(pieces, None, max_tokens + 1, one_line, sign[0], plain)
+    return CodePrompt(pieces, None, max_tokens + count(begins), one_line, begins, path, seen)
+
+
+def healed(prefix: str) -> tuple[str, str]:
+    """The text before a cursor, cut where a token may begin, and what the answer then begins with.
+
+    `\n        `, ` name`, `.append` and `(self` are one token each. After `return r` the model has never seen `eturn`
+    as a beginning; after `return` it writes ` result` when it must start with ` r`.
+    """
+    at = _LAST_PIECE.search(prefix, max(0, len(prefix) - _LONGEST_PIECE))
+    return (prefix[: at.start()], at[0]) if at else (prefix, "")
 
 
 def around(prefix: str, suffix: str) -> tuple[str, str]:
     """What a completion sees: the text next to the cursor, cut at whole lines."""
     if len(prefix) > PREFIX_CHARS:
         prefix = prefix[-PREFIX_CHARS:]
-        prefix = prefix[prefix.find("\n") + 1 :]
+        prefix = prefix[steady_line(prefix, 0, _LEEWAY) :]
     if len(suffix) > SUFFIX_CHARS:
         suffix = suffix[:SUFFIX_CHARS]
         suffix = suffix[: suffix.rfind("\n") + 1] or suffix
     return prefix, suffix
+
+
+def steady_line(text: str, first: int, last: int) -> int:
+    """Where to cut a text between two offsets, at a line that stays the same while somebody types at its end.
+
+    With every other beginning of the prompt the whole of it is computed anew. The least indented line wins; which of
+    several depends on the line itself and not on where it stands.
+    """
+    starts = [match.end() for match in re.finditer(r"\n(?=[^\n])", text[first:last])]
+    if not starts:
+        return max(first, text.find("\n", first, last) + 1)
+
+    def rank(start: int) -> tuple[int, int]:
+        line = text[first + start : text.find("\n", first + start)]
+        return len(line) - len(line.lstrip()), zlib.crc32(line.encode("utf-8", "surrogatepass"))
+
+    return first + min(starts, key=rank)
 
 
 def shortened(count: Count, above: str, below: str, most: int) -> tuple[str, str]:
@@ -107,7 +143,7 @@ def shortened(count: Count, above: str, below: str, most: int) -> tuple[str, str
         if len(below) > len(above) // 2:
             below = below[: len(below) * 2 // 3] if len(below) > 20 else ""
         else:
-            above = above[len(above) // 4 :] if len(above) > 20 else ""
+            above = above[steady_line(above, len(above) // 4, len(above) // 2) :] if len(above) > 20 else ""
     return above, below
 
 

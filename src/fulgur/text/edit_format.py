@@ -152,12 +152,8 @@ def answer_pieces(answer: Answer) -> list[Piece]:
 
 
 def format_call(call: Call) -> str:
+    """`rename old new`, as a model writes it; `edit.refactor.meaning` has it in words."""
     return " ".join((call.name, *call.args))
-
-
-def in_words(call: Call) -> str:
-    """A call for people: `use dict get`, `rename a b`."""
-    return " ".join((call.name.replace("_", " "), *call.args))
 
 
 def split_arguments(text: str) -> list[str]:

@@ -25,6 +25,20 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = [_WORDS + r"\p{N}{1,3}" + _REST]
 _QWEN2 = [_WORDS + r"\p{N}" + _REST]
+_QWEN35 = [_QWEN2[0].replace(r"?\p{L}+|", r"?[\p{L}\p{M}]+|").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")]
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+def _by_case(ending: str, digits: str) -> list[str]:
+    """Words in which a small letter is followed by no capital."""
+    word = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{word}{_UPPER}*{_LOWER}+{ending}|{word}{_UPPER}+{_LOWER}*{ending}"
+    return [words + "|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
+
+
+_O200K = _by_case(_ENDING, r"\p{N}{1,3}")  # gpt-oss
+_TEKKEN = _by_case("", r"\p{N}")  # Mistral
 _STARCODER = [r"\p{N}", _GPT2]
 _DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
 
@@ -38,6 +52,9 @@ _PATTERNS: dict[str, list[str]] = {
     "smaug-bpe": _LLAMA3,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
+    "qwen35": _QWEN35,
+    "gpt-4o": _O200K,
+    "tekken": _TEKKEN,
     "starcoder": _STARCODER,
     "refact": _STARCODER,
     "deepseek-coder": _DEEPSEEK_CODER,
@@ -83,10 +100,10 @@ def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
             hint="Take the model's Hugging Face folder, whose tokenizer.json holds the pattern.",
         )
     merges = [_pair(_text(merge)) for merge in _required(metadata, "merges")]
-    # Llama 3 takes a whole word that is in the vocabulary as it is, without merging its way there.
-    whole_words = _PATTERNS[name] is _LLAMA3
+    # Llama 3 and Mistral take a whole word that is in the vocabulary as it is, without merging their way there.
+    whole_words = _PATTERNS[name] in (_LLAMA3, _TEKKEN)
     backend = Backend(models.BPE(vocab=_numbered(tokens), merges=merges, ignore_merges=whole_words))
-    if _PATTERNS[name] is _QWEN2:
+    if _PATTERNS[name] in (_QWEN2, _QWEN35):
         backend.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
     backend.pre_tokenizer = pre_tokenizers.Sequence(

@@ -18,20 +18,25 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fulgur.errors import FulgurError
+from fulgur.text.closing import Closing, Ranks, allowed_tokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
     from fulgur.text.tokenizer import Tokenizer
 
-# Between JSON tokens: nothing, one space, or a line break with its indentation. Unbounded white space, the library's
-# default, lets a small model write blanks for ever.
-_JSON_SPACE = r"( |\n[ \t]{0,64})?"
+# JSON is written compactly: a small model that may write blanks writes blanks (60% of an answer). A schema may ask for
+# other separators with llguidance's own keyword, `x-guidance`.
+_JSON = {"whitespace_flexible": False}
 
 _MESSAGE = 300  # characters of an error: some quote the whole grammar
 
 _KEPT_MATCHERS = 16
 _MAX_LEXER_STATES = 50_000  # of one matcher; about 2 kB each, so a pattern cannot fill the engine's memory
+
+
+class LimitTooLow(FulgurError):
+    """No answer that follows the grammar is that short."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def _compiled(spec: GrammarSpec) -> str:
 
     if spec.kind == "json_schema":
         try:
-            return LLMatcher.grammar_from_json_schema(spec.source, defaults={"whitespace_pattern": _JSON_SPACE})
+            return LLMatcher.grammar_from_json_schema(spec.source, defaults=_JSON)
         except ValueError as error:
             raise _invalid(spec, str(error)) from None
     if spec.kind == "regex":
@@ -120,13 +125,25 @@ class GrammarMatcher:
     """Where one answer stands in its grammar.
 
     An end token is accepted when the answer is complete; after it nothing is. A token that is refused changes nothing.
+    `limit`: the answer has at most so many tokens. JSON is brought to its end before (`closing.py`).
     """
 
-    def __init__(self, grammar: Grammar, tokenizer: Tokenizer) -> None:
+    def __init__(self, grammar: Grammar, tokenizer: Tokenizer, limit: int | None = None) -> None:
         self._eos_ids = tokenizer.eos_ids
         self._vocab_size = tokenizer.vocab_size
-        self._matcher = _vocabulary(tokenizer).matcher(grammar)
+        vocabulary = _vocabulary(tokenizer)
+        self._matcher = vocabulary.matcher(grammar)
         self._ended = False
+        self._closing: Closing | None = None
+        if limit is not None and grammar.spec.kind == "json_schema":
+            self._closing = Closing(vocabulary.ranks, limit)
+            if needed := self._closing.check(self._matcher):
+                raise LimitTooLow(
+                    f"the limit is {limit} tokens, and the shortest answer that follows the schema takes {needed}",
+                    hint="Raise the limit.",
+                )
+
+    given = False  # what a grammar allows is still the model's choice
 
     def mask(self, out: np.ndarray) -> None:
         """Set `out` (uint8 or bool, one entry a token of the model) to 1 where the token may come next, else to 0.
@@ -136,10 +153,12 @@ class GrammarMatcher:
         if self._ended:
             out[:] = 0
             return
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        allowed = allowed_tokens(self._matcher, self._vocab_size)
         self._check()
+        if self._closing is not None:
+            allowed = self._closing.narrow(self._matcher, allowed)
         size = min(self._vocab_size, out.shape[0])
-        out[:size] = np.unpackbits(bits, count=self._vocab_size, bitorder="little")[:size]
+        out[:size] = allowed[:size]
         out[size:] = 0
 
     def accept(self, token: int) -> bool:
@@ -154,6 +173,8 @@ class GrammarMatcher:
         if ends is not None and taken == ends and self.is_accepting():
             self._ended = True
             taken += 1
+        if self._closing is not None:
+            self._closing.took(tokens[:taken])
         return taken
 
     def validate(self, tokens: Sequence[int]) -> int:
@@ -164,6 +185,8 @@ class GrammarMatcher:
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` accepted tokens."""
+        if self._closing is not None:
+            self._closing.gave_back(count)
         if count and self._ended:
             self._ended = False
             count -= 1
@@ -224,6 +247,7 @@ class _Vocabulary:
         eos = sorted(tokenizer.eos_ids)
         self.tokenizer: LLTokenizer = LLTokenizer(TokenizerWrapper(_WrappedTokenizer(tokenizer, eos[0])), eos_token=eos)
         self._starts: OrderedDict[GrammarSpec, LLMatcher] = OrderedDict()
+        self.ranks = Ranks(tokenizer)
 
     def matcher(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits

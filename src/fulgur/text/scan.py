@@ -78,6 +78,8 @@ class ThinkingScanner(Scanner):
     around the two markers is layout and dropped. `thinking`: the prompt ended with an open `<think>`.
     """
 
+    think, think_end = THINK, THINK_END
+
     def __init__(self, *, thinking: bool = False) -> None:
         super().__init__(self._reasoning_start if thinking else self._start)
 
@@ -86,28 +88,28 @@ class ThinkingScanner(Scanner):
 
     def _start(self) -> bool:
         ahead = self._buffer.lstrip()
-        if ahead.startswith(THINK):
-            self._buffer = ahead.removeprefix(THINK)
+        if ahead.startswith(self.think):
+            self._buffer = ahead.removeprefix(self.think)
             return self._go(self._reasoning_start)
-        if THINK.startswith(ahead) and not self._final:
+        if self.think.startswith(ahead) and not self._final:
             return False
         return self._go(self._text)
 
     def _reasoning_start(self) -> bool:
-        if not self._skip_space() or self._could_be(THINK):
+        if not self._skip_space() or self._could_be(self.think):
             return False
-        if self._buffer.startswith(THINK):  # some models repeat the prompt's marker
-            self._take(len(THINK))
+        if self._buffer.startswith(self.think):  # some models repeat the prompt's marker
+            self._take(len(self.think))
             return True
         return self._go(self._reasoning)
 
     def _reasoning(self) -> bool:
-        place = self._buffer.find(THINK_END)
+        place = self._buffer.find(self.think_end)
         if place >= 0:
             self._say(ReasoningDelta, self._buffer[:place].rstrip())
-            self._take(place + len(THINK_END))
+            self._take(place + len(self.think_end))
             return self._go(self._answer_start)
-        self._say_safe(ReasoningDelta, [THINK_END])
+        self._say_safe(ReasoningDelta, [self.think_end])
         return False
 
     def _answer_start(self) -> bool:
@@ -142,6 +144,41 @@ class CallScanner(ThinkingScanner):
 
     def _call(self, marker: str) -> bool:
         raise NotImplementedError
+
+    def _reasoning(self) -> bool:
+        """Some models call a tool in the middle of their reasoning and end there. So what may be such a call is held
+        back: it is one if the answer ends with it, and a part of the reasoning if more of that follows."""
+        found = first_of(self._buffer, self.opens)
+        if found is None or self.think_end in self._buffer:
+            if self.think_end in self._buffer:
+                return super()._reasoning()
+            self._say_safe(ReasoningDelta, [self.think_end, *self.opens])
+            return False
+        place, marker = found
+        self._say(ReasoningDelta, self._take(len(self._buffer[:place].rstrip())))
+        held = self._buffer.strip()
+        if self._may_be_calls(held):
+            if not self._final:
+                return False
+            if held.endswith(self.close):
+                return self._go(self._answer_start)
+        self._say(ReasoningDelta, self._take(self._buffer.find(marker) + len(marker)))
+        return True
+
+    def _may_be_calls(self, text: str) -> bool:
+        """Whether a text is calls and nothing else, as far as it goes."""
+        while text := text.lstrip():
+            marker = next((marker for marker in self.opens if text.startswith(marker)), None)
+            if marker is None:
+                return any(marker.startswith(text) for marker in (*self.opens, self.think_end))
+            body = text[len(marker) :]
+            if marker != self.opens[0]:
+                body = body.partition(">")[2]  # it ends in the name of a function
+            if body.strip() and body.lstrip()[0] not in "{<":
+                return False
+            end = text.find(self.close)
+            text = text[end + len(self.close) :] if end >= 0 else ""
+        return True
 
     def _text(self) -> bool:
         found = first_of(self._buffer, self.opens)
@@ -178,9 +215,9 @@ class CallScanner(ThinkingScanner):
 
     def _broken(self) -> bool:
         """A broken call lasts to its closing marker, to the next call, or to the end of the answer."""
-        found = first_of(self._buffer, [self.close, "<tool_call>"])
+        found = first_of(self._buffer, [self.close, self.opens[0]])
         if found is None:
-            self._eat(len(self._buffer) - (0 if self._final else partial(self._buffer, [self.close, "<tool_call>"])))
+            self._eat(len(self._buffer) - (0 if self._final else partial(self._buffer, [self.close, self.opens[0]])))
             if not self._final:
                 return False
         else:

@@ -5,6 +5,7 @@ A splitter holds back only what may be the start of a marker. However the text i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,11 +16,14 @@ from fulgur.text.special import known
 from fulgur.text.split_harmony import MARKERS as HARMONY_MARKERS
 from fulgur.text.split_harmony import HarmonySplitter
 from fulgur.text.split_hermes import HermesSplitter
+from fulgur.text.split_mistral import CALL as MISTRAL_CALL
+from fulgur.text.split_mistral import MARKERS as MISTRAL_MARKERS
+from fulgur.text.split_mistral import MistralSplitter
 from fulgur.text.split_plain import PlainSplitter
 from fulgur.text.split_qwen import QwenCoderSplitter
 from fulgur.text.tokenizer import Tokenizer
 
-FORMATS = ("plain", "hermes", "qwen3-coder", "harmony")
+FORMATS = ("plain", "hermes", "qwen3-coder", "harmony", "mistral")
 
 
 class Splitter(Protocol):
@@ -46,6 +50,8 @@ def splitter_for(format: str, *, tools: Sequence[dict[str, Any]] | None = None, 
         return QwenCoderSplitter(tools, thinking=thinking)
     if format == "harmony":
         return HarmonySplitter()
+    if format == "mistral":
+        return MistralSplitter(thinking=thinking)
     raise FulgurError(f"There is no tool-call format {format!r}.", hint=f"Known formats: {', '.join(FORMATS)}.")
 
 
@@ -55,16 +61,41 @@ def detect_format(template_source: str) -> str:
         return "harmony"
     if "<function=" in template_source:
         return "qwen3-coder"
+    if MISTRAL_CALL in template_source:
+        return "mistral"
     return "hermes" if "<tool_call>" in template_source else "plain"
+
+
+def call_opening(format: str, name: str, key: str = "arguments") -> str:
+    """What a model writes before the JSON of a call. Qwen3-Coder's bare values cannot be held to a schema: JSON is put
+    into its mouth, which the models that write them have learnt too."""
+    if format == "harmony":
+        return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+    if format == "mistral":
+        return f"{MISTRAL_CALL}{name}[ARGS]"
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "{key}": '
+
+
+def text_opening(format: str) -> str:
+    """What a model writes before an answer in plain text."""
+    return "<|channel|>final<|message|>" if format == "harmony" else ""
+
+
+def reasoning_end(prompt: str) -> str:
+    """What ends the reasoning that a rendered prompt leaves open."""
+    if not opens_reasoning(prompt):
+        return ""
+    return MISTRAL_MARKERS[1] if prompt.rstrip().endswith(MISTRAL_MARKERS[0]) else f"\n{THINK_END}\n\n"
 
 
 def opens_reasoning(prompt: str) -> bool:
     """Whether a rendered prompt ends with an open `<think>`, so that the answer starts with reasoning."""
-    return prompt.rstrip().endswith(THINK)
+    return prompt.rstrip().endswith((THINK, MISTRAL_MARKERS[0]))
 
 
 def marker_tokens(format: str, tokenizer: Tokenizer) -> frozenset[int]:
     """Tokens of the format's markers: a StreamDecoder must `keep` them though some vocabularies call them special."""
     tool_markers = () if format == "plain" else ("<tool_call>", "</tool_call>")
-    markers = HARMONY_MARKERS if format == "harmony" else (THINK, THINK_END, *tool_markers)
+    own = {"harmony": HARMONY_MARKERS, "mistral": MISTRAL_MARKERS}
+    markers = own.get(format, (THINK, THINK_END, *tool_markers))
     return frozenset(known(tokenizer.token_id, markers))

@@ -1,0 +1,142 @@
+"""The likeliest line, where greedy decoding gives the likeliest next token.
+
+After a greedy line the most promising other choices along it are followed to their ends, all at once, and the best
+line wins: the most probable one, less what speaks against it in its place.
+"""
+
+from __future__ import annotations
+
+import builtins
+import heapq
+import itertools
+import keyword
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+BRANCHES = 8
+ALTERNATIVES = 8  # at each token
+# What a doubt takes from a log-probability (chosen on held-out lines, docs/model.md).
+_DOUBT, _UNKNOWN_NAME = 2.0, 1.0
+_STRING = re.compile(r"(\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')")
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?!\w*\s*=[^=])")  # that is read, no attribute
+_BINDING = re.compile(r"([\w, ]+?)\s*(?::[^=\n]+)?=(?!=)|(?:for|as|def|class|import)\s+([\w, ]+)")
+_BLOCK = re.compile(r"\s*(?:if|elif|else|for|while|with|try|except|finally|def|class|async)\b")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A token of a greedy line, and others that could have stood there, with their log-probabilities."""
+
+    token: int
+    log_probability: float
+    others: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A beginning of a line: its tokens, what they spell beyond the given text, and whether the line ends there."""
+
+    tokens: tuple[int, ...]
+    text: str
+    log_probability: float
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Candidate:
+    text: str
+    log_probability: float
+
+
+def branches(
+    steps: Sequence[Step], begins: str, decode: Callable[[Sequence[int]], str], stops: Collection[int]
+) -> list[Branch]:
+    """The most probable beginnings that leave a greedy line; each begins with the given text."""
+    found: list[tuple[float, int, int]] = []
+    before = 0.0
+    for at, step in enumerate(steps):
+        found += [(before + one, at, token) for token, one in step.others if token != step.token]
+        before += step.log_probability
+    branched: list[Branch] = []
+    for log_probability, at, token in heapq.nlargest(BRANCHES, found):
+        head = [step.token for step in steps[:at]]
+        tokens = head if token in stops else [*head, token]
+        spelled = decode(tokens)
+        if not spelled.startswith(begins) or "\ufffd" in spelled:
+            continue
+        text, end, _ = spelled[len(begins) :].partition("\n")
+        branched.append(Branch(tuple(tokens), text, log_probability, token in stops or bool(end)))
+    return branched
+
+
+def best(candidates: Sequence[Candidate], before: str, after: str, path: str) -> Candidate:
+    """The most probable line after doubts; a text that was reached in several ways has the probability of them all."""
+    lines: dict[str, float] = {}
+    for candidate in candidates:
+        known = lines.get(candidate.text, -math.inf)
+        high, low = max(known, candidate.log_probability), min(known, candidate.log_probability)
+        lines[candidate.text] = high + math.log1p(math.exp(low - high))
+    place = _Place.of(before, after) if path.endswith((".py", ".pyi")) else None
+
+    def value(text: str) -> float:
+        return lines[text] - (place.doubts(text) if place is not None else 0.0)
+
+    text = max(lines, key=value)
+    return Candidate(text, lines[text])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What stands around the end of a line of Python."""
+
+    start: str  # of the line
+    below: list[str]  # lines that follow it, as far as its block goes
+    known: frozenset[str]  # words of the text around it
+    missing: frozenset[str]  # names that are read below and nowhere bound
+
+    @classmethod
+    def of(cls, before: str, after: str) -> _Place:
+        start = before.rpartition("\n")[2]
+        below = [line for line in after.split("\n")[1:] if line.strip()]
+        inside = itertools.takewhile(lambda line: _indent(line) >= _indent(start), below)
+        above = set(_WORD.findall(before))
+        code = "\n".join(_code(line) for line in inside)
+        read = {name for name in _NAME.findall(code) if not (keyword.iskeyword(name) or hasattr(builtins, name))}
+        bound = {name for found in _BINDING.findall(code) for name in _WORD.findall(" ".join(found))}
+        return cls(start, below, frozenset(above | set(_WORD.findall(after))), frozenset(read - bound - above))
+
+    def doubts(self, text: str) -> float:
+        """What speaks against the line if it ends with this text."""
+        line = self.start + text
+        plain = _code(line)
+        opened = sum(plain.count(sign) for sign in "([{") - sum(plain.count(sign) for sign in ")]}")
+        following = self.below[0] if self.below else ""
+        deeper = bool(following) and _indent(following) > _indent(line)
+        block = plain.endswith(":") and opened == 0 and (_BLOCK.match(plain) is not None)
+        against = [
+            deeper and opened <= 0 and not plain.endswith((":", ",", "\\", "=")),  # nothing opens what follows
+            block and not deeper,  # the block that it opens does not follow
+            '"' in plain or "'" in plain,  # a string that does not end
+            len(line.strip()) > 8 and line.strip() == following.strip(),  # the next line once more
+            plain.strip() == "try:" and not self._caught(_indent(line)),
+            bool(self.missing) and not self.missing & set(_WORD.findall(text)),
+        ]
+        names = _NAME.findall(_code(text))
+        unknown = any(not (n in self.known or keyword.iskeyword(n) or hasattr(builtins, n)) for n in names)
+        return _DOUBT * sum(against) + _UNKNOWN_NAME * unknown
+
+    def _caught(self, indent: int) -> bool:
+        behind = (line for line in self.below if _indent(line) <= indent)
+        return next(behind, "").lstrip().startswith(("except", "finally"))
+
+
+def _code(line: str) -> str:
+    """A line without what its strings say, and without its comment."""
+    return _STRING.sub(" ", line).split("#")[0].rstrip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
