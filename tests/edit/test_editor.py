@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fulgur.edit.complete import cursor
 from fulgur.edit.document import Document
 from fulgur.edit.editor import Proposal, Refusal, locate, plan, propose, write
 from fulgur.edit.model import Answer, model_folder
-from fulgur.edit.next import candidates, last_change, like, renamed_like, sound
+from fulgur.edit.next import candidates, last_change, like, previous_text, renamed_like, sound
 from fulgur.edit.region import parse_target
 from fulgur.errors import FulgurError
 from fulgur.text.code_prompt import around
@@ -60,12 +61,12 @@ def test_a_rewrite_is_written_and_undone_byte_for_byte(file: Path, home: Path) -
 def test_answers_that_cannot_be_used(file: Path) -> None:
     text = SOURCE.decode().replace("\r\n", "\n")
     for said, check, reason in [
-        ("<|noedit|><|end|>", "nothing to do", ""),
-        (text + "<|end|>", "nothing to do", ""),
+        ("<|noedit|><|end|>", "nothing to do", "knows no edit"),
+        (text + "<|end|>", "nothing to do", "knows no edit"),
         ("def load(:\n<|end|>", "parses", "does not parse"),
         ("def load(path):\n    return read(path, path=1, path=2)\n<|end|>", "parses", "keyword argument repeated"),
         ("<|call|>rename nothing other<|end|>", "as asked", "there is no nothing"),
-        ("<|call|>explode_all<|end|>", "as asked", "does not exist: 'explode all'"),
+        ("<|call|>explode_all<|end|>", "as asked", "does not exist"),
     ]:
         refusal = result("app.py", said)
         assert isinstance(refusal, Refusal) and refusal.check == check and reason in refusal.reason
@@ -75,7 +76,7 @@ def test_answers_that_cannot_be_used(file: Path) -> None:
             return Answer("def load(path):\n", False, 10, 4, 0, 0.1)
 
     refusal, _ = plan(locate(parse_target("app.py"), "x"), Cut())
-    assert isinstance(refusal, Refusal) and refusal.reason == "it was cut off"
+    assert isinstance(refusal, Refusal) and refusal.reason == "the model's answer was cut off"
 
 
 def test_a_rename_is_exact_or_refused(file: Path) -> None:
@@ -122,11 +123,12 @@ def test_a_refactoring_of_another_language_is_refused_plainly(tmp_path: Path) ->
 
 def test_a_name_that_the_file_does_not_have_is_said(file: Path) -> None:
     file.write_text("def parse_keys(text):\n    return text\n\n\n" + "x = 1\n" * 100)
-    with pytest.raises(FulgurError, match=r"There is no parse_key in it \(nearest: parse_keys\)"):
-        locate(parse_target("app.py"), "rename parse_key to load_key")
+    with pytest.raises(FulgurError, match=r"There is no parse_kayz in it \(nearest: parse_keys\)"):
+        locate(parse_target("app.py"), "rename parse_kayz to load_key")
     file.write_text("def f():\n" + f"    x = {'1' * 100}\n" * 30)
     with pytest.raises(FulgurError, match=r"31 lines, 3,\d+ characters \(at most 60 and 2,400\)"):
-        locate(parse_target("app.py:f"), "rename x to y")
+        locate(parse_target("app.py:f"), "make x nicer")
+    assert locate(parse_target("app.py:f"), "rename x to y").spelled_out() is not None  # needs no model
 
 
 def test_a_file_that_was_broken_before_may_be_mended_by_parts(file: Path) -> None:
@@ -169,7 +171,7 @@ def test_next_finds_places_like_the_last_change(file: Path, home: Path) -> None:
     journal = EditJournal(home)
     journal.write([Change(file, text.encode(), text.replace("fetch(x)", "fetch(x, retries=3)").encode())])
     document = Document.open(file)
-    recent, lines = last_change(document, journal)
+    recent, lines = last_change(document, previous_text(document, journal))
     assert [edit.after for edit in recent] == ["    return fetch(x, retries=3)\n"] and lines == {2}
     assert [region.text for region in candidates(document, recent, lines)] == ["def b(y):\n    return fetch(y)\n"]
 
@@ -179,7 +181,8 @@ def test_next_accepts_only_the_words_of_the_last_change() -> None:
     assert like("b = room(1, 'y')\n", "b = room(1, name='y')\n", recent)
     assert not like("b = room(1, 'y')\n", "b = room(1, 'y', name='x')\n", recent)
     assert not like("b = room(1, 'y')\n", "b = room(name='y')\n", recent)
-    assert like("a = dict()\n", "a = {}\n", [RecentEdit("b = list()\n", "b = []\n")])
+    two = "a = room(1, 'y')\nb = other()\n", "a = room(1, name='y')\nb = other\n"
+    assert not like(*two, recent)
 
 
 def test_next_after_a_rename_is_exact_where_a_name_lost_its_value(file: Path) -> None:
@@ -200,10 +203,26 @@ def test_cursor_and_context() -> None:
     assert cursor(text, 2, 3, "f") == 5 and around(text[:4], text[4:]) == ("ab\nc", "d\n")
     long = "line\n" * 5000
     prefix, suffix = around(long[:12_500], long[12_500:])
-    assert prefix.startswith("line\n") and suffix.endswith("line\n") and len(prefix) < 4000
+    assert prefix.startswith("line\n") and suffix.endswith("line\n") and 3000 <= len(prefix) <= 4200
+
+
+def test_what_a_completion_sees_begins_at_the_same_line_while_somebody_types() -> None:
+    """Editors send a window that slides with every key; a prompt that begins otherwise is computed anew."""
+    text = "".join(f"def f{n}(a):\n    b = a * {n}\n    return b\n\n\n" for n in range(400))
+    typed = "def total(prices):\n    found = []\n" + "    for price in prices:\n        found.append(price)\n" * 3
+    seen = [around((text + typed[:at])[-12_000:], "")[0] for at in range(len(typed))]
+    beginnings = [one for one, two in itertools.pairwise(seen) if not two.startswith(one)]
+    assert len(beginnings) <= 1 and all(one.startswith("def f") for one in seen)
 
 
 def test_models_are_found_by_folder_and_refused_by_name(tmp_path: Path) -> None:
     assert model_folder(str(tmp_path)) == tmp_path
     with pytest.raises(FulgurError, match="there is no model zebra"):
         model_folder("zebra")
+
+
+def test_a_name_that_stands_for_two_things_in_a_long_file_is_asked_back(file: Path) -> None:
+    file.write_text("class A:\n    def run(self): ...\n\n\ndef run(): ...\n\n\ndef only(): ...\n" + "x = 1\n" * 100)
+    with pytest.raises(FulgurError, match="which part"):
+        locate(parse_target("app.py"), "rename run to start")
+    assert locate(parse_target("app.py"), "rename only to alone").spelled_out() is not None

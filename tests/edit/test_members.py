@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from fulgur.edit.checks.members.introduced import introduced
 from fulgur.edit.checks.members.process import MemberCheck
@@ -251,7 +252,22 @@ def test_the_process_ends_with_the_session(project: Path) -> None:
     process = check._process
     assert process is not None
     check.close()
-    until = time.monotonic() + 10
-    while process.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
-    assert process.poll() is not None
+    wait_until(lambda: process.poll() is not None)
+
+
+def test_ending_it_at_its_start_leaves_nothing(tmp_path: Path) -> None:
+    """Bubblewrap's second process once stayed when only the first one was killed."""
+    for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008):
+        check = MemberCheck(Policy.make("read-only", tmp_path, tmp_path / "home"))
+        check.warm()
+        time.sleep(pause)
+        check.close()
+    wait_until(lambda: not any(str(tmp_path) in line for line in running()))
+
+
+def running() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it ended
+            continue

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from fulgur.edit.editor import Proposal, Refusal, locate, propose, write
 from fulgur.edit.region import parse_target
 from fulgur.workspace.journal import EditJournal
@@ -19,14 +17,6 @@ FILES = {
     ),
     "src/pkg/core.py": "from .text import Shop, make_str\n\nprint(make_str(1), Shop().total())\n",
 }  # fmt: skip
-
-
-@pytest.fixture
-def project(workspace: Path) -> Path:
-    for name, text in FILES.items():
-        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
-        (workspace / name).write_text(text)
-    return workspace
 
 
 def proposed(project: Path, part: str, said: str, instruction: str) -> Proposal | Refusal:
@@ -60,6 +50,10 @@ def test_uses_of_a_member_elsewhere_are_named(project: Path) -> None:
     assert isinstance(result, Proposal)
     assert [text for _, text in result.others] == [FILES["src/pkg/core.py"].replace("total", "sum_up")]
     (project / "src/pkg/more.py").write_text("def f(shop):\n    return shop.total()\n")
+    result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
+    assert isinstance(result, Proposal) and not result.notes  # nothing else has a member of this name
+    assert "def f(shop):\n    return shop.sum_up()\n" in [text for _, text in result.others]
+    (project / "src/pkg/bill.py").write_text("class Bill:\n    def total(self):\n        return 1\n")
     result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
     assert isinstance(result, Proposal)
     assert "May be meant too, and left as it is: src/pkg/more.py:2." in result.notes

@@ -28,14 +28,6 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def project(workspace: Path) -> Path:
-    for name, text in FILES.items():
-        (workspace / name).parent.mkdir(exist_ok=True)
-        (workspace / name).write_text(text)
-    return workspace
-
-
 def test_a_method_is_followed_through_subclasses_and_known_objects(project: Path) -> None:
     result = rename_member_everywhere(project, project / "pkg/base.py", "Shop", "total", "sum_up", None)
     files = {path.name: after for path, (_, after) in result.files.items()}
@@ -59,3 +51,40 @@ def test_an_attribute_of_the_class(project: Path) -> None:
 def test_a_name_that_a_subclass_has_is_refused(project: Path) -> None:
     with pytest.raises(RefactorError, match="half already exists in Tiny"):
         rename_member_everywhere(project, project / "pkg/base.py", "Shop", "total", "half", None)
+
+
+def test_an_attribute_is_renamed_in_the_slots_too(project: Path) -> None:
+    """`__slots__` lists it as a string: without it every object would fail."""
+    text = "class Till:\n    __slots__ = 'open', 'vb'\n\n    def __init__(self, vb):\n        self.vb = vb\n"
+    path = project / "pkg/till.py"
+    path.write_text(text)
+    result = rename_member_everywhere(project, path, "Till", "vb", "verbose", None)
+    assert result.files[path][1] == text.replace("'vb'", "'verbose'").replace("self.vb", "self.verbose")
+
+
+SAX = (
+    "from xml.sax.handler import ContentHandler\nfrom xml.sax.saxutils import XMLGenerator\n\n\n"
+    "class Reader:\n    def endElement(self, name):\n        return self.endElement\n\n"
+    "    def only_ours(self):\n        pass\n\n\n"
+    "class Handler(ContentHandler):\n    def startElement(self, name, attrs):\n        pass\n\n\n"
+    "def write(out, name):\n    XMLGenerator(out).endElement(name)\n    out.endElement(name)\n    out.only_ours()\n"
+)
+
+
+def test_a_member_that_imported_classes_have_is_not_renamed_on_unknown_objects(project: Path) -> None:
+    path = project / "pkg/sax.py"
+    path.write_text(SAX)
+    result = rename_member_everywhere(project, path, "Reader", "endElement", "finish", None)
+    changed = result.files[path][1]
+    assert "def finish(self, name):\n        return self.finish\n" in changed
+    assert "XMLGenerator(out).endElement(name)\n    out.endElement(name)\n" in changed
+    assert [place.line for place in result.unsure] == [19, 20]
+    result = rename_member_everywhere(project, path, "Reader", "only_ours", "mine", None)
+    assert "out.mine()\n" in result.files[path][1]
+
+
+def test_a_member_that_overrides_one_from_outside_is_not_renamed(project: Path) -> None:
+    path = project / "pkg/sax.py"
+    path.write_text(SAX)
+    with pytest.raises(RefactorError, match=r"Handler\.startElement may override the one of ContentHandler"):
+        rename_member_everywhere(project, path, "Handler", "startElement", "begin", None)

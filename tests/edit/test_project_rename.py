@@ -41,15 +41,6 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def project(workspace: Path) -> Path:
-    for name, text in FILES.items():
-        path = workspace / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return workspace
-
-
 def written(project: Path, result: Changed) -> dict[str, str]:
     for path, (before, after) in result.files.items():
         assert path.read_text() == before

@@ -22,14 +22,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def project(workspace: Path) -> Path:
-    for name, text in FILES.items():
-        (workspace / name).parent.mkdir(exist_ok=True)
-        (workspace / name).write_text(text)
-    return workspace
-
-
 def changed(project: Path, *words: str) -> tuple[dict[str, str], list[tuple[str, int, str]]]:
     result = change_signature(project, project / "pkg/core.py", Call(words[0], words[1:]))
     unsure = [(place.path.name, place.line, place.kind) for place in result.unsure]

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fulgur.edit.checks.tests import TestRun, copy_as_before, interpreter, judged, read_run
+from fulgur.edit.checks import Found
+from fulgur.edit.checks.tests import NO_TEST, TestRun, copy_with, in_turn, interpreter, judged, read_run, together
+from fulgur.edit.checks.trial import Trial
+from fulgur.edit.checks.verdict import verdict
 
 PASSED = TestRun()
 ONE = TestRun(frozenset({"t.py::a"}), output="boom")
@@ -26,16 +29,16 @@ SLOW = TestRun(missing="they took over 30 s")
         (ONE, TWO, 0, "2 of these tests failed before the edit too"),
         (BROKEN, PASSED, 1, ""),
         (BROKEN, ONE, 1, "1 of these tests failed before the edit too"),
-        (BROKEN, BROKEN, 0, "pytest could not run before the edit either: pytest ended with 4"),
-        (ONE, BROKEN, 0, "pytest could not run before the edit either: pytest ended with 4"),
+        (BROKEN, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest ended with 4"),
+        (ONE, BROKEN, 0, "tests not run: pytest could not run before the edit either: pytest ended with 4"),
         (SLOW, None, 0, "tests not run: they took over 30 s"),
         (ONE, SLOW, 1, "whether these tests passed before the edit is not known (they took over 30 s)"),
         (ONE, None, 1, "whether these tests passed before the edit is not known"),
     ],
 )
 def test_verdicts(after: TestRun, before: TestRun | None, problems: int, note: str) -> None:
-    found, said = judged(after, before)
-    assert (len(found), said) == (problems, note)
+    found = judged(after, before)
+    assert (len(found.problems), found.note) == (problems, note)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,45 @@ def test_verdicts(after: TestRun, before: TestRun | None, problems: int, note: s
 def test_exit_codes(
     code: int | None, output: str, timed_out: bool, failed: set[str], broken: str, missing: str
 ) -> None:
-    assert read_run(code, output, timed_out=timed_out) == TestRun(frozenset(failed), broken, missing, output)
+    assert read_run(code, output, timed_out=timed_out) == TestRun(frozenset(failed), broken, missing, output=output)
+
+
+def test_the_nearest_tests_run_first_and_some_is_not_all() -> None:
+    names = [f"t{number}.py" for number in range(10)]
+    assert in_turn(names) == [names[:8], names[8:]] and in_turn([]) == []
+    assert together([PASSED, TestRun(missing=NO_TEST)]) == PASSED
+    assert together([SLOW, SLOW]).missing
+    partly = together([PASSED, SLOW])
+    found = judged(partly, None)
+    assert not found.passed and found.note == "not all tests that cover it ran: they took over 30 s"
+    assert together([ONE, PASSED]).failed == ONE.failed
+
+
+FULL = Found(members=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "trial", "line"),
+    [
+        (FULL, Trial(passed=True, ran=2), "✓ parses, names, attributes and parameters exist, 2 test files as before"),
+        (Found(), None, "Checked: parses, names exist · not checked: attributes, parameters, tests (--write does)"),
+        (
+            FULL,
+            Trial(note="tests not run: too slow"),
+            "Checked: parses, names, attributes and parameters exist · tests not run: too slow",
+        ),
+        (
+            Found(members=True, unchecked="it took over 3 s"),
+            Trial(passed=True, ran=1),
+            "Checked: parses, names exist, 1 test file as before · "
+            "attributes and parameters not all checked: it took over 3 s",
+        ),
+    ],
+    ids=["everything", "a proposal", "no tests", "members"],
+)
+def test_a_check_mark_means_everything(found: Found, trial: Trial | None, line: str) -> None:
+    assert verdict(found, trial).line == line
+    assert verdict(found, trial).holds == line.startswith("✓")
 
 
 def test_a_copy_has_the_files_as_they_were(workspace: Path, tmp_path: Path) -> None:
@@ -64,7 +105,7 @@ def test_a_copy_has_the_files_as_they_were(workspace: Path, tmp_path: Path) -> N
     (workspace / "sub/kept.py").write_text("1")
     (workspace / "changed.py").write_text("after")
     (workspace / "new.py").write_text("new")
-    assert copy_as_before(workspace, {"changed.py": b"before", "new.py": None, "gone.py": b"gone"}, tmp_path / "copy")
+    assert copy_with(workspace, {"changed.py": b"before", "new.py": None, "gone.py": b"gone"}, tmp_path / "copy")
     found = {
         path.relative_to(tmp_path / "copy").as_posix(): path.read_text() for path in (tmp_path / "copy").rglob("*.py")
     }

@@ -7,6 +7,7 @@ import pytest
 
 from fulgur.ui.cli import main
 from fulgur.workspace.ask import answer
+from fulgur.workspace.plain_words import alternatives, asked_words, parts, stem
 from fulgur.workspace.symbols import SymbolIndex, symbols_in
 
 SOURCES = {
@@ -66,6 +67,61 @@ def test_answers(project: Path, tmp_path: Path, question: str, place: str) -> No
     index.refresh()
     best = answer(question, index)[0]
     assert f"{best.path}:{best.line}" == place
+
+
+# Questions in plain words about a real package, and the definitions that answer them.
+ABOUT_CLICK = {
+    "where are colours removed from the output when it is no terminal?": [
+        "resolve_color_default",
+        "should_strip_ansi",
+        "strip_ansi",
+    ],
+    "how does it ask the user for a password?": ["hidden_prompt_func", "password_option", "prompt"],
+    "what shows the progress bar?": ["ProgressBar", "ProgressBar.render_progress", "progressbar"],
+    "where are environment variables read for options?": [
+        "Option.resolve_envvar_value",
+        "Option.value_from_envvar",
+        "Parameter.resolve_envvar_value",
+        "Parameter.value_from_envvar",
+    ],
+    "who opens an editor for the user?": ["Editor", "Editor.edit", "Editor.edit_files", "edit"],
+    "where is the text wrapped for the help page?": ["HelpFormatter.write_text", "TextWrapper", "wrap_text"],
+    "how are similar option names suggested when one is unknown?": [
+        "NoSuchOption",
+        "NoSuchOption.__init__",
+        "NoSuchOption.format_message",
+    ],
+    "what completes words in the shell when tab is pressed?": [
+        "Command.shell_complete",
+        "ShellComplete",
+        "ShellComplete.complete",
+        "ShellComplete.get_completions",
+        "shell_complete",
+    ],
+    "where are the arguments split into options and values?": [
+        "OptionParser.parse_args",
+        "_OptionParser",
+        "_OptionParser._process_args_for_args",
+        "_OptionParser._process_args_for_options",
+        "_OptionParser.parse_args",
+    ],
+}
+
+
+def test_plain_words_find_the_definition_in_a_real_package(tmp_path: Path) -> None:
+    click = pytest.importorskip("click")
+    index = SymbolIndex(Path(click.__file__).resolve().parent, tmp_path / "home")
+    index.refresh()
+    first = {question: [place.what for place in answer(question, index, 3)] for question in ABOUT_CLICK}
+    missed = {question: first[question] for question, right in ABOUT_CLICK.items() if not {*first[question]} & {*right}}
+    assert len(missed) <= 1, missed
+
+
+def test_words_and_names_meet() -> None:
+    assert parts("load_KVBlocks") == {"load", "kv", "block"}
+    assert stem("stripped") == stem("strip") and stem("caching") == stem("caches") == stem("cache")
+    assert asked_words("Where is the KV cache kept?") == ["kv", "cache"]
+    assert {"env", "environ"} <= alternatives("environment").keys()
 
 
 def test_index_follows_the_files(project: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from fulgur.workspace.gitignore import GitIgnore
 from fulgur.workspace.ignore import walk
@@ -52,7 +53,7 @@ def test_agrees_with_git(repository: Path, seed: int) -> None:
     assert ours == kept, patterns
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,22 +1,26 @@
-"""From an embedded model's answer to the new text of a file: a call applied, a rewrite put in place, or a refusal.
+"""From an answer to the new text of a file: a call applied, a rewrite put in place, or a refusal.
 
-A rewrite that can be proved to do something else than asked is refused. A plain rename is made exact: the refactoring
-does it, and `note` says so when the model's own rewrite was not this rename alone.
+The answer is a model's, or the call that an instruction spells out (`plain.py`). A model's answer that provably does
+something else is refused. A plain rename is made exact by the refactoring, and `note` says so when the model's own
+rewrite was not this rename alone.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from fulgur.edit.refactor import LOCAL, RefactorError, apply_call
+from fulgur.edit.refactor import LOCAL, OVER_PROJECT, RefactorError, apply_call
+from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.refactor.standard import with_imports
 from fulgur.edit.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
 from fulgur.edit.region import Region
+from fulgur.edit.unexpressed import unexpressed
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import Call, NoEdit, parse_answer
+from fulgur.text.edit_format import Answer, Call, NoEdit
 
 
 class Refused(FulgurError):
@@ -32,12 +36,14 @@ class Outcome:
     call: Call | None = None  # the refactoring that made it, if one did
 
 
-def apply_answer(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
-    """Raises Refused, or RefactorError where a call about the whole file cannot be applied.
+def apply_answer(
+    text: str, region: Region, answer: Answer, instruction: str, path: Path, *, guessed: bool = True
+) -> Outcome:
+    """Raises Refused, or RefactorError where a call cannot be applied; `guessed` False: the instruction says it so.
 
     Whether the new text parses and its names exist is for `checks.check`.
     """
-    outcome = _applied(text, region, said, instruction, path)
+    outcome = _applied(text, region, answer, instruction, path, guessed=guessed)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text)
         note = f"Added: {', '.join(added)}." if added else ""
@@ -45,20 +51,26 @@ def apply_answer(text: str, region: Region, said: str, instruction: str, path: P
     return outcome
 
 
-def _applied(text: str, region: Region, said: str, instruction: str, path: Path) -> Outcome:
-    answer = parse_answer(said)
+def _applied(text: str, region: Region, answer: Answer, instruction: str, path: Path, *, guessed: bool) -> Outcome:
     if isinstance(answer, Call):
         if path.suffix not in (".py", ".pyi"):
             raise Refused(f"it would be a refactoring, and those are for Python, not {path.suffix or path.name}")
-        if instruction and (problem := call_objection(answer, instruction, text)):
-            raise Refused(problem)
+        if guessed and instruction:
+            _may_be_meant(answer, instruction, text)
+        if answer.name in OVER_PROJECT:
+            _accounts_for(answer, instruction, region.text) if guessed else None
+            return Outcome(text, call=answer)
         try:
             after = apply_call(text, answer, (region.start, region.end))
         except RefactorError as error:
-            if answer.name not in LOCAL:
+            if guessed:
+                _accounts_for(answer, instruction, region.text)
+            if guessed and answer.name not in LOCAL:
                 raise
-            # The model does not look whether there is anything to do: the refactoring does.
+            # Nobody has looked yet whether there is anything to do: the refactoring does.
             return Outcome(None, error.message)
+        if guessed:
+            _accounts_for(answer, instruction, region.text, changed_words(text, after))
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
         return _outcome(text, after, left_alone(text, after, old), answer)
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
@@ -72,6 +84,26 @@ def _applied(text: str, region: Region, said: str, instruction: str, path: Path)
     if problem := objection(region.text, answer.text, instruction, text):
         raise Refused(problem)
     return _outcome(text, changed)
+
+
+def _may_be_meant(call: Call, instruction: str, file: str) -> None:
+    """Refuse a guess that names something of its own."""
+    if call.name not in MEANINGS:
+        raise Refused("the model's answer means nothing here")
+    if problem := call_objection(call, instruction, file):
+        raise Refused(problem)
+
+
+def _accounts_for(call: Call, instruction: str, region: str, changed: Collection[str] = ()) -> None:
+    """Refuse a guess that has nothing for a word of the instruction."""
+    if instruction and (word := unexpressed(call, instruction, region, changed)):
+        raise Refused(f"“{word}” would be left out: the model's guess was “{told(call)}”")
+
+
+def changed_words(before: str, after: str) -> set[str]:
+    """Words of the lines that are gone or new; a line that is only indented differently is neither."""
+    one, two = ({line.strip() for line in text.split("\n")} for text in (before, after))
+    return {word for line in one ^ two for word in words(line)}
 
 
 def fitted(text: str, region: str) -> str:

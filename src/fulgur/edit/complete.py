@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
 
@@ -11,10 +11,17 @@ if TYPE_CHECKING:
     from fulgur.edit.model import Answer, Model
 
 
-def complete(document: Document, line: int, column: int, model: Model, max_tokens: int, *, one_line: bool) -> Answer:
-    """The rest of the line, or several lines; both counted from 1. The server cuts the file around the cursor."""
+def complete(
+    document: Document, line: int, column: int, model: Model, max_tokens: int, *, one_line: bool, unsure: bool = False
+) -> Answer:
+    """The rest of the line, or several lines; both counted from 1. The server cuts the file around the cursor.
+
+    The rest of a line ends where the model is no longer sure of it, unless `unsure` asks for all of it.
+    """
     at = cursor(document.text, line, column, document.name)
-    return model.complete(document.name, document.text[:at], document.text[at:], max_tokens, one_line=one_line)
+    before, after = document.text[:at], document.text[at:]
+    more: dict[str, Any] = {"min_probability": 0} if unsure else {}
+    return model.complete(document.name, before, after, max_tokens, one_line=one_line, **more)
 
 
 def cursor(text: str, line: int, column: int, name: str) -> int:

@@ -18,6 +18,7 @@ class Document:
     name: str
     data: bytes
     text: str
+    fresh: bool = False  # it is not there yet
 
     @classmethod
     def of(cls, path: Path, name: str, data: bytes) -> Document:
@@ -39,6 +40,11 @@ class Document:
     def beneath(cls, root: Path, path: Path) -> Document:
         """Read a file of a project; its name is relative to the project."""
         return cls.of(path, path.relative_to(root.resolve()).as_posix(), path.read_bytes())
+
+    @classmethod
+    def new(cls, root: Path, path: Path) -> Document:
+        """A file of a project that is still to be made."""
+        return cls(path, path.relative_to(root.resolve()).as_posix(), b"", "", fresh=True)
 
     def encode(self, text: str) -> bytes:
         """The file's bytes with another text."""

@@ -19,6 +19,7 @@ from fulgur.workspace.words import code_words
 
 _MENTION = re.compile(r"(?<!\S)@([^\s,;]+)")
 _PATH = re.compile(r"(?<![\w@/])((?:[\w.-]+/)*[\w-]+\.\w+(?::[\w.-]+)?)")
+_BEFORE_PATH = re.compile(r"(?:^|\s)(?:in|inside|of|from|at|file)\s*$", re.IGNORECASE)
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
@@ -39,7 +40,7 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
         return Place(target, rest or text, f"named: {match[1]}")
     for match in _PATH.finditer(text):
         if (workspace / match[1].split(":")[0]).is_file():
-            return Place(_target(match[1], workspace), text, f"named: {match[1]}")
+            return Place(_target(match[1], workspace), _without(text, match), f"named: {match[1]}")
     index = SymbolIndex(workspace, home)
     index.refresh()
     plain = [word for word in _NAME.findall(text) if len(word) > 3]
@@ -66,6 +67,14 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
     raise FulgurError(
         "which file, and which part of it?", hint="Write @path/to/file.py, @file.py:function or @file.py:10-30."
     )
+
+
+def _without(text: str, path: re.Match[str]) -> str:
+    """An instruction without the path at its beginning or end ("in shop.py rename …"): it was understood, and is no
+    word for the model. A path amid the text may be a part of what is asked."""
+    before = _BEFORE_PATH.sub("", text[: path.start()]).strip()
+    after = text[path.end() :].lstrip(" ,:").rstrip(" .!")
+    return (before or after or text) if not (before and after) else text
 
 
 def _target(text: str, workspace: Path) -> Target:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ ABILITIES = (
 )
 BIGGER = "For more, serve a larger model (`fulgur serve`, then `fulgur`), or name another one with -m FOLDER."
 
+LOGPROBS = "message.output_text.logprobs"
+
 Result = TypeVar("Result")
 
 
@@ -34,6 +37,7 @@ class Answer:
     tokens: int
     accepted: int  # of them, guessed by a draft
     seconds: float  # in the engine, the prompt included
+    probability: float | None = None  # of the text as a whole, where it is known
 
     def speed(self) -> str:
         """`410 + 96 tokens in 41 ms · 2,300 tok/s (raw 880)`; raw is without those that a draft had guessed."""
@@ -70,9 +74,9 @@ class Model:
         self.folder = model_folder(name).resolve()
         self._own = self.folder not in [folder.resolve() for folder in embedded_models()]
 
-    def complete(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool) -> Answer:
-        """What belongs between prefix and suffix, to the end of the line or further."""
-        body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens}
+    def complete(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool, **more: Any) -> Answer:
+        """What belongs between prefix and suffix, to the end of the line or further; `more` goes into the request."""
+        body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens, **more}
         body |= {"stop": ["\n"]} if one_line else {}
         data = self._with_server(lambda url, name: once.post(url, "/completions", {"model": name, **body}))
         [choice], usage = data["choices"], data["usage"]
@@ -147,14 +151,27 @@ async def _together(url: str, name: str, items: Sequence[dict[str, Any]]) -> lis
 
 
 def _create(model: str, item: dict[str, Any]) -> dict[str, Any]:
-    return {"model": model, "input": [item], "temperature": 0, "store": False}
+    return {"model": model, "input": [item], "temperature": 0, "store": False, "include": [LOGPROBS]}
+
+
+def parts_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pieces of text of a response."""
+    return [part for item in response["output"] for part in item.get("content") or ()]
+
+
+def probability_of(parts: Iterable[dict[str, Any]]) -> float | None:
+    """The probability of a text, from the log-probabilities of its tokens; None when the model gives none."""
+    tokens = [token["logprob"] for part in parts for token in part.get("logprobs") or ()]
+    return math.exp(sum(tokens)) if tokens else None
 
 
 def _answer(response: dict[str, Any]) -> Answer:
     if response["status"] == "failed":
         raise FulgurError(str((response.get("error") or {}).get("message") or "the model failed"))
-    text = "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
+    parts = parts_of(response)
+    text = "".join(part["text"] for part in parts)
     usage = response["usage"]
     accepted = usage["output_tokens_details"].get("accepted_prediction_tokens") or 0
     counts = usage["input_tokens"], usage["output_tokens"], accepted
-    return Answer(text, response["status"] == "completed", *counts, usage.get("seconds", 0.0))
+    probability = probability_of(parts)
+    return Answer(text, response["status"] == "completed", *counts, usage.get("seconds", 0.0), probability)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from fulgur.edit.answer import fitted
 from fulgur.edit.checks import check
 from fulgur.edit.checks.names import valueless
+from fulgur.edit.checks.statements import parts
 from fulgur.edit.document import Document
 from fulgur.edit.editor import Proposal, Refusal, Task, verified
+from fulgur.edit.refactor.source import Source, Unusable
 from fulgur.edit.refactor.verify import renamed_only
-from fulgur.edit.region import Region, Target, locate_region
+from fulgur.edit.region import Region, Target, bounded, enclosing, locate_region
+from fulgur.edit.repeat import repeated
 from fulgur.errors import FulgurError
 from fulgur.sandbox.git import committed
 from fulgur.text.edit_format import RecentEdit, Rewrite, parse_answer
 from fulgur.workspace import folders
+from fulgur.workspace.diff import changed_runs
 from fulgur.workspace.textfile import TextFile
 
 if TYPE_CHECKING:
@@ -30,43 +37,114 @@ if TYPE_CHECKING:
 
 CANDIDATES = 4
 RECENT = 3
-ALIKE = ("list", "dict", "tuple", "not")  # `x = list()` → `x = []` may be followed by the same for dict()
 
 
 def plan_next(
     document: Document, journal: EditJournal, model: Model, members: MemberCheck | None = None
 ) -> tuple[Proposal | Refusal, Answer | None]:
-    """All edits that follow from the last change, as one proposal."""
-    recent, changed = last_change(document, journal)
-    regions = candidates(document, recent, changed)
-    if not regions:
-        return Refusal("", "No other place looks like the last change."), None
-    answers = model.rewrite_all([Task(document, region, None, recent).item() for region in regions])
-    text = document.text
-    for region, answer in sorted(zip(regions, answers, strict=True), key=lambda pair: -pair[0].start):
-        written = parse_answer(answer.text)
-        proposed = [(renamed_like(region.text, recent), True)]
-        if isinstance(written, Rewrite) and answer.finished and like(region.text, written.text, recent):
-            proposed.append((fitted(written.text, region.text), False))
-        for wanted, exact in proposed:
-            new = text[: region.start] + wanted + text[region.end :]
-            if wanted != region.text and sound(document, text, new, exact=exact):
+    """All edits that follow from the last change on disk, as one proposal."""
+    following = Following.of(document, previous_text(document, journal))
+    if (known := following.known(members)) is not None:
+        return known, None
+    answers = model.rewrite_all([following.item(region) for region in following.regions])
+    said = [(answer.text, answer.finished) for answer in answers]
+    return following.proposal(dict(zip(following.regions, said, strict=True)), members), answers[0]
+
+
+@dataclass(frozen=True)
+class Following:
+    """What may follow from the recent edits of a document.
+
+    `known` needs no model; if it is None, ask one with `item` for each region and hand the answers to `proposal`.
+    """
+
+    document: Document
+    recent: list[RecentEdit]
+    changed: frozenset[int]  # the lines of the last changes
+
+    @classmethod
+    def of(cls, document: Document, previous: str) -> Following:
+        """From the text as it was before the last changes."""
+        recent, changed = last_change(document, previous)
+        return cls(document, recent, frozenset(changed))
+
+    @cached_property
+    def regions(self) -> list[Region]:
+        """Where a model has to look."""
+        return candidates(self.document, self.recent, self.changed)
+
+    def known(self, members: MemberCheck | None = None) -> Proposal | Refusal | None:
+        """What follows without a model: the last change once more, or a rename that was done by half."""
+        if (found := self._repeated(members) or self._renamed(members)) is not None:
+            return found
+        return None if self.regions else Refusal("", "No other place looks like the last change.")
+
+    def _repeated(self, members: MemberCheck | None) -> Proposal | None:
+        """The last change made once more on every line that it fits."""
+        document = self.document
+        python = document.path.suffix in (".py", ".pyi")
+        text = repeated(document.text, self.recent, self.changed, python=python)
+        if text == document.text or not sound(document, document.text, text, exact=False):
+            return None
+        reads = valueless(text)
+        gone = set().union(*(counted(edit.before) - counted(edit.after) for edit in self.recent))
+        if reads is not None and gone & {name for _, name in reads.unbound}:
+            return None  # a rename that is done by half
+        result = self._verified(text, members)
+        return replace(result, understood="the last change, once more") if isinstance(result, Proposal) else None
+
+    def _renamed(self, members: MemberCheck | None) -> Proposal | None:
+        """A name that lost its value with the last change, renamed where it is still read."""
+        text = self.document.text
+        for region in sorted(self.regions, key=lambda region: -region.start):
+            new = text[: region.start] + renamed_like(region.text, self.recent) + text[region.end :]
+            if new != text and sound(self.document, text, new, exact=True):
                 text = new
-                break
-    if text == document.text:
-        return Refusal("", "No next edit."), answers[0]
-    asked = set().union(*(counted(edit.after) for edit in recent))
-    return verified(document, text, asked, (), members), answers[0]
+        result = self._verified(text, members) if text != self.document.text else None
+        return (
+            replace(result, understood="the last rename, where it is missing") if isinstance(result, Proposal) else None
+        )
+
+    def item(self, region: Region) -> dict[str, Any]:
+        """The question for one of the regions."""
+        return Task(self.document, region, None, self.recent).item()
+
+    def proposal(
+        self, answers: Mapping[Region, tuple[str, bool]], members: MemberCheck | None = None
+    ) -> Proposal | Refusal:
+        """What the answers for some regions (text, and whether it was finished) come to, checked."""
+        text = self.document.text
+        for region, (said, finished) in sorted(answers.items(), key=lambda pair: -pair[0].start):
+            written = parse_answer(said)
+            if not isinstance(written, Rewrite) or not finished or not like(region.text, written.text, self.recent):
+                continue
+            new = text[: region.start] + fitted(written.text, region.text) + text[region.end :]
+            if new != text and sound(self.document, text, new, exact=False):
+                text = new
+        return self._verified(text, members) if text != self.document.text else Refusal("", "No next edit.")
+
+    def _verified(self, text: str, members: MemberCheck | None) -> Proposal | Refusal:
+        asked = set().union(*(counted(edit.after) for edit in self.recent))
+        return verified(self.document, text, asked, (), members)
 
 
 def like(before: str, after: str, recent: Sequence[RecentEdit]) -> bool:
-    """Whether a rewrite adds and removes only words that the recent edits added and removed."""
-    added, removed = set(ALIKE), set(ALIKE)
+    """Whether every change of a rewrite takes away and adds the same words and signs as one of the recent edits."""
+    wanted = [_difference(edit.before, edit.after) for edit in recent]
     for edit in recent:
-        added |= set(counted(edit.after) - counted(edit.before))
-        removed |= set(counted(edit.before) - counted(edit.after))
-    old, new = counted(before), counted(after)
-    return set(new - old) <= added and set(old - new) <= removed
+        wanted += [_difference(*pair) for pair in zip(edit.before.splitlines(), edit.after.splitlines(), strict=False)]
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    for a, b, c, d in changed_runs(old, new):
+        if _difference("".join(old[a:b]), "".join(new[c:d])) in wanted:
+            continue
+        if b - a != d - c or any(_difference(*pair) not in wanted for pair in zip(old[a:b], new[c:d], strict=True)):
+            return False
+    return True
+
+
+def _difference(before: str, after: str) -> tuple[Counter[str], Counter[str]]:
+    old, new = (Counter(re.findall(r"\w+|[^\w\s]", text)) for text in (before, after))
+    return old - new, new - old
 
 
 def counted(text: str) -> Counter[str]:
@@ -106,14 +184,13 @@ def sound(document: Document, before: str, after: str, *, exact: bool) -> bool:
     return old is not None and new is not None and new.unbound < old.unbound
 
 
-def last_change(document: Document, journal: EditJournal) -> tuple[list[RecentEdit], set[int]]:
-    """The lines that changed last, oldest first, and where they stand now: from the journal, else from git."""
-    before = previous_text(document, journal)
+def last_change(document: Document, before: str) -> tuple[list[RecentEdit], set[int]]:
+    """The lines that changed since the text `before`, oldest first, and where they stand now."""
     old, new = before.splitlines(keepends=True), document.text.splitlines(keepends=True)
     edits: list[RecentEdit] = []
     lines: set[int] = set()
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal" and (b > a):
+    for a, b, c, d in changed_runs(old, new):
+        if b > a:
             edits.append(RecentEdit("".join(old[a:b][:6]), "".join(new[c:d][:6])))
             lines.update(range(c + 1, d + 1))
     if not edits:
@@ -135,7 +212,7 @@ def previous_text(document: Document, journal: EditJournal) -> str:
     return TextFile.decode(before, str(document.path)).plain
 
 
-def candidates(document: Document, recent: list[RecentEdit], changed: set[int]) -> list[Region]:
+def candidates(document: Document, recent: list[RecentEdit], changed: Collection[int]) -> list[Region]:
     """Regions with lines that look like what was changed, best first; they do not overlap."""
     gone: set[str] = set()
     for edit in recent:
@@ -145,7 +222,10 @@ def candidates(document: Document, recent: list[RecentEdit], changed: set[int]) 
     for number, line in enumerate(document.text.split("\n"), 1):
         if number in changed or not line.strip():
             continue
-        score = 2.0 * bool(gone & set(re.findall(r"\w+", line)))
+        touched = bool(gone & set(re.findall(r"\w+", line)))
+        if gone and not touched and line.strip() not in shared:
+            continue  # its score could not reach 1, and comparing every line of a long file takes too long
+        score = 2.0 * touched
         score += max((difflib.SequenceMatcher(None, line.strip(), other).ratio() for other in shared), default=0.0)
         if score >= 1.0 or (not gone and score > 0.6):
             scored.append((score, number))
@@ -156,9 +236,23 @@ def candidates(document: Document, recent: list[RecentEdit], changed: set[int]) 
         if any(region.first_line <= number <= region.last_line for region in regions):
             continue
         try:
-            region = locate_region(document.text, Target(document.path, None, (number, number)))
+            region = region_at(document, number)
         except FulgurError:
             continue
         if all(region.end <= other.start or region.start >= other.end for other in regions):
             regions.append(region)
     return regions
+
+
+def region_at(document: Document, line: int) -> Region:
+    """The function or statement around a line. Only the top-level statement that holds the line is looked at."""
+    text, target = document.text, Target(document.path, None, (line, line))
+    above = 0
+    for part in (parts(text) if document.path.suffix in (".py", ".pyi") else None) or ():
+        if line <= above + part.count("\n"):
+            with contextlib.suppress(Unusable):
+                first, last = enclosing(Source(part), line - above)
+                return bounded(text, first + above, last + above, target)
+            break
+        above += part.count("\n")
+    return locate_region(text, target)

@@ -60,8 +60,9 @@ def parse_target(text: str, base: Path = Path()) -> Target:
     return Target(base / name, rest)
 
 
-def locate_region(text: str, target: Target, instruction: str = "") -> Region:
-    """The region a target means in this text; an error says what to name instead when it is too large or unclear."""
+def locate_region(text: str, target: Target, instruction: str = "", *, limit: bool = True) -> Region:
+    """The region a target means in this text; an error says what to name instead when it is too large or unclear.
+    `limit` False: it may be as large as the file, for what needs no model."""
     python = target.path.suffix in (".py", ".pyi")
     src: Source | None = None
     if python:
@@ -70,25 +71,31 @@ def locate_region(text: str, target: Target, instruction: str = "") -> Region:
         except Unusable:
             src = None
     line_count = text.count("\n") + (not text.endswith("\n"))
-    if target.lines is not None:
-        first, last = target.lines
+    if (lines := target.lines or named_lines(instruction)) is not None:
+        first, last = lines
         if first > line_count:
             raise FulgurError(f"{target.path} has {line_count} lines, there is no line {first}")
         if first == last and src is not None:
             first, last = enclosing(src, first)
-        return bounded(text, first, min(last, line_count), target)
+        return bounded(text, first, min(last, line_count), target, limit=limit)
     if target.symbol is not None:
         first, last = python_symbol(src, target) if src is not None else other_symbol(text, target)
-        return bounded(text, first, last, target)
+        return bounded(text, first, last, target, limit=limit)
     found = mentioned(src, instruction) if src is not None else None
-    if found is None and line_count <= MAX_LINES and len(text) <= MAX_CHARS:
-        return bounded(text, 1, line_count, target)
+    if found is None and (not limit or (line_count <= MAX_LINES and len(text) <= MAX_CHARS)):
+        return bounded(text, 1, line_count, target, limit=limit)
     if found is None:
         raise FulgurError(
             f"{target.path} has {line_count} lines: which part?{_absent(text, instruction)}",
             hint=f"Name it: {target.path}:SYMBOL or {target.path}:FIRST-LAST (at most {MAX_LINES} lines).",
         )
     return bounded(text, *found, target)
+
+
+def named_lines(instruction: str) -> tuple[int, int] | None:
+    """The lines that an instruction itself names: "extract lines 10-14 into load"."""
+    match = re.search(r"\blines? (\d+) ?(?:-|–|to|through) ?(\d+)\b", instruction)
+    return (int(match[1]), int(match[2])) if match and 1 <= int(match[1]) <= int(match[2]) else None
 
 
 def _absent(text: str, instruction: str) -> str:
@@ -101,11 +108,11 @@ def _absent(text: str, instruction: str) -> str:
     return f" There is no {missing} in it{f' (nearest: {close[0]})' if close else ''}."
 
 
-def bounded(text: str, first: int, last: int, target: Target) -> Region:
+def bounded(text: str, first: int, last: int, target: Target, *, limit: bool = True) -> Region:
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     start = starts[first - 1]
     end = starts[last] if last < len(starts) else len(text)
-    if last - first >= MAX_LINES or end - start > MAX_CHARS:
+    if limit and (last - first >= MAX_LINES or end - start > MAX_CHARS):
         raise FulgurError(
             f"lines {first}-{last} of {target.path} are too many for one edit: {last - first + 1} lines, "
             f"{end - start:,} characters (at most {MAX_LINES} and {MAX_CHARS:,})",
@@ -185,6 +192,7 @@ def assigned(node: ast.AST) -> set[str]:
 def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
     """The part of a long file an instruction is about: a symbol it names, the imports, or the one user of a name."""
     words = set(re.findall(r"[^\W\d]\w*", instruction))
+    words |= {"__version__"} if "version" in words else set()
     named = [node for node in symbols(src) if getattr(node, "name", "") in words and fits(src, node)]
     inner = [n for n in named if not any(o is not n and n in ast.walk(o) for o in named)] or named
     if len(inner) == 1:

@@ -11,6 +11,11 @@ from pathlib import Path
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
+def content_name(data: bytes) -> str:
+    """The name under which a content is stored."""
+    return hashlib.sha256(data).hexdigest()
+
+
 class BlobStore:
     """A folder of contents; the same content is stored once."""
 
@@ -19,7 +24,7 @@ class BlobStore:
 
     def put(self, data: bytes) -> str:
         """Store it (atomically) and give its name."""
-        name = hashlib.sha256(data).hexdigest()
+        name = content_name(data)
         path = self.path(name)
         try:
             os.utime(path)  # wanted again: not to be let go of in the next moment
@@ -36,7 +41,7 @@ class BlobStore:
     def get(self, name: str) -> bytes:
         """The content; FileNotFoundError when it is not stored (any more), OSError when it is damaged."""
         data = self.path(name).read_bytes()
-        if hashlib.sha256(data).hexdigest() != name:
+        if content_name(data) != name:
             raise OSError(errno.EIO, "its stored content is damaged")
         return data
 

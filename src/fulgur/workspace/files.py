@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox.policy import Policy
-from fulgur.workspace import beneath
+from fulgur.workspace import beneath, folders
 from fulgur.workspace.beneath import shown
-from fulgur.workspace.blobs import BlobStore
+from fulgur.workspace.blobs import BlobStore, content_name
 from fulgur.workspace.textfile import TextFile
 
 
@@ -54,21 +54,33 @@ class FileDiff:
     removed: int
     before: bytes | None = field(default=None, repr=False)
     """The whole content before, for checks that compare."""
+    after: bytes | None = field(default=None, repr=False)
+
+
+class Buffers(Protocol):
+    """An editor that has files open."""
+
+    def read(self, path: Path, on_disk: bytes) -> bytes | None:
+        """What it shows, when it says so."""
+
+    def write(self, path: Path, content: bytes) -> bool:
+        """Whether it took the new content."""
 
 
 class Files:
-    """Reads and writes for one session."""
+    """Reads and writes for one session. With `buffers`, files that an editor has open go through it."""
 
     def __init__(self, policy: Policy, blobs: BlobStore, journal: Path) -> None:
         self.policy = policy
         self.blobs = blobs
+        self.buffers: Buffers | None = None
         self._journal = journal
 
     def locate(self, path: str) -> Path:
         """The real path of what a model or a person named, relative to the workspace."""
         if not path or "\0" in path:
             raise FulgurError(f"{path!r} is not a path")
-        return Path(os.path.realpath(self.policy.workspace / Path(path).expanduser()))
+        return Path(os.path.realpath(self.policy.workspace / folders.expanded(path)))
 
     def writable(self, path: str) -> Path:
         """The real path, if the policy lets it be written; else FileRefused with the reason."""
@@ -87,9 +99,13 @@ class Files:
         if reason := self.policy.secret(path):
             raise FileRefused(f"{self.show(path)} may not be read: {reason}")
         try:
-            return beneath.read(self._root(path), path)
+            return self._shown(path, beneath.read(self._root(path), path))
         except OSError as error:
             raise FulgurError(f"{self.show(path)}: {error.strerror}") from None
+
+    def _shown(self, path: Path, on_disk: bytes) -> bytes:
+        shown = self.buffers.read(path, on_disk) if self.buffers is not None else None
+        return on_disk if shown is None else shown
 
     def commit(self, changes: Sequence[Change]) -> list[FileDiff]:
         """Make all changes or none: on any error, and after a kill (see `recover`), what was done is taken back."""
@@ -104,7 +120,8 @@ class Files:
         try:
             for change in changes:
                 done.append(change)
-                self._replace(change.path, change.after, change.mode)
+                if not self._taken(change):
+                    self._replace(change.path, change.after, change.mode)
         except OSError as error:
             for change in reversed(done):
                 with contextlib.suppress(OSError):
@@ -114,15 +131,24 @@ class Files:
             self._journal.unlink(missing_ok=True)
         return [diff_of(self.show(change.path), change.before, change.after) for change in changes]
 
+    def _taken(self, change: Change) -> bool:
+        """Whether an editor wrote it, byte for byte."""
+        if self.buffers is None or change.after is None or not self.buffers.write(change.path, change.after):
+            return False
+        with contextlib.suppress(OSError, FulgurError):
+            return beneath.read(self._root(change.path), change.path) == change.after
+        return False
+
     def recover(self) -> list[str]:
-        """After a kill in the middle of `commit`: put back what it had begun to change. The paths put back."""
-        entries = read_journal(self._journal)
+        """After a kill in the middle of `commit`: put back what it had begun to change. The paths put back.
+
+        A file that holds neither the old nor the new content was edited by somebody since: it stays as it is.
+        """
         restored = []
-        for name, before in entries:
-            path = Path(name)
-            content = self.blobs.get(before) if before else None
-            if self._content(path) != content and self.policy.refusal(path) is None:
-                self._replace(path, content, None)
+        for entry in read_journal(self._journal):
+            path = Path(entry.path)
+            if _name(self._content(path)) == entry.after and self.policy.refusal(path) is None:
+                self._replace(path, self.blobs.get(entry.before) if entry.before else None, None)
                 restored.append(self.show(path))
         self._journal.unlink(missing_ok=True)
         return restored
@@ -155,7 +181,10 @@ class Files:
             os.symlink(target, path.name, dir_fd=parent)
 
     def _write_journal(self, changes: Sequence[Change]) -> None:
-        entries = [(str(c.path), self.blobs.put(c.before) if c.before is not None else None) for c in changes]
+        entries = [
+            JournalEntry(str(c.path), self.blobs.put(c.before) if c.before is not None else None, _name(c.after))
+            for c in changes
+        ]
         self._journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self._journal.with_suffix(".tmp")
         text = json.dumps(entries)
@@ -199,7 +228,7 @@ class Files:
     def _content(self, path: Path) -> bytes | None:
         """What is there now; None for nothing, or for something that is not a file."""
         with contextlib.suppress(OSError, FulgurError):
-            return beneath.read(self._root(path), path)
+            return self._shown(path, beneath.read(self._root(path), path))
         return None
 
     def _folder(self, folder: Path, *, create: bool) -> AbstractContextManager[int]:
@@ -210,16 +239,28 @@ class Files:
         return next((root for root in self.policy.writable if path.is_relative_to(root)), Path(path.anchor))
 
 
-def read_journal(path: Path) -> list[tuple[str, str | None]]:
-    """Paths, and the names of what they held before a commit that did not end. One that is not whole was never acted
-    on, and one that is damaged must not be."""
+class JournalEntry(NamedTuple):
+    """A file that a commit changes: its contents' names (`BlobStore`), None where there is no file."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+def read_journal(path: Path) -> list[JournalEntry]:
+    """What a commit that did not end was to change. One that is not whole was never acted on, and one that is damaged
+    must not be."""
     try:
         checksum, _, text = path.read_bytes().partition(b" ")
         if zlib.crc32(text) != int(checksum, 16):
             return []
-        return [(name, before) for name, before in json.loads(text)]
-    except (OSError, ValueError):
+        return [JournalEntry(*entry) for entry in json.loads(text)]
+    except (OSError, ValueError, TypeError):
         return []
+
+
+def _name(content: bytes | None) -> str | None:
+    return None if content is None else content_name(content)
 
 
 def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
@@ -231,7 +272,7 @@ def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
         old = TextFile.decode(before or b"", name)
         new = TextFile.decode(after or b"", name)
     except FulgurError:
-        return FileDiff(name, kind, f"Binary file {name} {kind}\n", 0, 0, before)
+        return FileDiff(name, kind, f"Binary file {name} {kind}\n", 0, 0, before, after)
     lines = list(
         difflib.unified_diff(
             [line + "\n" for line in old.lines],
@@ -242,4 +283,4 @@ def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
     )
     added = sum(line.startswith("+") for line in lines[2:])
     removed = sum(line.startswith("-") for line in lines[2:])
-    return FileDiff(name, kind, "".join(lines), added, removed, before)
+    return FileDiff(name, kind, "".join(lines), added, removed, before, after)

@@ -14,6 +14,11 @@ def home() -> Path:
     return Path(os.environ.get("FULGUR_HOME") or Path.home() / ".fulgur").absolute()
 
 
+def expanded(path: str | Path) -> Path:
+    """With `~` and `~user` replaced, where there is such a user; `Path.expanduser` raises where there is none."""
+    return Path(os.path.expanduser(path))
+
+
 def embedded_models() -> list[Path]:
     """The folders of the models that ship, the largest (the default) first."""
     files = ASSETS.glob("*/weights.safetensors")

@@ -23,7 +23,8 @@ KEPT = 200
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One change: the file's content before and after, by hash. Changes of one `time` were made together."""
+    """One change: the file's content before (empty: it was not there) and after, by hash. Changes of one `time` were
+    made together."""
 
     path: str
     before: str
@@ -59,7 +60,8 @@ class EditJournal:
         """The file's content before its last change, if that is the one that made it what it is now."""
         entry = self.last(path)
         with contextlib.suppress(FileNotFoundError):
-            return self.blobs.get(entry.before) if entry is not None and self.blobs.get(entry.after) == now else None
+            if entry is not None and entry.before and self.blobs.get(entry.after) == now:
+                return self.blobs.get(entry.before)
         return None
 
     def write(self, changes: Sequence[Change]) -> list[FileDiff]:
@@ -86,7 +88,8 @@ class EditJournal:
         for entry in entries:
             real = Path(entry.path)
             try:
-                before, after = self.blobs.get(entry.before), self.blobs.get(entry.after)
+                before = self.blobs.get(entry.before) if entry.before else None
+                after = self.blobs.get(entry.after)
             except FileNotFoundError:
                 raise FulgurError(f"the edit of {real} is too old: what undo needs was let go") from None
             if files.read(real) != after:
@@ -100,8 +103,9 @@ class EditJournal:
         return entries
 
     def _entry(self, change: Change, now: float) -> JournalEntry:
-        assert change.before is not None and change.after is not None, "edits neither make nor remove files"
-        return JournalEntry(str(change.path), self.blobs.put(change.before), self.blobs.put(change.after), now)
+        assert change.after is not None, "edits remove no files"
+        before = self.blobs.put(change.before) if change.before is not None else ""
+        return JournalEntry(str(change.path), before, self.blobs.put(change.after), now)
 
     def save(self, entries: Iterable[JournalEntry]) -> None:
         """Keep these, at most the last 200 edits; an edit of several files stays whole."""

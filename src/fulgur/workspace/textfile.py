@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import re
 from collections import Counter
 from dataclasses import dataclass
 
 from fulgur.errors import FulgurError
+from fulgur.workspace.diff import changed_runs
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -66,11 +66,9 @@ class TextFile:
         """The bytes of the file with another text: lines that stay keep their endings, new ones get the file's own."""
         lines, ends = split_lines(text)
         changed = TextFile(list(self.lines), list(self.endings), self.encoding, self.mark)
-        matcher = difflib.SequenceMatcher(None, self.lines, lines, autojunk=False)
-        for tag, a, b, c, d in reversed(matcher.get_opcodes()):
-            if tag != "equal":
-                changed.lines[a:b] = lines[c:d]
-                changed.endings[a:b] = self.endings[a:b] if b - a == d - c else [self.newline] * (d - c)
+        for a, b, c, d in reversed(changed_runs(self.lines, lines)):
+            changed.lines[a:b] = lines[c:d]
+            changed.endings[a:b] = self.endings[a:b] if b - a == d - c else [self.newline] * (d - c)
         for index in range(len(changed.endings) - 1):
             changed.endings[index] = changed.endings[index] or self.newline
         if changed.endings:
@@ -107,3 +105,13 @@ def split_lines(text: str) -> tuple[list[str], list[str]]:
         lines.append(match[1])
         endings.append(match[2])
     return lines, endings
+
+
+def shown_text(data: bytes | None, most: int = 1 << 20) -> str | None:
+    """A file's text for a screen; None for no file, a binary one or one of over `most` bytes."""
+    if data is None or len(data) > most:
+        return None
+    try:
+        return TextFile.decode(data, "").text
+    except FulgurError:
+        return None

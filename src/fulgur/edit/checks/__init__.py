@@ -1,6 +1,7 @@
 """What must hold before an edit is written: it parses, and the names, members and imports it brings exist.
 
-`check` is the entry; only what the edit made worse counts. `tests.py` finds the tests that touch a changed file.
+`check` is the entry; only what the edit made worse counts. `covering.py` finds the tests, `trial.py` runs them, and
+`verdict.py` says what all of it means.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from fulgur.edit.checks.members.problem import Problem
 if TYPE_CHECKING:
     from fulgur.edit.checks.members.process import MemberCheck
 
-PARSES, NAMES, TESTS = "parses", "names exist", "tests"
+PARSES, NAMES, MEMBERS, TESTS = "parses", "names exist", "names, attributes and parameters exist", "tests"
 
 
 @dataclass
 class Found:
-    """What was found wrong; `unchecked` says what there was no time or means for."""
+    """What was found wrong. `members`: attributes and parameters were judged too; `unchecked` says why not all."""
 
     parses: list[str] = field(default_factory=list)
     names: list[Problem] = field(default_factory=list)
+    members: bool = False
     unchecked: str = ""
 
 
@@ -41,7 +43,7 @@ def check(path: Path, before: str, after: str, members: MemberCheck | None = Non
         if members is not None and path.suffix == ".py":
             checked = members.check(path, before, after)
             found.names = sorted([*found.names, *checked.problems], key=lambda problem: problem.line)
-            found.unchecked = checked.unchecked
+            found.members, found.unchecked = True, checked.unchecked
     else:
         found.names = unknown_imports(after, path, added_lines(before, after))
     return found

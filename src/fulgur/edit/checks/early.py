@@ -8,21 +8,65 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 Read = tuple[str, str, int]
+"""Scope, name and line."""
 _DEFERRED = (ast.Lambda, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 
 
-def early_reads(tree: ast.Module, given: Collection[str]) -> Iterator[Read]:
-    """(scope, name, line) of each; `given` are the module's names."""
-    future = {a.name for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__" for a in s.names}
-    postponed = "annotations" in future or sys.version_info >= (3, 14)
-    elsewhere = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    order = _Order("", (set(given) & _binds(tree.body)) - elsewhere, set(), postponed)
+@dataclass(frozen=True)
+class Order:
+    """In which order a part of a module reads and binds names; lines count within the part."""
+
+    certain: tuple[Read, ...]  # reads inside its functions that come too early, whatever else the module has
+    reads: tuple[Read, ...]  # what the module reads here, and this part has not bound before
+    made: frozenset[str]  # bound once the part has run
+    binds: frozenset[str]  # names of the module that it binds
+    declared: frozenset[str]  # `global` in one of its functions: bound nobody knows when
+    module_global: bool  # `global` outside functions
+
+
+def early_within(tree: ast.Module, text: str, postponed: bool) -> Order:
+    """The order of one part; `postponed` annotations are not evaluated."""
+    # Walking a long class takes longer than all else here, and most have no such word.
+    declares = "global" in text or "nonlocal" in text
+    order = _Order("", None, frozenset(), set(), postponed or sys.version_info >= (3, 14), declares)
     order.run(tree.body)
-    yield from order.found
+    stated = [node for node in ast.walk(tree) if isinstance(node, ast.Global)] if "global" in text else []
+    return Order(
+        tuple(order.certain),
+        tuple(order.found),
+        frozenset(order.made),
+        frozenset(_binds(tree.body)),
+        frozenset(name for node in stated for name in node.names),
+        bool(stated) and any(isinstance(node, ast.Global) for node in _own(tree.body)),
+    )
+
+
+def early_reads(orders: Iterable[tuple[int, Order]], given: Collection[str]) -> Iterator[Read]:
+    """All reads that come too early in a module: its parts with the lines before each; `given` are its names."""
+    parts = list(orders)
+    elsewhere = frozenset().union(*(order.declared for _, order in parts))
+    later = (frozenset(given) & frozenset().union(*(order.binds for _, order in parts))) - elsewhere
+    made: set[str] = set()
+    for above, order in parts:
+        for scope, name, line in order.certain:
+            yield scope, name, line + above
+        for scope, name, line in order.reads:
+            if name in later and name not in made:
+                yield scope, name, line + above
+        made |= order.made
+
+
+def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """What runs with the module itself: not what stands in functions and classes."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            yield from _own(ast.iter_child_nodes(node))
 
 
 def _binds(nodes: Iterable[ast.AST]) -> set[str]:
@@ -51,14 +95,28 @@ def _binds(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 class _Order:
-    """Runs the statements of one scope in their order; `later` are its names, `made` those bound so far."""
+    """Runs the statements of one scope in their order.
 
-    def __init__(self, scope: str, later: set[str], made: set[str], postponed: bool) -> None:
+    `later` are its names (None: not known yet), `made` those bound so far, `hidden` those that a class body binds.
+    """
+
+    def __init__(
+        self,
+        scope: str,
+        later: set[str] | None,
+        hidden: frozenset[str],
+        made: set[str],
+        postponed: bool,
+        declares: bool,
+    ) -> None:
         self.scope = scope
         self.later = later
+        self.hidden = hidden
         self.made = made
         self.postponed = postponed
-        self.found: list[Read] = []
+        self.declares = declares  # there may be `global` or `nonlocal` in it
+        self.found: list[Read] = []  # in this scope
+        self.certain: list[Read] = []  # in functions inside it
 
     def run(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
@@ -67,18 +125,20 @@ class _Order:
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load) and node.id in self.later and node.id not in self.made:
-                self.found.append((self.scope, node.id, node.lineno))
-            elif not isinstance(node.ctx, ast.Load):
+            if not isinstance(node.ctx, ast.Load):
                 self.made.add(node.id)
+            elif (self.later is None or node.id in self.later) and not (node.id in self.made or node.id in self.hidden):
+                self.found.append((self.scope, node.id, node.lineno))
         elif isinstance(node, _FUNCTIONS):
             self._function(node)
         elif isinstance(node, ast.ClassDef):
             self.run([*node.decorator_list, *node.bases, *node.keywords])
             # A class body runs now: what it does not bind itself is looked for outside.
-            inner = _Order(f"{self.scope}.{node.name}", self.later - _binds(node.body), self.made, self.postponed)
+            hidden = self.hidden | _binds(node.body)
+            inner = _Order(f"{self.scope}.{node.name}", self.later, hidden, self.made, self.postponed, self.declares)
             inner.run(node.body)
             self.found += inner.found
+            self.certain += inner.certain
             self.made.add(node.name)
         elif isinstance(node, _DEFERRED):
             self.run([*node.args.defaults, *node.args.kw_defaults] if isinstance(node, ast.Lambda) else [])
@@ -110,10 +170,11 @@ class _Order:
             self.run([*(arg.annotation for arg in (*parameters, *stars)), node.returns])
         self.made.add(node.name)
         taken = {arg.arg for arg in (*parameters, *stars)}
-        outside = {n for s in ast.walk(node) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
-        inner = _Order(f"{self.scope}.{node.name}", _binds(node.body) - taken - outside, set(), True)
+        stated = (s for s in ast.walk(node) if isinstance(s, (ast.Global, ast.Nonlocal))) if self.declares else ()
+        names = _binds(node.body) - taken - {name for statement in stated for name in statement.names}
+        inner = _Order(f"{self.scope}.{node.name}", names, frozenset(), set(), True, self.declares)
         inner.run(node.body)
-        self.found += inner.found
+        self.certain += [*inner.found, *inner.certain]
 
 
 def _stored(node: ast.AST) -> set[str]:

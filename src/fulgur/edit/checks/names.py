@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import symtable
+import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fulgur.edit.checks.early import early_reads
 from fulgur.edit.checks.members.introduced import added_lines
 from fulgur.edit.checks.members.problem import Problem
+from fulgur.edit.checks.statements import Parts, facts, parts, postponed
 
 _MODULE = "__file__ __name__ __doc__ __path__ __class__ __spec__ __package__ __loader__ __builtins__ __annotations__"
 ALWAYS = frozenset({*dir(builtins), *_MODULE.split()})
@@ -44,9 +44,9 @@ def _new_problems(before: str, after: str) -> list[Problem]:
     counts = Counter(name for _, name in old.unbound)
     counts.subtract(name for _, name in new.unbound)
     fresh = {name for name, left in counts.items() if left < 0} & {name for _, name in new.unbound - old.unbound}
-    elsewhere = bindings(before) | bindings(after)
     found = []
-    for name, line in _places(after, fresh, added_lines(before, after)).items():
+    elsewhere = bindings(before) | bindings(after) if fresh else set()
+    for name, line in (_places(after, fresh, added_lines(before, after)) if fresh else {}).items():
         lost = name in elsewhere
         text = f"it uses `{name}` where it has no value" if lost else f"Undefined name `{name}`"
         found.append(Problem(line, name, text, certain=lost))
@@ -59,37 +59,32 @@ def _new_problems(before: str, after: str) -> list[Problem]:
 
 def valueless(text: str) -> Reads | None:
     """All reads without a value; None where that cannot be told (syntax errors, star imports)."""
+    return _together(parts(text))
+
+
+def valueless_as_a_whole(text: str) -> Reads | None:
+    """The same without what is known of other texts: the plain way, which the fast one must agree with."""
+    return _together((text,))
+
+
+def _together(found: Parts | None) -> Reads | None:
+    """What the parts of a module come to."""
+    if found is None:
+        return None
     try:
-        tree, top = ast.parse(text), symtable.symtable(text, "text", "exec")
+        later = postponed(found)
+        said = [facts(part, later) for part in found]
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
+    if any(one.star for one in said):
         return None
-    scopes = list(_scopes(top, ""))
-    given = set(_bound(top)) | ALWAYS
-    for _, table in scopes:  # `global x` in a function binds x in the module
-        given |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
-    unbound = {
-        (scope, symbol.get_name())
-        for scope, table in scopes
-        for symbol in table.get_symbols()
-        if symbol.is_referenced() and (symbol.is_global() or table is top)
-        # In a function called `top` symtable takes every name for a global one.
-        and symbol.get_name() not in given | set(_bound(table))
-    }  # fmt: skip
+    given = ALWAYS.union(*(one.bound for one in said), *(one.from_functions for one in said))
+    unbound = {(scope, name) for one in said for scope, name in one.reads if name not in given}
     if "__getattr__" not in given:  # which may serve what others import
-        unbound |= {("__all__", name) for name in _exported(tree) if name not in given}
-    return Reads(frozenset(unbound), frozenset(early_reads(tree, given - ALWAYS)))
-
-
-def _exported(tree: ast.Module) -> Iterator[str]:
-    """The names in `__all__`."""
-    for statement in tree.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if not any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            continue
-        if isinstance(value := getattr(statement, "value", None), (ast.List, ast.Tuple)):
-            yield from (e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str))
+        unbound |= {("__all__", name) for one in said for name in one.exported if name not in given}
+    above = [0, *itertools.accumulate(one.lines for one in said)]
+    order = zip(above, (one.order for one in said), strict=False)
+    return Reads(frozenset(unbound), frozenset(early_reads(order, given - ALWAYS)))
 
 
 def _places(text: str, names: set[str], lines: set[int]) -> dict[str, int]:
@@ -106,19 +101,6 @@ def _places(text: str, names: set[str], lines: set[int]) -> dict[str, int]:
 def bindings(text: str) -> set[str]:
     """Every name that some scope of the text gives a value."""
     try:
-        return {name for _, table in _scopes(symtable.symtable(text, "text", "exec"), "") for name in _bound(table)}
+        return set().union(*(facts(part, False).bound_anywhere for part in parts(text) or ()))
     except (SyntaxError, ValueError, RecursionError):
         return set()
-
-
-def _scopes(table: symtable.SymbolTable, path: str) -> Iterator[tuple[str, symtable.SymbolTable]]:
-    yield path, table
-    for child in table.get_children():
-        yield from _scopes(child, f"{path}.{child.get_name()}")
-
-
-def _bound(table: symtable.SymbolTable) -> Iterator[str]:
-    """Names this scope itself gives a value: assigned, imported, parameters, functions and classes."""
-    for symbol in table.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported() or symbol.is_parameter() or symbol.is_namespace():
-            yield symbol.get_name()

@@ -15,8 +15,8 @@ def syntax_problems(name: str, source: str) -> list[str]:
             case "py" | "pyi":
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    # `ast.parse` takes `f(a=1, a=2)` and a return outside a function; the compiler does not.
-                    compile(source, name, "exec", dont_inherit=True)
+                    if not _known_to_compile(source):
+                        compile(source, name, "exec", dont_inherit=True)
             case "json":
                 json.loads(source)
             case "toml":
@@ -28,6 +28,19 @@ def syntax_problems(name: str, source: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         return [str(error)]
     return []
+
+
+def _known_to_compile(source: str) -> bool:
+    """Whether every statement of a module compiles, most of them as they did before; the whole decides otherwise."""
+    from fulgur.edit.checks.statements import compiles, declares_global, parts, postponed
+
+    found = parts(source)
+    if found is None or any(declares_global(part) for part in found):
+        return False
+    # What is imported from `__future__` must come first: the parts up to it are judged as one.
+    first = max((at for at, part in enumerate(found, 1) if "__future__" in part), default=0)
+    later = postponed(found)
+    return all(compiles(part, later) for part in ("".join(found[:first]), *found[first:]))
 
 
 def _tree_problems(suffix: str, source: str) -> list[str]:

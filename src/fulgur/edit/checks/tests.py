@@ -1,4 +1,4 @@
-"""The quick tests that touch a changed file: which they are, how they are run, and what their end says of the edit.
+"""The tests that cover a change: how they are run, and what their end says of the edit.
 
 Only what was not broken before counts against an edit: tests that fail after it are run once more on a copy of the
 workspace as it was. Whatever keeps them from running is a result too, and said.
@@ -19,21 +19,25 @@ from fulgur.sandbox import start
 from fulgur.workspace.ignore import walk
 
 MOST_SECONDS = 30.0
-_MOST_FILES = 8
+_NEAR = 8  # files that run first, so that something is known where all of them take too long
 _MOST_COPIED = 100 << 20  # bytes of a workspace that is copied to see what failed before
+NONE_COVERS = "tests not run: no test file imports what is changed"
+NO_PYTHON = "tests not run: the project has no Python environment of its own"
+NO_TEST = "pytest found no test in them"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class TestRun:
     """One run of pytest. `failed` are the tests (or files that could not be collected) that did not pass, `broken`
-    says that pytest itself could not go on, `missing` why nothing can be said."""
+    says that pytest itself could not go on, `missing` why nothing can be said, `partly` why not of all of them."""
 
     __test__ = False  # not for pytest to collect
 
     failed: frozenset[str] = frozenset()
     broken: str = ""
     missing: str = ""
+    partly: str = ""
     output: str = ""
 
     @property
@@ -41,44 +45,29 @@ class TestRun:
         return not (self.failed or self.broken or self.missing)
 
 
-def touching_tests(workspace: Path, changed: Sequence[str]) -> list[str]:
-    """Test files (pytest's naming) that are changed themselves, named after a changed file, or import it."""
-    modules = {path: _module(path) for path in changed if path.endswith(".py")}
-    if not modules:
-        return []
-    stems = {Path(path).stem for path in modules}
-    imports = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in modules.values()))
-    chosen = []
-    for entry in walk(workspace, limit=20_000):
-        if not re.fullmatch(r"test_.*\.py|.*_test\.py", entry.name):
-            continue
-        path = Path(entry.path)
-        name = path.relative_to(workspace).as_posix()
-        stem = path.stem.removeprefix("test_").removesuffix("_test")
-        if name in modules or stem in stems or imports.search(_import_lines(path)):
-            chosen.append(name)
-    return chosen[:_MOST_FILES]
+@dataclass(frozen=True)
+class Judged:
+    """What the tests say of an edit. `passed`: all that cover it ran, and no more of them fail than before it."""
+
+    problems: tuple[str, ...] = ()
+    note: str = ""
+    passed: bool = False
 
 
-def _module(path: str) -> str:
-    parts = list(Path(path).with_suffix("").parts)
-    if parts[0] in ("src", "lib"):
-        parts = parts[1:]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def in_turn(tests: Sequence[str]) -> list[list[str]]:
+    """The runs to make: the nearest tests first, then all others."""
+    return [part for part in (list(tests[:_NEAR]), list(tests[_NEAR:])) if part]
 
 
-def _import_lines(path: Path) -> str:
-    """The imports of a test file with `from a import b` also written as `a.b`."""
-    lines = []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+import\s+([^\n#]+)|import\s+([^\n#]+))", text, re.MULTILINE):
-        if match[3]:
-            lines.append(match[3])
-        else:
-            names = re.findall(r"\w+", match[2])
-            lines.append(match[1])
-            lines += [f"{match[1]}.{name}" for name in names]
-    return "\n".join(lines)
+def together(runs: Sequence[TestRun]) -> TestRun:
+    """Several runs of `in_turn` as one."""
+    known = [run for run in runs if not run.missing]
+    if not known:
+        return runs[0]
+    partly = next((run.missing for run in runs if run.missing and run.missing != NO_TEST), "")
+    failed = frozenset(name for run in known for name in run.failed)
+    broken = next((run.broken for run in known if run.broken), "")
+    return TestRun(failed, broken, "", partly, "\n".join(run.output for run in known if not run.clean))
 
 
 def interpreter(workspace: Path) -> str | None:
@@ -113,29 +102,30 @@ def read_run(exit_code: int | None, output: str, *, timed_out: bool) -> TestRun:
     if exit_code in (126, 127):
         return TestRun(missing="the project's Python cannot be started", output=output)
     if exit_code == 5:
-        return TestRun(missing="pytest found no test in them", output=output)
+        return TestRun(missing=NO_TEST, output=output)
     failed = frozenset(_FAILED.findall(output))
     # 0 passed, 1 failed, 2 interrupted, 3 internal error, 4 wrong use, such as a conftest that cannot be imported
     broken = "" if exit_code in (0, 1) or failed else f"pytest ended with {exit_code}"
     return TestRun(failed, broken, output=output)
 
 
-def judged(after: TestRun, before: TestRun | None) -> tuple[list[str], str]:
-    """The problems that an edit brought, and what a person should know of the tests. `before` None: not known."""
+def judged(after: TestRun, before: TestRun | None) -> Judged:
+    """Compare the runs after and before an edit. `before` None: it was not needed, or is not known."""
     if after.missing:
-        return [], f"tests not run: {after.missing}"
+        return Judged(note=f"tests not run: {after.missing}")
+    rest = f"not all tests that cover it ran: {after.partly}" if after.partly else ""
     if after.clean:
-        return [], ""
+        return Judged(note=rest, passed=not rest)
     if before is None or before.missing:
         why = f" ({before.missing})" if before is not None else ""
-        return [_told(after, after.failed)], f"whether these tests passed before the edit is not known{why}"
+        return Judged((_told(after, after.failed),), f"whether these tests passed before the edit is not known{why}")
     if before.broken:
-        return [], f"pytest could not run before the edit either: {before.broken}"
+        return Judged(note=f"tests not run: pytest could not run before the edit either: {before.broken}")
     fresh = after.failed - before.failed
     known = f"{len(before.failed)} of these tests failed before the edit too" if before.failed else ""
     if after.broken or fresh:
-        return [_told(after, fresh)], known
-    return [], known
+        return Judged((_told(after, fresh),), known)
+    return Judged(note="; ".join(filter(None, (known, rest))), passed=not rest)
 
 
 def _told(run: TestRun, failed: frozenset[str]) -> str:
@@ -143,8 +133,8 @@ def _told(run: TestRun, failed: frozenset[str]) -> str:
     return f"{named}:\n{run.output[-4000:].strip()}"
 
 
-def copy_as_before(workspace: Path, before: Mapping[str, bytes | None], into: Path) -> bool:
-    """Copy what no rule leaves out, with the changed files as they were (None: not there); False: it is too much."""
+def copy_with(workspace: Path, files: Mapping[str, bytes | None], into: Path) -> bool:
+    """Copy what no rule leaves out, with other contents for some files (None: not there); False: it is too much."""
     total = 0
     for entry in walk(workspace):
         total += entry.stat(follow_symlinks=False).st_size
@@ -153,11 +143,16 @@ def copy_as_before(workspace: Path, before: Mapping[str, bytes | None], into: Pa
         target = into / Path(entry.path).relative_to(workspace)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(entry.path, target, follow_symlinks=False)
-    for name, data in before.items():
+    put(files, into)
+    return True
+
+
+def put(files: Mapping[str, bytes | None], into: Path) -> None:
+    """Give files beneath a folder these contents."""
+    for name, data in files.items():
         target = into / name
         if data is None:
             target.unlink(missing_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-    return True

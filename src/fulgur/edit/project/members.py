@@ -1,21 +1,25 @@
 """Rename a method or attribute of a class, in the whole project, as far as the class of an object can be read off.
 
 Followed exactly: subclasses in any file, `self`, `cls` and `super()` in them, `Class.member`, and objects whose class
-is written beside them: parameters and variables annotated with it, variables assigned from a call of it. Every other
-`.member` is listed.
+is written beside them: parameters and variables annotated with it, variables assigned from a call of it. Where nothing
+else in the project has a member of this name, nor what it imports, `.member` of any object is taken for it too.
+Otherwise it is listed.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
-from fulgur.edit.project.modules import Module, Project
+from fulgur.edit.project.modules import Module, Project, Reach
+from fulgur.edit.project.outside import defined_outside, outer_base
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, Place
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.rename import attribute_edit, check_name, member_classes, member_edits, members
 from fulgur.edit.refactor.source import Edit, apply_edits, parse
+from fulgur.edit.refactor.verify import METHODS
 
 
 class _Family:
@@ -51,14 +55,21 @@ def rename_member_everywhere(
     if home is None or not home.usable:
         raise RefactorError(f"{path.name} cannot be read as Python")
     family = _Family(project, path, member_classes(home.source, old, owner, at))
-    for classes in family.definitions.values():
+    for file, classes in family.definitions.items():
         for node in classes:
             if new in members(node):
                 raise RefactorError(f"{new} already exists in {node.name}")
+            module = project.module(file)
+            base = outer_base(project, module, node) if module is not None and old in members(node) else None
+            if module is not None and base is not None and defined_outside(project, module, old):
+                raise RefactorError(f"{node.name}.{old} may override the one of {base}, which is not of this project")
     result = Changed()
+    alone = only_one(project, old, family.definitions)
     for module in project.mentioning(old):
         edits = member_edits(module.source, family.definitions.get(module.path, []), old, new)
         edits |= _on_objects(module, family.meaning(module), old, new)
+        if alone:
+            edits |= {attribute_edit(module.source, node, new) for node in on_any_object(project, module, old)}
         if edits:
             after = apply_edits(module.text, edits)
             parse(after)
@@ -71,6 +82,35 @@ def rename_member_everywhere(
         ]
     result.unsure.sort()
     return result
+
+
+def only_one(project: Project, name: str, definitions: Mapping[Path, list[ast.ClassDef]]) -> bool:
+    """Whether no other class of the project has a member of this name, no built-in one, and none that is imported where
+    the name is used on an object."""
+    if name in METHODS or (name.startswith("__") and name.endswith("__")):
+        return False
+    for module in project.mentioning(name):
+        mine = definitions.get(module.path, [])
+        if any(name in members(node) for node in module.source.of(ast.ClassDef) if node not in mine):
+            return False
+        if any(node.attr == name for node in module.source.of(ast.Attribute)) and defined_outside(
+            project, module, name
+        ):
+            return False
+    return True
+
+
+def on_any_object(project: Project, module: Module, name: str) -> list[ast.Attribute]:
+    """`x.name`, unless x is a module."""
+    reach = Reach(project, module)
+    found = [node for node in module.source.of(ast.Attribute) if node.attr == name]
+    imported = {use.name for use in module.names.uses if use.kind == "import"}
+    return [
+        node
+        for node in found
+        if reach.file(node.value, module.scope_of(node)) is None
+        and not (isinstance(node.value, ast.Name) and node.value.id in imported)
+    ]
 
 
 def _on_objects(module: Module, classes: set[int], old: str, new: str) -> set[Edit]:

@@ -25,9 +25,7 @@ class References:
 
     def imports(self, module: Module) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
         """`from HOME import …` in this module, with each of its names."""
-        for node in ast.walk(module.source.tree):
-            if not isinstance(node, ast.ImportFrom):
-                continue
+        for node in module.source.of(ast.ImportFrom):
             if self.project.imported(module.path, node.level, node.module) in self.homes:
                 yield from ((node, alias) for alias in node.names)
 

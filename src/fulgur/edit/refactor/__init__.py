@@ -1,9 +1,11 @@
 """Exact refactorings of one Python file: every byte that need not change stays. The model asks for them by a call.
 
 rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
-remove_parameter FUNCTION NAME · use_keywords FUNCTION · extract_constant VALUE NAME
+remove_parameter FUNCTION NAME · use_keywords FUNCTION · keyword_only FUNCTION NAME… · extract_constant VALUE NAME
+extract_function NAME · delete_symbol NAME
 add_import import x · remove_import NAME · remove_unused_imports · sort_imports
-These see the whole file. `local` has those that work inside one region.
+These see the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_function NAME` see the project
+(`edit/project`), those in `local` work inside one region.
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ from dataclasses import replace
 
 from fulgur.edit.refactor import imports, parameters
 from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.extract import extract_function
 from fulgur.edit.refactor.local import LOCAL, apply_local
+from fulgur.edit.refactor.local.exact import delete_symbol
+from fulgur.edit.refactor.meaning import told
 from fulgur.edit.refactor.rename import rename
-from fulgur.edit.refactor.source import Source, Unusable, parse
-from fulgur.text.edit_format import Call, in_words
+from fulgur.edit.refactor.source import Function, Source, Unusable, parse
+from fulgur.text.edit_format import Call
 
 Span = tuple[int, int] | None
+# Refactorings that are nothing without the rest of the project (`edit/project`).
+OVER_PROJECT = frozenset({"move_symbol", "make_async", "inline_function"})
 
 # name -> (least arguments, most arguments, what does it)
 CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]] = {
@@ -32,25 +39,34 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
     ),
     "remove_parameter": (2, 2, lambda src, a, at: parameters.remove_parameter(src, a[0], a[1], at)),
     "use_keywords": (1, 1, lambda src, a, at: parameters.use_keywords(src, a[0], at)),
+    "keyword_only": (2, 9, lambda src, a, at: parameters.keyword_only(src, a[0], a[1:], at)),
     "extract_constant": (2, 2, lambda src, a, at: imports.extract_constant(src, a[0], a[1], at)),
     "add_import": (2, 12, lambda src, a, at: imports.add_import(src, a)),
+    "delete_symbol": (1, 1, lambda src, a, at: delete_symbol(src, a[0], at)),
     "remove_import": (1, 1, lambda src, a, at: imports.remove_import(src, a[0])),
     "remove_unused_imports": (0, 0, lambda src, a, at: imports.remove_unused_imports(src)),
+    "extract_function": (1, 1, lambda src, a, at: extract_function(src, a[0], at)),
     "sort_imports": (0, 0, lambda src, a, at: imports.sort_imports(src)),
 }
 
 
 def renamed(src: Source, old: str, new: str, at: Span) -> str:
     """A rename; a parameter of the function at `at` is renamed with the calls that name it."""
+    owner = parameter_owner(src, old, at)
+    if owner is not None:
+        return parameters.rename_parameter(src, owner.name, old, new, at)
+    return rename(src, old, new, at)
+
+
+def parameter_owner(src: Source, name: str, at: Span) -> Function | None:
+    """The only function at `at` that has a parameter of this name."""
     owners = [
         function
         for function in src.functions()
         if at is not None and src.whole_lines(function)[0] < at[1] and src.whole_lines(function)[1] > at[0]
-        and old in {arg.arg for arg in [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]}
+        and name in {arg.arg for arg in [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]}
     ]  # fmt: skip
-    if len(owners) == 1:
-        return parameters.rename_parameter(src, owners[0].name, old, new, at)
-    return rename(src, old, new, at)
+    return owners[0] if len(owners) == 1 else None
 
 
 def apply_call(text: str, call: Call, at: Span = None) -> str:
@@ -65,18 +81,18 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
         try:
             parse(result)
         except Unusable as error:
-            raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
+            raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
         return result
     if call.name not in CALLS:
-        raise RefactorError(f"the model asks for something that does not exist: {in_words(call)!r}")
+        raise RefactorError("the model asks for something that does not exist")
     least, most, apply = CALLS[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"{in_words(call)!r} has the wrong number of arguments")
+        raise RefactorError(f"“{told(call)}” has the wrong number of arguments")
     try:
         result = apply(Source(text), call.args, at)
         parse(result)
     except Unusable as error:
-        raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
+        raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
     return result
 
 
@@ -89,4 +105,4 @@ def _with_logger(text: str, call: Call) -> Call:
     return replace(call, args=tuple(own[0] if argument in usual else argument for argument in call.args))
 
 
-__all__ = ["CALLS", "LOCAL", "RefactorError", "apply_call", "apply_local"]
+__all__ = ["CALLS", "LOCAL", "OVER_PROJECT", "RefactorError", "apply_call", "apply_local"]

@@ -8,7 +8,7 @@ import sys
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.rename import check_name
-from fulgur.edit.refactor.source import Edit, Source, apply_edits
+from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, apply_edits
 
 Import = ast.Import | ast.ImportFrom
 
@@ -88,11 +88,24 @@ def alias_removal(src: Source, statement: Import, unwanted: set[str]) -> Edit | 
         return None
     if not keep:
         return Edit(*src.whole_lines(statement), "")
-    if not src.one_line(statement) or src.has_comment(statement):
-        raise RefactorError(f"the import on line {statement.lineno} spans lines", hint="Remove the name by hand.")
+    if not src.one_line(statement):
+        return _without_lines(src, statement, [alias for alias in statement.names if alias not in keep])
+    if src.has_comment(statement):
+        raise RefactorError(f"the import on line {statement.lineno} has a comment", hint="Remove the name by hand.")
     head = src.text[src.start(statement) : src.start(statement.names[0])]
     close = ")" if head.rstrip().endswith("(") else ""
     return Edit(*src.span(statement), head + ", ".join(src.segment(alias) for alias in keep) + close)
+
+
+def _without_lines(src: Source, statement: Import, unwanted: list[ast.alias]) -> Edit:
+    """An import over several lines without these names, each of which stands on a line of its own."""
+    first, last = src.whole_lines(statement)
+    lines = src.text[first:last].splitlines(keepends=True)
+    for alias in unwanted:
+        if src.lines[alias.lineno - 1].strip().rstrip(",") != src.segment(alias):
+            raise RefactorError(f"line {alias.lineno} has more than {alias.name}", hint="Remove the name by hand.")
+        lines[alias.lineno - statement.lineno] = ""
+    return Edit(first, last, "".join(lines))
 
 
 def remove_import(src: Source, name: str) -> str:
@@ -100,6 +113,9 @@ def remove_import(src: Source, name: str) -> str:
     for statement in top_imports(src):
         edit = alias_removal(src, statement, {name})
         if edit is not None:
+            used = [node.lineno for node in src.of(ast.Name) if node.id == name]
+            if used:
+                raise RefactorError(f"{name} is used on line {min(used)}", hint="Change that place first.")
             return apply_edits(src.text, [edit])
     raise RefactorError(f"{name} is not imported at the top of this file")
 
@@ -151,20 +167,65 @@ def extract_constant(src: Source, value: str, name: str, at: tuple[int, int] | N
     check_name(name)
     if re.search(rf"\b{re.escape(name)}\b", src.text):
         raise RefactorError(f"{name} is already used in this file")
+    if value.isidentifier():
+        return _variable_to_constant(src, value, name, at)
     try:
-        wanted = ast.literal_eval(value)
+        ast.literal_eval(value)
+        wanted = ast.parse(value.strip(), mode="eval").body
     except (ValueError, SyntaxError):
         raise RefactorError(f"{value} is not a literal") from None
     start, end = at or (0, len(src.text))
     edits = []
-    for node in src.of(ast.Constant):
+    for node in src.of(type(wanted)):
         statement = src.parents.get(node)
-        same = type(node.value) is type(wanted) and node.value == wanted
+        same = ast.dump(node) == ast.dump(wanted)
         if same and start <= src.start(node) < end and not isinstance(statement, ast.Expr):
             edits.append(Edit(*src.span(node), name))
     if not edits:
         raise RefactorError(f"{value} does not stand there")
+    return apply_edits(src.text, [*edits, _below_imports(src, f"{name} = {value}")])
+
+
+def _below_imports(src: Source, statement: str) -> Edit:
     imports = top_imports(src)
     head = src.whole_lines(imports[-1])[1] if imports else after_docstring(src)
-    text = f"\n{name} = {value}\n" if imports or src.docstring(src.tree) else f"{name} = {value}\n\n"
-    return apply_edits(src.text, [*edits, Edit(head, head, text)])
+    return Edit(head, head, f"\n{statement}\n" if imports or src.docstring(src.tree) else f"{statement}\n\n")
+
+
+def _variable_to_constant(src: Source, old: str, name: str, at: tuple[int, int] | None) -> str:
+    """A local variable that is set once, to a literal that nobody changes: a constant below the imports."""
+    start, end = at or (0, len(src.text))
+    found = [
+        node
+        for node in src.of(ast.Assign)
+        if start <= src.start(node) < end and len(node.targets) == 1 and src.segment(node.targets[0]) == old
+    ]
+    function = src.function_of(found[0]) if len(found) == 1 else None
+    if function is None:
+        raise RefactorError(f"there is no variable {old} that is set once here")
+    statement = found[0]
+    try:
+        value = ast.literal_eval(statement.value)
+    except ValueError:
+        raise RefactorError(f"{old} is not a literal") from None
+    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == old]
+    reading = [node for node in uses if isinstance(node.ctx, ast.Load)]
+    inner = any(function is not f and old in {n.id for n in ast.walk(f) if isinstance(n, ast.Name)}
+                for f in ast.walk(function) if isinstance(f, FUNCTIONS))  # fmt: skip
+    shared = isinstance(value, (list, dict, set)) and not all(_only_read(src, node) for node in reading)
+    if len(uses) != len(reading) + 1 or inner or shared or not src.alone_on_lines(statement):
+        raise RefactorError(f"{old} may be changed, and cannot be a constant")
+    margin = src.text[src.line_start(statement.lineno) : src.start(statement)]
+    text = src.segment(statement.value).replace(f"\n{margin}", "\n")
+    edits = [Edit(*src.whole_lines(statement), ""), *(Edit(*src.span(node), name) for node in reading)]
+    return apply_edits(src.text, [*edits, _below_imports(src, f"{name} = {text}")])
+
+
+def _only_read(src: Source, node: ast.AST) -> bool:
+    """Whether this use of a list or dictionary cannot change it: looked up, tested, or gone through."""
+    parent = src.parents.get(node)
+    if isinstance(parent, ast.Subscript):
+        return isinstance(parent.ctx, ast.Load) and parent.value is node
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("get", "items", "keys", "values", "index", "count")
+    return isinstance(parent, (ast.Compare, ast.For, ast.comprehension))

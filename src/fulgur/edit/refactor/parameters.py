@@ -243,3 +243,38 @@ def keywords_at_calls(src: Source, calls: list[ast.Call], words: list[str]) -> l
             raise RefactorError(f"the call on line {call.lineno} passes too many arguments")
         edits += [Edit(src.start(arg), src.start(arg), f"{word}=") for word, arg in zip(words, call.args, strict=False)]
     return edits
+
+
+def keyword_only(src: Source, name: str, chosen: tuple[str, ...], at: tuple[int, int] | None) -> str:
+    """Let the last parameters be passed by name alone, and pass them so in every call of the file."""
+    function = find_function(src, name, at)
+    edits = [_star_before(src, function, chosen)]
+    edits += named_at_calls(src, calls_of(src, function), passed_by_position(src, function), chosen)
+    return apply_edits(src.text, edits)
+
+
+def _star_before(src: Source, function: Function, chosen: tuple[str, ...]) -> Edit:
+    args = function.args
+    words = [arg.arg for arg in args.args]
+    if missing := [word for word in chosen if word not in words]:
+        only = {arg.arg for arg in args.kwonlyargs}
+        told = "is keyword-only already" if missing[0] in only else f"is no parameter of {function.name}"
+        raise RefactorError(f"{missing[0]} {told}")
+    if args.vararg or args.kwonlyargs:
+        raise RefactorError(f"{function.name} has a star in its head already", hint="Change its head by hand.")
+    if set(words[-len(chosen) :]) != set(chosen):
+        last = next(word for word in words[::-1] if word not in chosen)
+        raise RefactorError(f"{last} comes after {chosen[0]} and would be keyword-only too")
+    start = src.start(args.args[-len(chosen)])
+    return Edit(start, start, "*, ")
+
+
+def named_at_calls(src: Source, calls: list[ast.Call], words: list[str], chosen: tuple[str, ...]) -> list[Edit]:
+    """Name the arguments for these parameters where calls pass them by position."""
+    edits = []
+    for call in calls:
+        if any(isinstance(arg, ast.Starred) for arg in call.args):
+            raise RefactorError(f"the call on line {call.lineno} passes *", hint="Change that call by hand first.")
+        pairs = zip(words, call.args, strict=False)
+        edits += [Edit(src.start(arg), src.start(arg), f"{word}=") for word, arg in pairs if word in chosen]
+    return edits

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.scopes import Names, Scope, Use
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, apply_edits
+
+INNER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def rename(src: Source, old: str, new: str, at: tuple[int, int] | None = None) -> str:
@@ -32,11 +35,11 @@ def check_name(name: str) -> None:
 
 
 def local_binder(names: Names, src: Source, name: str, at: tuple[int, int]) -> Scope | None:
-    """The function scope inside the span `at` that binds the name, if exactly one does."""
+    """The scope inside the span `at` that binds the name, if exactly one does: a function, lambda or comprehension."""
     found = []
     for node, scope in names.scopes.items():
-        if isinstance(node, FUNCTIONS) and name in scope.bound and name not in scope.globals | scope.nonlocals:
-            start, end = src.whole_lines(node)
+        if isinstance(node, (*FUNCTIONS, *INNER)) and name in scope.bound - scope.globals - scope.nonlocals:
+            start, end = src.whole_lines(node) if isinstance(node, FUNCTIONS) else src.span(node)
             if start < at[1] and end > at[0]:
                 found.append(scope)
     return found[0] if len(found) == 1 and name not in names.module.bound else None
@@ -107,6 +110,8 @@ def member_classes(src: Source, name: str, owner: str | None, at: tuple[int, int
         having = inside or having
     if not having and owner and all(node.name != owner for node in classes):
         raise RefactorError(f"{owner}.{name} is not defined in this file, so it cannot be renamed here")
+    if not having and not owner and re.search(rf"\b{re.escape(name)}\b", src.text):
+        raise RefactorError(f"{name} is not defined here, or in several places", hint="Name the function it is in.")
     if not having:
         raise RefactorError(f"there is no {owner + '.' if owner else ''}{name} in this file")
     family = {node.name for node in having}
@@ -171,12 +176,21 @@ def member_edits(src: Source, classes: list[ast.ClassDef], old: str, new: str) -
             elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 edits |= {Edit(*src.span(t), new) for t in targets if isinstance(t, ast.Name) and t.id == old}
+                if any(isinstance(t, ast.Name) and t.id in ("__slots__", "__match_args__") for t in targets):
+                    edits |= slot_edits(src, statement, old, new)
         edits |= {
             attribute_edit(src, a, new)
             for a in ast.walk(node)
             if isinstance(a, ast.Attribute) and a.attr == old and is_own(a)
         }
     return edits
+
+
+def slot_edits(src: Source, statement: ast.AST, old: str, new: str) -> set[Edit]:
+    """The member's name where a class lists its attributes as strings."""
+    found = [node for node in ast.walk(statement) if isinstance(node, ast.Constant) and node.value == old]
+    texts = {node: src.segment(node) for node in found}
+    return {Edit(*src.span(node), f"{text[0]}{new}{text[-1]}") for node, text in texts.items() if text[1:-1] == old}
 
 
 def attribute_edit(src: Source, node: ast.Attribute, new: str) -> Edit:

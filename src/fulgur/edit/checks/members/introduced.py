@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from fulgur.workspace.diff import changed_runs
 
 _QUIET_COMMENT = re.compile(r"#.*(type:\s*ignore|noqa|pylint:|pyright:)")
 _BY_CONDITION = {"version_info", "platform", "TYPE_CHECKING", "PY2", "PY3", "hasattr", "name", "implementation"}
@@ -67,10 +68,8 @@ def introduced(before: str, after: str) -> list[Item]:
 
 def added_lines(before: str, after: str) -> set[int]:
     """Numbers (from 1) of the lines of `after` that are not in `before`."""
-    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
-    return {
-        number + 1 for tag, _, _, start, end in matcher.get_opcodes() if tag != "equal" for number in range(start, end)
-    }
+    runs = changed_runs(before.splitlines(), after.splitlines())
+    return {number + 1 for _, _, start, end in runs for number in range(start, end)}
 
 
 def _key(item: Item, scope: str) -> tuple[object, ...]:

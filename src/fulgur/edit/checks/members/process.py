@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,8 +132,10 @@ class MemberCheck:
         self._ready, self._rest = False, b""
         if process is None:
             return
-        with contextlib.suppress(OSError):
-            process.kill()
+        if process.poll() is None:
+            # Its whole group: bubblewrap's second process stays when only the first one is killed at its start.
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -15,15 +15,30 @@ raise_if_empty PARAMETER EXCEPTION · add_assert CONDITION · log_entry LOGGER L
 make_async · annotate PARAMETER TYPE · annotate_return TYPE · add_type_hints a: int -> str · remove_type_hints
 add_decorator DECORATOR · change_default PARAMETER VALUE · new_parameter name: type = default · add_docstring TEXT
 remove_docstring
+To the letter: replace_text OLD NEW · raise_if CONDITION EXCEPTION · change_base CLASS NEW [OLD] · catch_also EXCEPTION
+use_generator · remove_pass · flatten_elif [TEST]
+One thing that is named: return_if CONDITION [VALUE] · delete_statement CODE · unwrap_call NAME [ARGUMENT]
+set_message TEXT · lambda_to_def [NAME] · add_base CLASS NEW · uncatch EXCEPTION · add_default PARAMETER VALUE
 """
 
 from __future__ import annotations
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local import expressions, functions, literals, loops, statements, strings, variables
+from fulgur.edit.refactor.local import (
+    exact,
+    expressions,
+    functions,
+    literals,
+    loops,
+    named,
+    statements,
+    strings,
+    variables,
+)
 from fulgur.edit.refactor.local.piece import Piece, Refactoring
+from fulgur.edit.refactor.meaning import told
 from fulgur.edit.refactor.source import Unusable, apply_edits, parse_region
-from fulgur.text.edit_format import Call, in_words
+from fulgur.text.edit_format import Call
 
 MANY = 99
 # name -> (least arguments, most arguments, what does it)
@@ -73,6 +88,21 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "new_parameter": (1, MANY, functions.new_parameter),
     "add_docstring": (1, MANY, functions.add_docstring),
     "remove_docstring": (0, 1, functions.remove_docstring),
+    "replace_text": (2, 2, exact.replace_text),
+    "raise_if": (2, 3, exact.raise_if),
+    "change_base": (2, 3, exact.change_base),
+    "catch_also": (1, 1, exact.catch_also),
+    "use_generator": (0, 0, exact.use_generator),
+    "remove_pass": (0, 0, exact.remove_pass),
+    "flatten_elif": (0, 1, exact.flatten_elif),
+    "return_if": (1, 3, named.return_if),
+    "delete_statement": (1, 1, named.delete_statement),
+    "unwrap_call": (1, 2, named.unwrap_call),
+    "set_message": (1, 1, named.set_message),
+    "lambda_to_def": (0, 1, named.lambda_to_def),
+    "add_base": (2, 2, named.add_base),
+    "uncatch": (1, 1, named.uncatch),
+    "add_default": (2, 3, named.add_default),
 }  # fmt: skip
 
 
@@ -80,18 +110,18 @@ def apply_local(region: str, call: Call, below: str = "") -> str:
     """The region after the refactoring; RefactorError when it cannot be done exactly or there is nothing to do."""
     least, most, refactor = LOCAL[call.name]
     if not least <= len(call.args) <= most:
-        raise RefactorError(f"{in_words(call)!r} has the wrong number of arguments")
+        raise RefactorError(f"“{told(call)}” has the wrong number of arguments")
     try:
         piece = Piece(region, below)
         edits = refactor(piece, call.args)
         changed = apply_edits(piece.text, edits)[len(piece.shift) :]
         parse_region(changed)
     except Unusable as error:
-        raise RefactorError(f"{in_words(call)!r} cannot be done: {error}") from None
+        raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
     except (ValueError, IndexError, RecursionError):
-        raise RefactorError(f"{in_words(call)!r} cannot be done here") from None
+        raise RefactorError(f"“{told(call)}” cannot be done here") from None
     if changed == region:
-        raise RefactorError(f"there is nothing to do for {in_words(call)!r} here; it may be done already")
+        raise RefactorError(f"nothing here can be changed like that: {told(call)}")
     return changed
 
 

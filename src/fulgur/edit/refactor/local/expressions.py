@@ -95,6 +95,8 @@ def use_truthiness(src: Source, args: tuple[str, ...]) -> Edits:
         if len(node.ops) != 1 or not isinstance(left, ast.Call) or dotted(left.func) != "len" or len(left.args) != 1:
             continue
         right, parent = node.comparators[0], src.parents.get(node)
+        while isinstance(parent, ast.BoolOp):  # only whether it is true counts there
+            parent = src.parents.get(parent)
         if not isinstance(right, ast.Constant) or not isinstance(parent, (ast.If, ast.While)) or not src.one_line(node):
             continue
         kind = (type(node.ops[0]), right.value)
@@ -142,7 +144,7 @@ def use_in(src: Piece, args: tuple[str, ...]) -> Edits:
         for value in [*node.values, None]:
             name = compared(value, sign) if value is not None else None
             if run and (name is None or name != dotted(run[0].left)):
-                if len(run) > 1 and run[0].lineno == run[-1].end_lineno:
+                if len(run) > 1 and "#" not in src.text[src.start(run[0]) : src.end(run[-1])]:
                     items = ", ".join(src.segment(one.comparators[0]) for one in run)
                     left = src.segment(run[0].left)
                     edits.append(Edit(src.start(run[0]), src.end(run[-1]), f"{left} {word} ({items})"))
@@ -209,6 +211,8 @@ def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:
     """Raises in a handler name their cause; `raise_from NAME` for a region that does not show the handler."""
     if args:
         bare = [node for node in src.of(ast.Raise) if node.exc is not None and node.cause is None]
+        caught = [node for node in bare if any(isinstance(a, ast.ExceptHandler) for a in src.ancestors(node))]
+        bare = caught or bare
         cause = only(bare, "raise without a cause").exc
         if cause is None or not args[0].isidentifier():
             raise Unusable("no name of a cause")
@@ -216,11 +220,14 @@ def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:
     edits = {}
     for handler in src.of(ast.ExceptHandler):
         for node in ast.walk(handler):
-            if not isinstance(node, ast.Raise) or node.exc is None or node.cause is not None or handler.name is None:
+            if not isinstance(node, ast.Raise) or node.exc is None or node.cause is not None or handler.type is None:
                 continue
             nearest = next((a for a in src.ancestors(node) if isinstance(a, (ast.ExceptHandler, *FUNCTIONS))), None)
-            if nearest is handler and dotted(node.exc) != handler.name:
-                edits[src.end(node.exc)] = Edit(src.end(node.exc), src.end(node.exc), f" from {handler.name}")
+            if nearest is handler and (handler.name is None or dotted(node.exc) != handler.name):
+                name = handler.name or ("error" if not re.search(r"\berror\b", src.text) else "exc")
+                edits[src.end(node.exc)] = Edit(src.end(node.exc), src.end(node.exc), f" from {name}")
+                if handler.name is None:
+                    edits[src.end(handler.type)] = Edit(src.end(handler.type), src.end(handler.type), f" as {name}")
     return list(edits.values())
 
 

@@ -173,7 +173,7 @@ def annotate_return(src: Piece, args: tuple[str, ...]) -> Edits:
 def add_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
     """`add_type_hints a: int, b: str -> bool`: hints for what has none yet."""
     function, others = definition(src, args)
-    given, _, returned = rest(others, 0).rpartition("->")
+    given, _, returned = rest(others, 0).partition("->")
     try:
         parsed = ast.parse(f"def f({given}): pass").body[0]
     except SyntaxError:
@@ -230,6 +230,11 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
     dump = expression(text)
     if any(ast.dump(d) == dump for d in function.decorator_list):
         return []
+    taken = [arg.arg for arg in parameters(function)]
+    if text in ("staticmethod", "classmethod") and taken[:1] == ["self"]:
+        raise RefactorError(f"{function.name} takes self")
+    if text == "property" and len(taken) != 1:
+        raise RefactorError(f"{function.name} takes more than self")
     at = src.line_start(src.first_line(function))
     return [Edit(at, at, f"{src.indent(function)}@{text}\n")]
 

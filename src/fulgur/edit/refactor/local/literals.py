@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import io
 import re
+import tokenize
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, expression, meant, only, rest
@@ -43,9 +46,20 @@ def add_item(src: Piece, args: tuple[str, ...]) -> Edits:
     assert isinstance(node, (ast.List, ast.Tuple, ast.Set))
     if any(ast.dump(item) == expression(text) for item in node.elts):
         raise RefactorError(f"{text} is in {args[0]} already")
-    if src.text[src.start(node)] not in "[({" or (isinstance(node, ast.Tuple) and len(node.elts) < 2):
+    if src.text[src.start(node)] not in "[({" or not _in_brackets(src.segment(node)):
         raise RefactorError(f"{args[0]} has no brackets to add to")
     return [appended(src, node.elts[-1] if node.elts else None, node, text)]
+
+
+def _in_brackets(text: str) -> bool:
+    """Whether the first bracket closes with the last: `(a), (b)` is a tuple without brackets of its own."""
+    depth = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if depth == 0:
+                return token.end == (text.count("\n") + 1, len(text.rpartition("\n")[2]))
+    return False
 
 
 def add_entry(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -63,6 +77,9 @@ def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
     name, value = args[1], rest(args, 2)
     node = only(named_calls(src, args[0]), f"call of {args[0]}")
     expression(value)
+    kind = getattr(builtins, dotted(node.func) or "", None)
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        raise RefactorError(f"{args[0]} takes no keyword arguments")
     if any(keyword.arg == name for keyword in node.keywords) or not name.isidentifier():
         raise RefactorError(f"{args[0]} is given {name} already")
     arguments: list[ast.AST] = [*node.args, *node.keywords]

@@ -24,9 +24,17 @@ def use_comprehension(src: Piece, args: tuple[str, ...]) -> Edits:
 
 def comprehension(src: Piece, node: ast.For) -> Edit | None:
     before, after = neighbours(src, node)
-    if not isinstance(before, ast.Assign) or len(before.targets) != 1 or node.orelse or len(node.body) != 1:
+    if (
+        not isinstance(before, (ast.Assign, ast.AnnAssign))
+        or before.value is None
+        or node.orelse
+        or len(node.body) != 1
+    ):
         return None
-    name, kind = dotted(before.targets[0]), EMPTY.get(src.segment(before.value))
+    targets = before.targets if isinstance(before, ast.Assign) else [before.target]
+    name, kind = dotted(targets[0]), EMPTY.get(src.segment(before.value))
+    if len(targets) != 1:
+        return None
     inner, condition = node.body[0], ""
     if isinstance(inner, ast.If) and len(inner.body) == 1 and not inner.orelse:
         condition = f" if {src.segment(inner.test)}"
@@ -40,7 +48,8 @@ def comprehension(src: Piece, node: ast.For) -> Edit | None:
     text = f"[{element}{clause}]" if kind == "list" else f"{{{element}{clause}}}"
     if name == "result" and isinstance(after, ast.Return) and after.value and dotted(after.value) == name:
         return Edit(src.start(before), src.end(after), f"return {text}")
-    return Edit(src.start(before), src.end(node), f"{name} = {text}")
+    head = src.text[src.start(before) : src.start(before.value)]  # with its annotation
+    return Edit(src.start(before), src.end(node), f"{head}{text}")
 
 
 def added(src: Piece, statement: ast.stmt, name: str, kind: str) -> str | None:

@@ -87,27 +87,53 @@ def expression(text: str) -> str:
         raise RefactorError(f"{text} is not an expression") from None
 
 
+def flat(src: Source, node: ast.expr) -> str:
+    """An expression on one line; Unusable where that would change it."""
+    text = src.segment(node)
+    if src.one_line(node):
+        return text
+    if "#" in text:
+        raise Unusable("a comment stands in it")
+    text = re.sub(r"[ \t]*\\?\n[ \t]*", " ", text)
+    text = re.sub(r"(?<=[(\[{]) | ?,?(?= ?[)\]}]) ?", lambda found: "," if found[0].strip() else "", text)
+    for joined in (re.sub(r",(?=[)\]}])", "", text), text):
+        if expression(joined) == ast.dump(node):
+            return joined
+    raise Unusable("a text in it goes over several lines")
+
+
+def head_end(src: Source, node: ast.If) -> tuple[int, int]:
+    """Offsets of the colon that ends the head of an `if`, and of the line after it."""
+    match = re.compile(r"\s*\)*\s*(:)[ \t]*\n").match(src.text, src.end(node.test))
+    if match is None:
+        raise Unusable("the head of the if is not plain")
+    return match.start(1), match.end()
+
+
 def negated(src: Source, test: ast.expr) -> str:
     """The opposite of a condition, as a developer writes it."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return src.segment(test.operand)
+        return flat(src, test.operand)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         old, new = OPPOSITE[type(test.ops[0])]
         between = src.text[src.end(test.left) : src.start(test.comparators[0])]
         if re.sub(r"\s+", " ", between.strip()) == old:
-            return f"{src.segment(test.left)} {new} {src.segment(test.comparators[0])}"
+            return f"{flat(src, test.left)} {new} {flat(src, test.comparators[0])}"
     if isinstance(test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return f"not {src.segment(test)}"
-    return f"not ({src.segment(test)})"
+        return f"not {flat(src, test)}"
+    return f"not ({flat(src, test)})"
 
 
 def plain_if(src: Source, node: ast.If) -> bool:
-    """An `if` on its own lines (no elif), with a one-line condition and no comment in its head."""
+    """An `if` on its own lines (no elif), and no comment in its head."""
+    try:
+        colon, _ = head_end(src, node)
+    except Unusable:
+        return False
     return (
         src.text.startswith("if", src.start(node))
-        and src.one_line(node.test)
-        and node.body[0].lineno > node.lineno
-        and src.text[src.end(node.test) : src.line_end(node.lineno)].strip() == ":"
+        and "#" not in src.text[src.start(node) : colon]
+        and node.body[0].lineno > src.line_of(colon)
         and not src.indent(node).strip()
     )
 

@@ -6,9 +6,10 @@ import ast
 import re
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local.piece import Edits, Piece, else_line, has_elif, negated, only, plain_if
+from fulgur.edit.refactor.local.piece import Edits, Piece, else_line, flat, has_elif, head_end, negated, only, plain_if
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Unusable, dotted
 
+LONGEST = 100  # characters of a line that is put together
 JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 CLOSING = ("open", "connect", "socket", "urlopen", "Path", "ZipFile", "create_connection")
 
@@ -37,7 +38,7 @@ def early_return(src: Piece, args: tuple[str, ...]) -> Edits:
     indent, start, end = src.indent(node), *src.whole_lines(node)
     guard = src.segment(node.orelse[0]) if node.orelse else "return"
     stop = src.line_start(else_line(src, node)) if node.orelse else end
-    body = dedented(src, src.line_end(node.lineno), stop)
+    body = dedented(src, head_end(src, node)[1], stop)
     return [Edit(start, end, f"{indent}if {negated(src, node.test)}:\n{indent}{src.unit}{guard}\n{body}")]
 
 
@@ -62,10 +63,10 @@ def merge_nested_if(src: Piece, args: tuple[str, ...]) -> Edits:
         and plain_if(src, node.body[0]) and not node.body[0].orelse and src.movable(node.body)
     ]  # fmt: skip
     node, inner = only(found, "if that holds another if alone")
-    if "#" in src.text[src.line_end(node.lineno) : src.line_start(inner.lineno)]:
+    if "#" in src.text[head_end(src, node)[1] : src.line_start(inner.lineno)]:
         raise RefactorError("a comment stands between the two conditions")
     joined = " and ".join(bracketed(src, test) for test in (node.test, inner.test))
-    body = dedented(src, src.line_end(inner.lineno), src.whole_lines(node)[1])
+    body = dedented(src, head_end(src, inner)[1], src.whole_lines(node)[1])
     return [Edit(*src.whole_lines(node), f"{src.indent(node)}if {joined}:\n{body}")]
 
 
@@ -73,40 +74,58 @@ def bracketed(src: Piece, test: ast.expr) -> str:
     loose = isinstance(test, (ast.IfExp, ast.Lambda, ast.NamedExpr)) or (
         isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
     )
-    return f"({src.segment(test)})" if loose else src.segment(test)
+    return f"({flat(src, test)})" if loose else flat(src, test)
 
 
 def swap_branches(src: Piece, args: tuple[str, ...]) -> Edits:
     found = [node for node in src.of(ast.If) if plain_if(src, node) and node.orelse and not has_elif(src, node)]
     node = only(found, "if with an else")
     line = else_line(src, node)
-    first = (src.line_end(node.lineno), src.line_start(line))
+    colon, below = head_end(src, node)
+    first = (below, src.line_start(line))
     second = (src.line_end(line), src.line_end(node.end_lineno or 0))
     upper, lower = src.text[slice(*first)], src.text[slice(*second)]
     lower += "" if lower.endswith("\n") else "\n"
-    return [Edit(*src.span(node.test), negated(src, node.test)), Edit(*first, lower), Edit(*second, upper)]
+    head = Edit(src.start(node), colon, f"if {negated(src, node.test)}")
+    return [head, Edit(*first, lower), Edit(*second, upper)]
 
 
 def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
-    found = []
+    """`if a: x = 1 else: x = 2`, the same with returns, a return right after `if a: return 1`, and `return x` right
+    after `if a: x = 1`."""
+    found: list[tuple[ast.If, ast.stmt, str, ast.expr, ast.expr]] = []
     for node in src.of(ast.If):
-        if not plain_if(src, node) or has_elif(src, node) or len(node.body) != 1 or len(node.orelse) != 1:
+        if not plain_if(src, node) or has_elif(src, node) or len(node.body) != 1 or len(node.orelse) > 1:
             continue
-        one, two = node.body[0], node.orelse[0]
-        if src.has_comment(node) or not src.one_line(one) or not src.one_line(two):
+        one, two = node.body[0], node.orelse[0] if node.orelse else _following(src, node)
+        changed = one.targets[0] if isinstance(one, ast.Assign) and len(one.targets) == 1 else None
+        if two is None or "#" in src.text[src.start(node) : src.line_end(two.end_lineno or 0)]:
             continue
         if isinstance(one, ast.Return) and isinstance(two, ast.Return) and one.value and two.value:
-            found.append((node, "return ", one.value, two.value))
+            found.append((node, two, "return ", one.value, two.value))
+        elif isinstance(one, ast.Assign) and isinstance(two, ast.Return) and isinstance(changed, ast.Name):
+            if isinstance(two.value, ast.Name) and two.value.id == changed.id and not node.orelse:
+                found.append((node, two, "return ", one.value, two.value))
         elif isinstance(one, ast.Assign) and isinstance(two, ast.Assign) and len(one.targets) == len(two.targets) == 1:
             target = src.segment(one.targets[0])
-            if target == src.segment(two.targets[0]):
-                found.append((node, f"{target} = ", one.value, two.value))
-    node, head, yes, no = only(found, "if/else that chooses one value")
+            if target == src.segment(two.targets[0]) and node.orelse:
+                found.append((node, two, f"{target} = ", one.value, two.value))
+    node, last, head, yes, no = only(found, "if/else that chooses one value")
     if isinstance(yes, ast.Tuple) or isinstance(no, ast.Tuple):
         raise RefactorError("the values are tuples")
-    chosen = f"({src.segment(yes)})" if isinstance(yes, (ast.IfExp, ast.Lambda)) else src.segment(yes)
-    text = f"{head}{chosen} if {src.segment(node.test)} else {src.segment(no)}"
-    return [Edit(*src.span(node), text)]
+    chosen = f"({flat(src, yes)})" if isinstance(yes, (ast.IfExp, ast.Lambda)) else flat(src, yes)
+    parts = [chosen, f"if {flat(src, node.test)}", f"else {flat(src, no)}"]
+    text, indent = f"{head}{' '.join(parts)}", src.indent(node)
+    if len(indent) + len(text) > LONGEST:
+        text = f"{head}(\n{''.join(f'{indent}{src.unit}{part}{chr(10)}' for part in parts)}{indent})"
+    return [Edit(src.start(node), src.end(last), text)]
+
+
+def _following(src: Piece, node: ast.If) -> ast.stmt | None:
+    """The return right after an `if` that returns."""
+    block = src.block_of(node)
+    after = block[block.index(node) + 1 :][:1]
+    return after[0] if after and isinstance(after[0], ast.Return) else None
 
 
 def expand_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -120,18 +139,21 @@ def expand_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
         elif len(statement.targets) == 1:
             found.append((node, statement, f"{src.segment(statement.targets[0])} = "))
     node, statement, head = only(found, "conditional expression as the value of a statement")
-    if src.has_comment(statement) or not src.one_line(statement):
-        raise RefactorError("it spans lines or has a comment")
+    if src.has_comment(statement):
+        raise RefactorError("it has a comment")
     indent = src.indent(statement)
-    text = f"if {src.segment(node.test)}:\n{indent}{src.unit}{head}{src.segment(node.body)}\n{indent}else:\n"
-    return [Edit(*src.span(statement), f"{text}{indent}{src.unit}{head}{src.segment(node.orelse)}")]
+    text = f"if {flat(src, node.test)}:\n{indent}{src.unit}{head}{flat(src, node.body)}\n{indent}else:\n"
+    return [Edit(*src.span(statement), f"{text}{indent}{src.unit}{head}{flat(src, node.orelse)}")]
 
 
 def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
-    found = []
+    found: list[tuple[ast.If, ast.stmt, str]] = []
     for node in src.of(ast.If):
         test, both = node.test, [*node.body, *node.orelse]
         if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.In) or len(test.ops) != 1:
+            continue
+        if returned := _get_returned(src, node, test):
+            found.append((node, *returned))
             continue
         if len(node.body) != 1 or len(node.orelse) != 1 or not all(isinstance(s, ast.Assign) for s in both):
             continue
@@ -140,9 +162,24 @@ def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
         key, mapping, target = src.segment(test.left), dotted(test.comparators[0]), src.segment(one.targets[0])
         same = target == src.segment(two.targets[0]) and src.segment(one.value) == f"{mapping}[{key}]"
         if mapping and same and src.one_line(two) and not src.has_comment(node):
-            found.append((node, f"{target} = {mapping}.get({key}, {src.segment(two.value)})"))
-    node, text = only(found, "if/else that looks a key up")
-    return [Edit(*src.span(node), text.replace(", None)", ")"))]
+            found.append((node, node, f"{target} = {mapping}.get({key}, {src.segment(two.value)})"))
+    node, last, text = only(found, "if/else that looks a key up")
+    return [Edit(src.start(node), src.end(last), re.sub(r", None\)$", ")", text))]
+
+
+def _get_returned(src: Piece, node: ast.If, test: ast.Compare) -> tuple[ast.stmt, str] | None:
+    """`if k in d: return d[k]` and the return of something plain after it or in the else."""
+    other = node.orelse[0] if len(node.orelse) == 1 else _following(src, node) if not node.orelse else None
+    one = node.body[0]
+    if len(node.body) != 1 or not isinstance(one, ast.Return) or not isinstance(other, ast.Return):
+        return None
+    key, mapping = src.segment(test.left), dotted(test.comparators[0])
+    if one.value is None or mapping is None or src.segment(one.value) != f"{mapping}[{key}]":
+        return None
+    plain = other.value is None or isinstance(other.value, (ast.Constant, ast.Name))
+    if not plain or "#" in src.text[src.start(node) : src.end(other)]:
+        return None
+    return other, f"return {mapping}.get({key}, {src.segment(other.value) if other.value else None})"
 
 
 def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -150,6 +187,8 @@ def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
     for node in src.of(ast.Return):
         block = src.block_of(node)
         before = block[block.index(node) - 1] if block.index(node) else None
+        if isinstance(before, (ast.With, ast.AsyncWith)) and "#" not in src.text[src.start(before) : src.end(node)]:
+            before = before.body[-1]  # what is set last in a with block can be returned from inside it
         if not isinstance(node.value, ast.Name) or not isinstance(before, ast.Assign) or len(before.targets) != 1:
             continue
         if dotted(before.targets[0]) == node.value.id and (not args or node.value.id == args[0]):

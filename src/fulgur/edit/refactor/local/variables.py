@@ -159,10 +159,20 @@ def change_exception(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def narrow_except(src: Piece, args: tuple[str, ...]) -> Edits:
-    kind = rest(args, 0)
+    """Catch these exceptions only: of everything, or of the ones that a handler lists."""
+    kinds = [word for word in re.split(r"[\s,()]+|\b(?:or|and)\b", rest(args, 0)) if word]
+    kind = kinds[0] if len(kinds) == 1 else f"({', '.join(kinds)})"
     expression(kind)
-    wide = [h for h in src.of(ast.ExceptHandler) if h.type is None or dotted(h.type) in ("Exception", "BaseException")]
-    handler = only(wide, "except that catches everything")
+    handlers = src.of(ast.ExceptHandler)
+    wide = [h for h in handlers if h.type is None or dotted(h.type) in ("Exception", "BaseException")]
+    listed = [
+        h for h in handlers if isinstance(h.type, ast.Tuple) and set(kinds) < {dotted(one) for one in h.type.elts}
+    ]
+    if wide and any(
+        h.type is not None and set(kinds) & set(re.findall(r"[\w.]+", src.segment(h.type))) for h in handlers
+    ):
+        raise RefactorError(f"{kind} is caught by another handler already")
+    handler = only(wide or listed, "except that catches everything")
     if handler.type is not None:
         return [Edit(*src.span(handler.type), kind)]
     match = re.match(r"except(?=\s*:)", src.text[src.start(handler) :])

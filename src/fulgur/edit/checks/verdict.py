@@ -1,0 +1,38 @@
+"""What is said of a checked edit, in one line. ✓ is kept for one meaning: every check was made and holds.
+
+The files parse, what they name exists, and all tests that cover the change ran and fail no more than before it. An edit
+of which something was not checked gets no mark; the line names what was not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fulgur.edit.checks import MEMBERS, NAMES, PARSES, Found
+from fulgur.edit.checks.trial import Trial
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`holds` is the ✓; `line` says the same in words."""
+
+    holds: bool
+    line: str
+
+
+def verdict(found: Found, trial: Trial | None) -> Verdict:
+    """The verdict on an edit that no check refused; `trial` None: its tests were not tried."""
+    checked = [PARSES, MEMBERS if found.members and not found.unchecked else NAMES]
+    unchecked = []
+    if trial is None:
+        unchecked.append("not checked: attributes, parameters, tests (--write does)")
+    elif trial.passed:
+        checked.append(f"{trial.ran} test file{'s' * (trial.ran > 1)} as before")
+    elif not trial.problems:
+        unchecked.append(trial.note)
+    if found.unchecked:
+        unchecked.append(f"attributes and parameters not all checked: {found.unchecked}")
+    holds = trial is not None and trial.passed and found.members and not unchecked
+    return Verdict(
+        holds, f"{'✓' if holds else 'Checked:'} {', '.join(checked)}{''.join(f' · {one}' for one in unchecked)}"
+    )

@@ -1,0 +1,158 @@
+"""Conditions as people write them ("size is negative", "other is not a Version"), and the guards they ask for."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.plain.rules import N, Place, Rule, code, defaults_of
+from fulgur.text.edit_format import Call
+
+_STATES = {
+    "none": "{} is None", "null": "{} is None", "missing": "{} is None", "not given": "{} is None",
+    "not set": "{} is None", "not none": "{} is not None", "given": "{} is not None", "set": "{} is not None",
+    "empty": "not {}", "blank": "not {}", "falsy": "not {}", "not empty": "{}", "non-empty": "{}", "nonempty": "{}",
+    "negative": "{} < 0", "zero": "{} == 0", "positive": "{} > 0", "not positive": "{} <= 0",
+    "not negative": "{} >= 0", "non-negative": "{} >= 0", "nonnegative": "{} >= 0", "true": "{}", "false": "not {}",
+    "0": "{} == 0", "less than zero": "{} < 0", "greater than zero": "{} > 0", "truthy": "{}",
+}  # fmt: skip
+_OPPOSITE = {"{}": "not {}", "not {}": "{}", "{} is None": "{} is not None", "{} is not None": "{} is None",
+             "{} < 0": "{} >= 0", "{} >= 0": "{} < 0", "{} > 0": "{} <= 0", "{} <= 0": "{} > 0",
+             "{} == 0": "{} != 0"}  # fmt: skip
+_SIGNS = {"less than": "<", "smaller than": "<", "below": "<", "under": "<", "greater than": ">", "more than": ">",
+          "larger than": ">", "bigger than": ">", "above": ">", "over": ">", "at least": ">=",
+          "at most": "<="}  # fmt: skip
+_SINGLE_TYPES = {"string": "str", "integer": "int", "number": "(int, float)", "boolean": "bool", "dictionary": "dict"}
+IS = r"(?:is|was|'s|being)"
+ISNT = r"(?:is not|isn'?t|is ?n[o']t|not)"
+
+
+def condition(text: str, place: Place, *, holds: bool = True) -> str | None:
+    """The test that these words ask for, of parameters only; `holds` False: its opposite."""
+    text = text.strip().strip("`")
+    a_type = r"(?:an? )?(?:instance of )?(?:an? )?([A-Za-z_][\w.]*)(?: instance)?"
+    match = re.fullmatch(rf"{N}(?:'s)? {ISNT} {a_type}", text)
+    if match and _type(match[2]) and match[2].lower() not in _STATES:
+        return _of(match[1], f"{'not ' if holds else ''}isinstance({{}}, {_type(match[2])})", place)
+    match = re.fullmatch(rf"{N} {IS} (?=an? ){a_type}", text)
+    if match and _type(match[2]):
+        return _of(match[1], f"{'' if holds else 'not '}isinstance({{}}, {_type(match[2])})", place)
+    if match := re.fullmatch(rf"{N} (?:{IS} )?({'|'.join(_SIGNS)}) (-?\w+)", text, re.IGNORECASE):
+        return _of(match[1], f"{{}} {_SIGNS[match[2].lower()]} {match[3]}", place) if holds else None
+    words = re.sub(rf"\b{ISNT}\b", "is not", text, count=1)
+    if match := re.fullmatch(
+        rf"{N} (?:is )?({'|'.join(sorted(_STATES, key=len, reverse=True))})", words, re.IGNORECASE
+    ):
+        state = _STATES[match[2].lower()]
+        return _of(match[1], state if holds else _OPPOSITE[state], place)
+    if match := re.fullmatch(rf"(?:there is|there's|theres|there are|got|given) no {N}|no {N}", text, re.IGNORECASE):
+        return _of(match[1] or match[2], "not {}" if holds else "{}", place)
+    found = code(text)
+    if found is None or not re.search(r"[<>=]|\bnot\b|\bin\b|\(|\bis\b", found):
+        return None
+    return found if holds else f"not ({found})" if re.search(r"\b(?:and|or|not)\b", found) else _negated(found)
+
+
+def _negated(text: str) -> str:
+    node = ast.parse(text, mode="eval").body
+    opposite = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">",
+                ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is"}  # fmt: skip
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        sign = opposite[type(node.ops[0])]
+        return f"{ast.unparse(node.left)} {sign} {ast.unparse(node.comparators[0])}"
+    return f"not {text}"
+
+
+def _type(word: str) -> str | None:
+    word = _SINGLE_TYPES.get(word, word)
+    builtin = word in ("str", "int", "float", "bool", "bytes", "list", "dict", "set", "tuple", "(int, float)")
+    return word if builtin or word.lstrip("_")[:1].isupper() else None
+
+
+def _of(name: str, test: str, place: Place) -> str | None:
+    return test.format(name) if name in place.parameters() else None
+
+
+def _for_optional(test: str, place: Place) -> str:
+    """`size < 0` is an error for a parameter that may be None: it is tested first."""
+    values = defaults_of(place)
+    optional = [n for n, value in values.items() if isinstance(value, ast.Constant) and value.value is None]
+    used = [name for name in optional if re.search(rf"\b{name}\b", test) and re.search(r"[<>]", test)]
+    tests = [f"{name} is not None" for name in sorted(used, key=test.index) if "None" not in test]
+    return " and ".join([*tests, test])
+
+
+def raising(kind: str, test: str, place: Place) -> Call | None:
+    """The guard that raises; what it says of None and of empty values is the refactoring's own wording."""
+    if not (kind.split("(")[0].rpartition(".")[2][:1].isupper() and code(kind)):
+        return None
+    if match := re.fullmatch(r"(\w+) is None", test):
+        return Call("guard_none", (match[1], "raise", kind)) if "(" not in kind else Call("raise_if", (test, kind))
+    if match := re.fullmatch(r"not (\w+)", test):
+        return Call("raise_if_empty", (match[1], kind)) if "(" not in kind else Call("raise_if", (test, kind))
+    return Call("raise_if", (_for_optional(test, place), kind))
+
+
+def guard(*, holds: bool = True) -> Rule:
+    """`raise KIND if CONDITION`, or with `holds` False: unless."""
+
+    def rule(match: re.Match[str], place: Place) -> Call | None:
+        if place.function is None or (test := condition(match["condition"], place, holds=holds)) is None:
+            return None
+        return raising(match["kind"].strip("`"), test, place)
+
+    return rule
+
+
+_VALUES = {"an empty string": '""', "empty string": '""', "an empty list": "[]", "empty list": "[]",
+           "an empty dict": "{}", "empty dict": "{}", "an empty tuple": "()", "empty tuple": "()"}  # fmt: skip
+
+
+def return_guard(*, holds: bool = True) -> Rule:
+    """`return VALUE if CONDITION`, early or with a value."""
+
+    def rule(match: re.Match[str], place: Place) -> Call | None:
+        if place.function is None or (test := condition(match["condition"], place, holds=holds)) is None:
+            return None
+        said = re.sub(r"\s*\b(?:early|immediately|right away)\b", "", match["value"]).strip().strip("`")
+        if said.lower() in ("", "nothing"):
+            return Call("return_if", (test,))
+        value = _VALUES.get(said.lower()) or code(said)
+        if value is None or place.has(f"return {value} if "):
+            return None
+        if none := re.fullmatch(r"(\w+) is None", test):
+            return Call("guard_none", (none[1], "return", value))
+        return Call("return_if", (test, value))
+
+    return rule
+
+
+def must(match: re.Match[str], place: Place) -> Call | None:
+    """`size must be positive, raise ValueError`"""
+    if place.function is None:
+        return None
+    forbidden = re.search(r"not|n'?t", match["be"], re.IGNORECASE) is not None
+    test = condition(f"{match['name']} is {match['state']}", place, holds=forbidden)
+    return raising(match["kind"].strip("`"), test, place) if test is not None else None
+
+
+KIND = r"(?P<kind>`?[A-Za-z_][\w.]*(?:\([^()]*\))?`?)"
+_BE = r"(?P<be>must not|should not|shouldn'?t|cannot|can'?t|may not|must|should|has to|needs to)"
+RULES: list[tuple[str, Rule]] = [
+    (rf"(raise|throw) [an?] {KIND} (if|when|for|in case) (?P<condition>.+)", guard()),
+    (rf"(raise|throw) [an?] {KIND} unless (?P<condition>.+)", guard(holds=False)),
+    (rf"(if|when) (?P<condition>.+?),? [then] (raise|throw) [an?] {KIND}", guard()),
+    (
+        rf"(check|validate|ensure|make sure|verify|require|enforce) [that] (?P<condition>.+?)(,| and| or| -)? "
+        rf"[otherwise|else|if not|or] (raise|throw) [an?] {KIND} [otherwise|if not|else]",
+        guard(holds=False),
+    ),
+    (
+        rf"(?P<name>\w+) {_BE} be (?P<state>.+?)[,;:]? [otherwise|else|or] (raise|throw) [an?] {KIND} "
+        r"[otherwise|if not|then]",
+        must,
+    ),
+    (r"return(?P<value>( [^,]+?)?) (if|when|in case) (?P<condition>.+)", return_guard()),
+    (r"return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),
+    (r"(if|when) (?P<condition>.+?),? [then|just] return(?P<value>( [^,]+?)?)", return_guard()),
+]

@@ -1,0 +1,28 @@
+"""How the wordings of `plain_*.py` are written down: phrases with optional words, read as regular expressions.
+
+    [the] else is (needless|not needed)     words in brackets may be missing, one of those in parentheses stands there
+
+Everything else is a regular expression; parentheses do not capture unless they have a name.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPTIONAL = r"\[([A-Za-z'@][^\[\]\\_]*)\]"
+_RUN = re.compile(rf"( ?)({_OPTIONAL}(?: {_OPTIONAL})*)(?![+*?{{]) ?")
+
+
+def phrase(text: str) -> str:
+    """The regular expression of a phrase."""
+    return re.sub(r"(?<!\\)\((?!\?)", "(?:", _RUN.sub(_optional, text))
+
+
+def _optional(match: re.Match[str]) -> str:
+    """Optional words, each with one of the spaces around it."""
+    found = re.findall(_OPTIONAL, match[2])
+    if not match[1] and not match[0].endswith(" "):
+        return match[0]  # a set of letters
+    if match[1]:
+        return "".join(f"(?: (?:{words}))?" for words in found) + (" " if match[0].endswith(" ") else "")
+    return "".join(f"(?:(?:{words}) )?" for words in found)

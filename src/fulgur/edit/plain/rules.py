@@ -1,0 +1,366 @@
+"""What each rule of `plain.py` makes of the words that its pattern found: a call, or None when it does not fit here."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fulgur.edit.refactor.local.exact import places_of
+from fulgur.edit.refactor.local.functions import defaults, parameters
+from fulgur.edit.refactor.source import FUNCTIONS, Function, Unusable, parse_region
+from fulgur.edit.refactor.verify import words
+from fulgur.text.edit_format import Call
+
+
+@dataclass(frozen=True)
+class Place:
+    """The region an instruction is about, and the whole file."""
+
+    region: str
+    file: str
+
+    @property
+    def tree(self) -> ast.Module | None:
+        try:
+            return parse_region(self.region)
+        except (Unusable, RecursionError):
+            return None
+
+    @property
+    def function(self) -> Function | None:
+        """The only outermost function of the region."""
+        tree = self.tree
+        body = tree.body if tree is not None else []
+        if self.region[:1] in (" ", "\t") and body:
+            body = body[0].body  # type: ignore[attr-defined]
+        found = [node for node in body if isinstance(node, FUNCTIONS)]
+        return found[0] if len(found) == len(body) == 1 else None
+
+    @property
+    def symbol(self) -> ast.AST | None:
+        """The only function or class of the region."""
+        tree = self.tree
+        found = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef))] if tree is not None else []
+        return found[0] if found else None
+
+    def parameters(self) -> list[str]:
+        return [arg.arg for arg in parameters(self.function)] if self.function else []
+
+    def has(self, text: str) -> bool:
+        return bool(places_of(self.region, text))
+
+
+Rule = Callable[[re.Match[str], Place], Call | None]
+Q = r"[`'\"]?"
+N = rf"{Q}([A-Za-z_]\w*){Q}"  # a name, in quotes or not
+
+
+def unquoted(text: str) -> str:
+    """A text without the quotes or backticks around it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "`'\"" else text
+
+
+def code(text: str) -> str | None:
+    """An expression, None for anything else; backticks around it are not part of it."""
+    text = text.strip().strip("`")
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return text
+
+
+def annotation(text: str) -> str | None:
+    """A type as it is written after a colon; a word in lower case must be one that types are called."""
+    found = code(text)
+    if found is None or not re.match(r"[A-Za-z_\"']", found):
+        return None
+    node = ast.parse(found, mode="eval").body
+    kinds = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.Constant)
+    english = re.fullmatch(r"[a-z]+", found) and found not in _TYPES.split()
+    return found if isinstance(node, kinds) and not english else None
+
+
+_TYPES = "int str float bool bytes bytearray complex list dict set frozenset tuple object type"
+
+
+def always(name: str, *args: str) -> Rule:
+    """A rule whose pattern says everything."""
+    return lambda match, place: Call(name, args)
+
+
+def rename(match: re.Match[str], place: Place) -> Call | None:
+    old, new = match[1], match[2]
+    last = old.rpartition(".")[2]
+    if last not in words(place.file) or not new.isidentifier() or last == new:
+        return None
+    return Call("rename", (old, new))
+
+
+def visibility(match: re.Match[str], place: Place) -> Call | None:
+    old = match[1]
+    new = old.lstrip("_") if match[2].lower() == "public" else f"_{old}"
+    known = old in words(place.file) and (match[2].lower() == "public") == old.startswith("_")
+    return Call("rename", (old, new)) if known and new else None
+
+
+def substitute(match: re.Match[str], place: Place) -> Call | None:
+    """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
+    old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
+    for one, two in ((match[1], match[2]), (old, new)):
+        if one and one != two and place.has(one):
+            return Call("replace_text", (one, two))
+    return None
+
+
+def instead(match: re.Match[str], place: Place) -> Call | None:
+    """`NEW instead of OLD`: two pieces of code of one kind, all of whose names are known."""
+    new, old = match[1].strip("`"), match[2].strip("`")
+    if code(new) is None or code(old) is None or not place.has(old) or new == old:
+        return None
+    plain = re.fullmatch(r"\w+", old) is not None
+    if plain != (re.fullmatch(r"\w+", new) is not None) and plain:
+        return None  # a bare word may be English
+    if set(re.findall(r"[A-Za-z_]\w*", new)) - set(words(place.file)) - set(dir(builtins)):
+        return None
+    return Call("replace_text", (old, new)) if len(places_of(place.region, old)) == 1 else None
+
+
+def set_value(match: re.Match[str], place: Place) -> Call | None:
+    name, value = match[1], code(match[2])
+    if value is None or not re.search(rf"^\s*(?:self\.)?{re.escape(name)}\b[^=\n]*=[^=]", place.region, re.MULTILINE):
+        return None
+    if value.isidentifier() and value not in {*words(place.file), *dir(builtins)}:
+        return None  # another name, not a value
+    return None if name in place.parameters() else Call("set_value", (name, value))
+
+
+def version(match: re.Match[str], place: Place) -> Call | None:
+    found = re.search(r"^(__version__|VERSION|version)\s*=\s*([\"'])", place.region, re.MULTILINE)
+    return Call("set_value", (found[1], f"{found[2]}{unquoted(match[1])}{found[2]}")) if found else None
+
+
+def switched(match: re.Match[str], place: Place) -> Call | None:
+    on = match["how"].lower() in ("on", "enable", "true")
+    name, value = match["name"], str(on)
+    if re.search(rf"^{re.escape(name)}\s*(?::[^=\n]+)?=\s*{not on}\b", place.region, re.MULTILINE):
+        return Call("set_value", (name, value))
+    return Call("change_default", (name, value)) if name in defaults_of(place) else None
+
+
+def defaults_of(place: Place) -> dict[str, ast.expr]:
+    return defaults(place.function) if place.function else {}
+
+
+def default(match: re.Match[str], place: Place) -> Call | None:
+    name, value = match[1], code(match[2])
+    return Call("change_default", (name, value)) if value is not None and name in defaults_of(place) else None
+
+
+def returns(match: re.Match[str], place: Place) -> Call | None:
+    kind = annotation(match[1])
+    return Call("annotate_return", (kind,)) if kind is not None and place.function is not None else None
+
+
+def annotate(match: re.Match[str], place: Place) -> Call | None:
+    name, kind = match[1], annotation(match[2])
+    return Call("annotate", (name, kind)) if kind is not None and name in place.parameters() else None
+
+
+def hint_with_default(match: re.Match[str], place: Place) -> Call | None:
+    """`name: type = default` for a parameter that has this default."""
+    value = defaults_of(place).get(match[1])
+    if value is None or code(match[3]) is None or ast.dump(value) != ast.dump(ast.parse(match[3], mode="eval").body):
+        return None
+    return annotate(match, place)
+
+
+def hints(match: re.Match[str], place: Place) -> Call | None:
+    kind = annotation(match[2])
+    given = [part.split(":") for part in match[1].split(",")]
+    good = all(name.strip() in place.parameters() and annotation(text.strip()) for name, text in given)
+    return Call("add_type_hints", (f"{match[1]} -> {kind}",)) if good and kind else None
+
+
+def docstring(match: re.Match[str], place: Place) -> Call | None:
+    """A text in quotes, after a colon, or a sentence; "a docstring to load" is for a model."""
+    text = match[2].strip()
+    if not (match[1] or text[:1] in "\"'`" or re.fullmatch(r"[A-Z].*\.", text, re.DOTALL)):
+        return None
+    text = text[3:-3] if text.startswith('"""') and text.endswith('"""') and len(text) > 6 else unquoted(text)
+    return Call("add_docstring", (text,)) if len(text.split()) > 1 else None
+
+
+def add_to(match: re.Match[str], place: Place) -> Call | None:
+    value, name = match[1], match[2]
+    if not re.search(rf"^\s*(?:self\.)?{re.escape(name)}\b[^=\n]*=\s*[\[{{(]", place.region, re.MULTILINE):
+        return None
+    pair = re.fullmatch(r"([\"'][^\"']+[\"']|\w+): ?(.+)", value)
+    if pair and code(pair[1]) and code(pair[2]):
+        return Call("add_entry", (name, pair[1], pair[2]))
+    return Call("add_item", (name, value)) if code(value) else None
+
+
+def new_parameter(match: re.Match[str], place: Place) -> Call | None:
+    text = match[1].strip("`")
+    try:
+        ast.parse(f"def f(*, {text}): pass")
+    except SyntaxError:
+        return None
+    return Call("new_parameter", (text,)) if place.function is not None else None
+
+
+def remove_parameter(match: re.Match[str], place: Place) -> Call | None:
+    name = next(filter(None, match.groups()))
+    known = place.function is not None and name in place.parameters()
+    return Call("remove_parameter", (place.function.name, name)) if known and place.function else None
+
+
+def delete(match: re.Match[str], place: Place) -> Call | None:
+    named = next(filter(None, match.groups()), "")
+    node = place.symbol
+    first = getattr(node, "name", "")
+    return Call("delete_symbol", (first,)) if node is not None and named in ("", first) else None
+
+
+def base(match: re.Match[str], place: Place) -> Call | None:
+    new, old = match["new"] or "", match["old"] or ""
+    node = place.symbol
+    if not isinstance(node, ast.ClassDef) or (old and old not in [ast.unparse(found) for found in node.bases]):
+        return None
+    return Call("change_base", (node.name, new, *((old,) if old else ())))
+
+
+def constant(match: re.Match[str], place: Place) -> Call | None:
+    value = match[1].strip("`")
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return None
+    return Call("extract_constant", (value, match[2]))
+
+
+def variable(match: re.Match[str], place: Place) -> Call | None:
+    value = code(match[1])
+    return Call("extract_variable", (match[2], value)) if value and place.has(value) else None
+
+
+def function_of_lines(match: re.Match[str], place: Place) -> Call | None:
+    """The lines that were named; a whole function or class is not meant."""
+    whole = place.symbol is not None and re.match(r"\s*(?:@|(?:async )?def |class )", place.region)
+    return None if whole else Call("extract_function", (match[1],))
+
+
+def move(match: re.Match[str], place: Place) -> Call | None:
+    """`move NAME to MODULE`, for what the file defines at its top."""
+    name, target = match["name"], match["target"]
+    defined = rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=\n]+)? = " if name else ""
+    if not name:
+        first = place.symbol
+        name = getattr(first, "name", "") if not place.region[:1].isspace() else ""
+    elif not re.search(defined, place.file, re.MULTILINE):
+        return None
+    return Call("move_symbol", (name, target)) if name else None
+
+
+def make_async(match: re.Match[str], place: Place) -> Call | None:
+    name = match["name"]
+    if name is None or (place.function is not None and place.function.name == name):
+        return Call("make_async") if place.function is not None else None
+    return Call("make_async", (f"@{name}",)) if re.search(rf"\bdef {name}\b", place.region) else None
+
+
+def inline(match: re.Match[str], place: Place) -> Call | None:
+    """A variable of the region, or a function of the module."""
+    name = match[1]
+    if re.search(rf"^def {re.escape(name)}\(", place.file, re.MULTILINE):
+        return Call("inline_function", (name,))
+    return Call("inline", (name,)) if place.has(name) else None
+
+
+def inline_this(match: re.Match[str], place: Place) -> Call | None:
+    name = place.function.name if place.function is not None and not place.region[:1].isspace() else ""
+    return Call("inline_function", (name,)) if name else None
+
+
+def imports(match: re.Match[str], place: Place) -> Call | None:
+    try:
+        parsed = ast.parse(match[1]).body
+    except SyntaxError:
+        return None
+    good = len(parsed) == 1 and isinstance(parsed[0], (ast.Import, ast.ImportFrom))
+    if good and isinstance(parsed[0], ast.Import) and parsed[0].names[0].name in words(place.file):
+        return None  # another name for something that is imported already
+    return Call("add_import", tuple(match[1].split())) if good else None
+
+
+def unimport(match: re.Match[str], place: Place) -> Call | None:
+    return Call("remove_import", (match[1],)) if match[1] in words(place.file) else None
+
+
+def decorate(match: re.Match[str], place: Place) -> Call | None:
+    if match[1] == "property" and place.function and re.search(rf"\.{place.function.name}\(", place.file):
+        return None  # its callers would call the value
+    return Call("add_decorator", (match[1],)) if code(match[1]) and place.function is not None else None
+
+
+def named_exception(call: str) -> Rule:
+    """A rule for one exception, by its name."""
+
+    def rule(match: re.Match[str], place: Place) -> Call | None:
+        return Call(call, (match[1],)) if match[1][:1].isupper() or "." in match[1] else None
+
+    return rule
+
+
+def swap_exception(match: re.Match[str], place: Place) -> Call | None:
+    new, old = match[1], match[2]
+    if re.fullmatch(r"[\w.]+", new) and re.fullmatch(r"[\w.]+", old):
+        return Call("change_exception", (old, new)) if re.search(rf"raise {re.escape(old)}\b", place.region) else None
+    return instead(match, place)
+
+
+def swap_return(match: re.Match[str], place: Place) -> Call | None:
+    new, old = code(match[1]), code(match[2])
+    return Call("change_return", (new, old)) if new and old and place.has(f"return {old}") else None
+
+
+def not_chained(match: re.Match[str], place: Place) -> Call | None:
+    """`raise KIND from None`, where the region raises it in one place."""
+    kind = match["kind"]
+    handlers = place.region[max(place.region.find("except"), 0) :]
+    known = kind is None or len(re.findall(rf"\braise {re.escape(kind)}\b", handlers)) == 1
+    return Call("raise_from", ("None",)) if known else None
+
+
+def bare_return(match: re.Match[str], place: Place) -> Call | None:
+    return Call("replace_text", ("return None", "return")) if place.has("return None") else None
+
+
+def is_true(match: re.Match[str], place: Place) -> Call | None:
+    """`if X` for the one comparison of X with an empty value."""
+    test, empty = code(match[1]), code(match[2])
+    found = [old for old in (f"{test} != {empty}", f"{test} == {empty}") if test and place.has(old)]
+    if len(found) != 1 or not re.search(rf"(?:if|while|and|or) {re.escape(found[0])}", place.region):
+        return None
+    return Call("replace_text", (found[0], f"not {test}" if "==" in found[0] else str(test)))
+
+
+def catch_instead(match: re.Match[str], place: Place) -> Call | None:
+    new, old = match[1], match[2]
+    handlers = re.findall(r"^\s*except\b.*$", place.region, re.MULTILINE)
+    named = [line for line in handlers if re.search(rf"\b{re.escape(old)}\b", line)]
+    known = re.search(rf"\b{re.escape(new.split('.')[0])}\b", place.file) or hasattr(builtins, new)
+    if len(named) != 1 or not known or not place.has(f"except {old}"):
+        return None
+    return Call("replace_text", (f"except {old}", f"except {new}"))
+
+
+def flatten(match: re.Match[str], place: Place) -> Call | None:
+    test = code(match[1])
+    same = test is not None and code(match[2]) == test
+    return Call("flatten_elif", (test,)) if same and test else None
