@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,14 +16,16 @@ import pytest
 
 from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.local import LocalBackend
+from fulgur.backends.local_generation import LocalGeneration
 from fulgur.bench.chat_model import write_chat_model
 from fulgur.client import Connection
+from fulgur.engine.events import Finished
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import user_message
 from fulgur.server import app
-from fulgur.server.config import Model, ServerConfig
+from fulgur.server.config import Model, Pool, ServerConfig
 from fulgur.text import parts
 
 SCHEMA = {
@@ -40,8 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def connected(folder: Path) -> AsyncIterator[tuple[Connection, LocalBackend]]:
-    config = ServerConfig(models={"r": Model(backend="local", path=str(folder), context=4096)})
+async def connected(folder: Path, config: ServerConfig | None = None) -> AsyncIterator[tuple[Connection, LocalBackend]]:
+    config = config or ServerConfig(models={"r": Model(backend="local", path=str(folder), context=4096)})
     config.server.port, config.server.store = 0, ":memory:"
     running = await app.start(config)
     connection = await Connection.open(running.base_url)
@@ -118,6 +121,32 @@ async def test_structured_output_cannot_fail(folder: Path) -> None:
             assert caught.value.code == "invalid_grammar"
 
 
+async def test_forced_calls_of_a_model_with_another_format_that_always_thinks(folder: Path, tmp_path: Path) -> None:
+    """JSON is put into the mouth of a model that writes bare values, behind the reasoning that its template opens."""
+    shutil.copytree(folder, tmp_path / "coder")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "{# <function= #}{{ messages[-1].content }}\n<think>\n"
+    (tmp_path / "coder" / "tokenizer_config.json").write_text(json.dumps(settings))
+    tools = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("go", "stay")]
+    async with connected(tmp_path / "coder") as (connection, backend):
+        await backend.describe()
+        assert backend.prompts.format == "qwen3-coder"
+        for choice in ("required", {"type": "function", "name": "go"}):
+            called = await ask(connection, input="x", tools=tools, tool_choice=choice)
+            assert [item["type"] for item in called.output] == ["function_call"]
+            assert json.loads(called.output[0]["arguments"]).keys() == {"a", "b"}
+        form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+        assert json.loads((await ask(connection, input="x", text=form)).output_text).keys() == {"a", "b"}
+
+
+async def test_a_limit_that_no_structured_answer_fits_is_the_clients_error(folder: Path) -> None:
+    async with connected(folder) as (connection, _):
+        form = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+        with pytest.raises(ApiError, match="the limit is 2 tokens, and the shortest answer") as caught:
+            await ask(connection, input="x", text=form, max_output_tokens=2)
+        assert caught.value.code == "invalid_request"
+
+
 async def test_a_call_the_model_begins_itself_follows_the_tools_grammar(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +170,41 @@ async def test_a_call_the_model_begins_itself_follows_the_tools_grammar(
         assert answer.status == "completed"
 
 
+async def test_a_strict_function_that_the_model_calls_itself_follows_its_schema(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Begins:
+        def feed(self, text: str) -> list[Any]:
+            return [parts.CallStart("go"), parts.CallDelta('{"wrong": ')]
+
+        def finish(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr("fulgur.backends.local_generation.splitter_for", lambda *_, **__: Begins())
+
+    async with connected(folder) as (connection, _):
+        tool = {"type": "function", "name": "go", "parameters": SCHEMA, "strict": True}
+        answer = await ask(connection, input="x", tools=[tool])
+        assert json.loads(answer.output[0]["arguments"]).keys() == {"a", "b"}
+        assert answer.output[0]["status"] == "completed"
+
+
+async def test_all_sampling_settings_reach_the_engine(folder: Path) -> None:
+    async with connected(folder) as (connection, _):
+        plain = await ask(connection, input="x", max_output_tokens=6)
+        first = plain.output_text
+        for change in ({"logit_bias": {"40": 100}}, {"logit_bias": {"40": 100, "41": 100}, "repetition_penalty": 90}):
+            assert (await ask(connection, input="x", max_output_tokens=6, **change)).output_text != first
+        hot: dict[str, Any] = {"max_output_tokens": 6, "temperature": 2.0, "seed": 3}
+        narrow = [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 0.0}]
+        assert [(await ask(connection, input="x", **hot, **each)).output_text for each in narrow] == [first] * 3
+        stopped = await ask(connection, input="x", max_output_tokens=6, stop=[first[1:3]])
+        assert stopped.output_text == first[:1]
+        with pytest.raises(ApiError) as caught:
+            await ask(connection, input="x", logit_bias={"999999": 1})
+        assert "logit_bias" in caught.value.message
+
+
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_parallel_calls_only_when_they_are_wanted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, parallel: bool
@@ -158,11 +222,10 @@ async def test_parallel_calls_only_when_they_are_wanted(
 
     async with connected(folder) as (connection, _):
         tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
-        # Greedy: a drawn token may be half a character, which is one more text at the end.
         body = {"tools": [tool], "parallel_tool_calls": parallel, "max_output_tokens": 4, "temperature": 0}
-        for word in "xyzuvw":  # random weights may end an answer at once
+        for word in "xyzuvwabcdefgh":  # random weights may end an answer at once, or write half a character
             answer = await ask(connection, input=word, **body)
-            if answer.usage.output_tokens == 4 or not parallel:
+            if len(answer.output) == (4 if parallel else 1):
                 break
         assert len(answer.output) == (4 if parallel else 1)
         assert answer.status == ("incomplete" if parallel else "completed")
@@ -203,6 +266,42 @@ async def test_the_token_limit_counts_anew_after_a_steer(folder: Path) -> None:
                 ends.append((event.response.incomplete_details, event.response.usage.output_tokens))
         assert ends[-1] == ({"reason": "max_output_tokens"}, 60)
         assert len(ends) == 2 and ends[0][1] <= 60
+
+
+async def test_a_flex_answer_that_made_room_says_what_it_would_have_said(folder: Path) -> None:
+    """Greedy and cut at a token by a request of a higher tier, it goes on from its text to the same end."""
+    model = Model(backend="local", path=str(folder), context=4096, pool="one")
+    config = ServerConfig(models={"r": model}, pools={"one": Pool(concurrent=1)})
+    async with connected(folder, config) as (connection, _):
+        body = {"model": "r", "input": "go", "store": False, "temperature": 0, "max_output_tokens": 3000}
+        alone = await (await connection.create({**body, "service_tier": "flex"})).final()
+        stream = await connection.create({**body, "service_tier": "flex"}, lane="slow")
+        seen: list[str] = []
+        async for event in stream:
+            seen.append(event.type)
+            if isinstance(event, ev.OutputTextDelta) and seen.count(event.type) == 1:
+                quick = await connection.create({**body, "max_output_tokens": 2, "service_tier": "fast"}, lane="fast")
+                await quick.final()
+        cut = await stream.final()
+        assert "response.queued" in seen and cut.output_text == alone.output_text
+        assert cut.usage is not None and alone.usage is not None
+        assert (cut.usage.output_tokens, cut.usage.input_tokens) == (
+            alone.usage.output_tokens, alone.usage.input_tokens
+        )  # fmt: skip
+
+
+async def test_the_engine_writes_no_more_than_is_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    seen = LocalGeneration._remember
+
+    def remember(self: LocalGeneration, event: Finished) -> None:
+        written.append(event.usage.completion_tokens)
+        seen(self, event)
+
+    monkeypatch.setattr(LocalGeneration, "_remember", remember)
+    async with connected(folder) as (connection, _):
+        assert (await ask(connection, input="x", max_output_tokens=7)).usage.output_tokens == 7
+    assert written == [7]
 
 
 async def test_type_ahead_and_warm_up_fill_the_cache(folder: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from fulgur.protocol.agent import TurnDone
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
 from fulgur.text.code_prompt import completion_request, edit_request
+from fulgur.text.sure import SURE
 from fulgur.ui.cli import main
 from fulgur.workspace.folders import embedded_models
 
@@ -90,25 +93,28 @@ async def test_completions_over_http_are_those_in_process(embedded: Asker) -> No
                 body = {"prompt": prefix, "suffix": suffix, "path": "shop.py", "max_tokens": 24}
                 if one_line:
                     body["stop"] = ["\n"]
-                assert await completed(session, url, **body) == embedded.ask([asked])[0].text, (
-                    mark,
-                    one_line,
-                )
+                [reply] = embedded.ask([asked])
+                whole = embedded.ask([asked], search=True)[0] if one_line else reply
+                assert await completed(session, url, **body, min_probability=0) == whole.text, (mark, one_line)
+                if one_line:  # shown as far as the model is sure of it
+                    probability = math.exp(reply.log_probability)
+                    for least in (probability * 0.99, min(probability * 1.01, 1.0), 0.5, 0.9):
+                        shown = await completed(session, url, **body, min_probability=least)
+                        assert shown == reply.sure(least), (mark, least)
+                    assert await completed(session, url, **body) == reply.sure(SURE)
         # Without a suffix it is the end of a file; the sum is what `fulgur complete` writes there.
         add = "def add(a, b):\n    return "
         assert (await completed(session, url, prompt=add, stop=["\n"])).startswith("a + b")
         # An editor sends the whole file: it is cut around the cursor.
         long = "value = 1\n" * 2000
-        short = await completed(session, url, prompt=add, suffix="\n", stop=["\n"], max_tokens=8)
-        assert await completed(
-            session, running.base_url, prompt=long + add, suffix="\n" + long, stop=["\n"], max_tokens=8
-        )
-        assert short.startswith("a + b")
+        ask = functools.partial(completed, session, url, stop=["\n"], max_tokens=8, min_probability=0)
+        assert (await ask(prompt=add, suffix="\n")).startswith("a + b")
+        assert await ask(prompt=long + add, suffix="\n" + long)
 
 
 async def test_a_streamed_completion_is_the_whole_one(embedded: Asker) -> None:
     prefix = SHOP[: SHOP.index("json.") + 5]
-    body = {"model": "m", "prompt": prefix, "suffix": "", "path": "shop.py", "stop": ["\n"], "stream": True}
+    body = {"model": "m", "prompt": prefix, "suffix": "", "path": "shop.py", "max_tokens": 16, "stream": True}
     async with served() as running, aiohttp.ClientSession() as session:
         url = running.base_url
         whole = await completed(session, url, **{**body, "stream": False})
@@ -116,6 +122,42 @@ async def test_a_streamed_completion_is_the_whole_one(embedded: Asker) -> None:
             lines = [line async for line in answer.content if line.startswith(b"data: {")]
     pieces = [choice["text"] for line in lines for choice in json.loads(line[6:])["choices"]]
     assert "".join(pieces) == whole and len(pieces) > 1
+
+
+async def test_editors_get_the_same_completion_at_every_door() -> None:
+    """llama.vim's, Codestral's and Ollama's way to ask, beside the one that `fulgur complete` takes."""
+    async with served() as running, aiohttp.ClientSession() as session:
+        root = running.base_url.removesuffix("/v1")
+
+        async def ask(path: str, body: dict[str, Any]) -> Any:
+            async with session.post(root + path, json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                return await answer.json()
+
+        for mark in CURSORS:
+            at = SHOP.index(mark) + len(mark)
+            prefix, suffix = SHOP[:at], SHOP[at:]
+            for stop in ([], ["\n"]):
+                body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "stop": stop, "max_tokens": 16}
+                here = await completed(session, running.base_url, **body)
+                line = prefix.rfind("\n") + 1
+                place = {"input_prefix": prefix[:line], "prompt": prefix[line:], "input_suffix": suffix}
+                filled = await ask("/infill", {**place, "n_predict": 16, "stop": stop, "temperature": 0.0})
+                fim = await ask("/v1/fim/completions", {"model": "m", **body})
+                options = {"num_predict": 16, "stop": stop, "temperature": 0}
+                named = {"model": "m:latest", "prompt": prefix, "suffix": suffix, "stream": False}
+                ollama = await ask("/api/generate", {**named, "options": options})
+                texts = [filled["content"], fim["choices"][0]["message"]["content"], ollama["response"]]
+                assert texts == [here] * 3, (mark, stop)
+        tokens = (await ask("/tokenize", {"content": SHOP}))["tokens"]
+        assert (await ask("/detokenize", {"tokens": tokens}))["content"] == SHOP
+        marked = "<|end|>"  # text that looks like a special token stays text
+        assert len((await ask("/tokenize", {"content": marked}))["tokens"]) > 1
+        body = {"prompt": "def add(a, b):\n    return ", "logprobs": 2, "max_tokens": 4}
+        whole = await ask("/v1/completions", {"model": "m", **body})
+        logprobs = whole["choices"][0]["logprobs"]
+        assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["text_offset"]) > 0
+        assert all(len(top) == 2 for top in logprobs["top_logprobs"])
 
 
 INSTRUCTIONS = ["rename best to lowest", "add type hints", "sing a song", "use `<|end|>` here"]

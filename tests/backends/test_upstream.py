@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 from serving import backend_of, script, serving, text
+from waiting import until
 
 from fulgur.client import Connection
 from fulgur.protocol import events as ev
@@ -72,6 +72,35 @@ async def test_text_reasoning_tools_and_usage_come_through(api: Literal["chat", 
         assert limited.incomplete_details == {"reason": "max_output_tokens"}
 
 
+@pytest.mark.parametrize("api", APIS)
+async def test_what_only_the_upstream_knows_is_given_on(api: Literal["chat", "responses"]) -> None:
+    """Sampling settings always; unknown fields and hosted tools where both speak the same dialect."""
+    seen: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(await request.json())
+        return web.json_response({"error": {"message": "no", "code": "no"}}, status=400)
+
+    behind = web.Application()
+    behind.router.add_post("/v1/responses", answer)
+    behind.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(behind)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    settings = {"top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 2.0}, "seed": 7, "stop": ["x"]}
+    try:
+        async with in_front(api, f"http://127.0.0.1:{runner.addresses[0][1]}/v1") as connection:
+            with pytest.raises(ApiError, match="no"):
+                extra = {"tools": [LOOK, {"type": "web_search"}]} if api == "responses" else {}
+                await ask(connection, input="x", **settings, best_effort="yes", **extra)
+    finally:
+        await runner.cleanup()
+    assert {name: seen[0].get(name) for name in settings} == settings
+    assert ("best_effort" in seen[0]) == (api == "responses")
+    assert api == "chat" or seen[0]["tools"][1] == {"type": "web_search"}
+
+
 async def test_a_custom_tool_goes_through_responses_as_it_is() -> None:
     async with serving(script(*REPLIES)) as behind, in_front("responses", behind.base_url) as connection:
         called = await ask(connection, input="patch", tools=[PATCH])
@@ -90,11 +119,7 @@ async def test_an_upstream_can_be_steered_and_cancelled(api: Literal["chat", "re
         async for event in stream:
             if isinstance(event, ev.OutputTextDelta):
                 await stream.cancel()
-        for _ in range(200):
-            if backend_of(behind).running == 0:
-                break
-            await asyncio.sleep(0.01)
-        assert backend_of(behind).running == 0, "both upstream answers were dropped"
+        await until(lambda: backend_of(behind).running == 0)  # both upstream answers were dropped
 
 
 @pytest.mark.parametrize("api", APIS)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fulgur.protocol.items import Item
 from fulgur.text.parts import Part, Usage
+
+if TYPE_CHECKING:
+    from fulgur.server.live.base import Live
 
 Tool = dict[str, Any]
 T = TypeVar("T")
@@ -105,11 +108,16 @@ class Sampling:
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     top_logprobs: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] = field(default_factory=dict)
     seed: int | None = None
     stop: list[str] = field(default_factory=list)
+    begins: str = ""  # the answer starts with this text, which is not written again
 
 
 @dataclass
@@ -122,13 +130,16 @@ class Turn:
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
     sampling: Sampling = field(default_factory=Sampling)
-    format: dict[str, Any] | None = None  # text.format: json_schema, json_object or text
+    hosted: list[Tool] = field(default_factory=list)  # of the upstream's own, given on as they are
+    format: dict[str, Any] | None = None  # text.format: json_schema, json_object; ours: regex, lark
     reasoning_effort: str | None = None
     reasoning_summary: str | None = None
     verbosity: str | None = None
     prediction: str | None = None  # text the answer is expected to resemble: the draft of the edit drafter
     service_tier: str | None = None
     cache_key: str | None = None
+    template_values: dict[str, Any] = field(default_factory=dict)  # for the model's chat template
+    passed: dict[str, Any] = field(default_factory=dict)  # fields of the request that only its upstream knows
     owner: str = ""  # whose prefix cache is used
 
 
@@ -140,7 +151,9 @@ class Completion:
     suffix: str | None = None
     path: str | None = None  # the file's name, for models that were trained with one
     sampling: Sampling = field(default_factory=Sampling)
+    passed: dict[str, Any] = field(default_factory=dict)  # fields of the request that only its upstream knows
     owner: str = ""
+    min_probability: float | None = None  # it ends where the model is less sure of it; None: the model's own limit
 
 
 @dataclass(frozen=True)
@@ -181,11 +194,15 @@ class Backend(ABC):
 
     name: str = ""  # the model's name
     kind: str = ""  # local, upstream or scripted
+    dialects: frozenset[str] = frozenset()  # of an upstream: the APIs whose requests it reads as they are
     capabilities: Capabilities
     default_temperature: float = 1.0  # used, and named in the response, when the request has none
 
     async def describe(self) -> None:  # noqa: B027
         """Find out the capabilities, if that needs a look at the model; cheaper than `start`."""
+
+    def share(self, live: Live) -> None:  # noqa: B027
+        """What this server has in common with others, before the start."""
 
     async def start(self) -> None:  # noqa: B027 - not every backend has something to start
         """Load what is needed; called once before the first use."""

@@ -13,42 +13,47 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.text.grammar import GrammarSpec
 from fulgur.text.parts import CallStart
+from fulgur.text.split import call_opening, text_opening
+
+TOOL_CALL = "<tool_call>"
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A grammar for the answer. `call`: the answer is that call's arguments or input. `tail` begins the answer."""
+    """A grammar for the answer. `call`: the answer is that call's arguments or input. `tail` begins the answer.
+    `format`: that of the answer, if it is not the model's own."""
 
     grammar: GrammarSpec
     call: CallStart | None = None
     tail: str = ""
+    format: str | None = None
 
 
-def constraint_of(turn: Turn) -> Constraint | None:
-    """What the turn forces, if anything."""
+def constraint_of(turn: Turn, format: str) -> Constraint | None:
+    """What the turn forces, if anything, of a model that writes calls in this format."""
     choice = turn.tool_choice
     if isinstance(choice, dict) and choice.get("type") in ("function", "custom"):
         tool = next(tool for tool in turn.tools if tool["name"] == choice["name"] and tool["type"] == choice["type"])
-        return call_constraint(tool)
+        return call_constraint(tool, format)
     if choice == "required" and len(turn.tools) == 1:
-        return call_constraint(turn.tools[0])
-    if choice == "required":
-        return Constraint(_schema(_any_call(turn.tools)), tail="<tool_call>\n")
+        return call_constraint(turn.tools[0], format)
+    if choice == "required":  # which tool is a part of the JSON
+        return Constraint(_schema(_any_call(turn.tools)), tail=f"{TOOL_CALL}\n", format="hermes")
+    if turn.format is not None and turn.format["type"] in ("regex", "lark"):
+        return Constraint(GrammarSpec(turn.format["type"], turn.format["source"]), tail=text_opening(format))
     if turn.format is not None:
         schema = turn.format.get("schema") if turn.format["type"] == "json_schema" else {"type": "object"}
-        return Constraint(_schema(schema))
+        return Constraint(_schema(schema), tail=text_opening(format))
     return None
 
 
-def call_constraint(tool: Tool) -> Constraint:
+def call_constraint(tool: Tool, format: str) -> Constraint:
     """A call of this one tool."""
-    start = call_start(tool)
+    start, name = call_start(tool), tool["name"]
     if tool["type"] == "function":
-        schema = tool.get("parameters") or {"type": "object"}
-        tail = f'<tool_call>\n{{"name": {json.dumps(tool["name"])}, "arguments": '
-        return Constraint(_schema(schema), start, tail)
-    tail = f'<tool_call>\n{{"name": {json.dumps(tool["name"])}, "input": '
-    return Constraint(input_grammar(tool) or GrammarSpec("regex", r"(?s:.+)"), start, tail)
+        return Constraint(_schema(tool.get("parameters") or {"type": "object"}), start, call_opening(format, name))
+    grammar = input_grammar(tool) or GrammarSpec("regex", r"(?s:.+)")
+    return Constraint(grammar, start, call_opening(format, name, "input"))
 
 
 def input_grammar(tool: Tool) -> GrammarSpec | None:
@@ -60,6 +65,13 @@ def input_grammar(tool: Tool) -> GrammarSpec | None:
     if syntax not in ("lark", "regex") or not isinstance(definition, str):
         raise invalid("A tool's grammar needs 'syntax' (lark or regex) and 'definition'.", "tools", "invalid_value")
     return GrammarSpec(syntax, definition)
+
+
+def own_grammar(tool: Tool) -> GrammarSpec | None:
+    """What the input of every call must follow, also of one that the model begins by itself."""
+    if tool["type"] == "function":
+        return _schema(tool.get("parameters") or {"type": "object"}) if tool.get("strict") else None
+    return input_grammar(tool)
 
 
 def _any_call(tools: list[Tool]) -> dict[str, Any]:
@@ -90,7 +102,7 @@ async def check_grammars(turn: Turn, constraint: Constraint | None, compiler: Gr
     """A 400 for a grammar that cannot be followed, before anything is generated."""
     specs = [] if constraint is None else [constraint.grammar]
     if turn.tool_choice != "none":
-        specs += [spec for tool in turn.tools if (spec := input_grammar(tool)) is not None]
+        specs += [spec for tool in turn.tools if (spec := own_grammar(tool)) is not None]
     for spec in specs:
         param = "text.format.schema" if spec.kind == "json_schema" else "tools"
         try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn
 from fulgur.backends.compile import GrammarCompiler
@@ -23,13 +23,25 @@ from fulgur.text.edit_format import RecentEdit, encode_pieces
 from fulgur.text.fim import fim_family, fim_prompt, fim_stop_tokens
 from fulgur.text.parts import Usage
 from fulgur.text.template import MessagesRefused
+from fulgur.workspace import folders
 
 if TYPE_CHECKING:
-    from fulgur.engine.process import EngineClient
+    from fulgur.engine.generation import Generation as EngineGeneration
+    from fulgur.engine.load import EngineInfo
+    from fulgur.engine.params import GenerateRequest
     from fulgur.server.config import Model
 
 _ANSWER = 256  # tokens left for a completion that says no other number
 _LONG = 8_192  # characters: longer texts are rendered and encoded on a thread, so that other streams go on
+
+
+class Engine(Protocol):
+    """What answers requests: a process here (`EngineClient`), or replicas elsewhere (`ClusterEngine`)."""
+
+    info: EngineInfo
+
+    def generate(self, request: GenerateRequest) -> EngineGeneration: ...
+    async def close(self) -> None: ...
 
 
 class LocalBackend(Backend):
@@ -42,10 +54,10 @@ class LocalBackend(Backend):
         self.name = name
         self.capabilities = Capabilities(context=model.context)
         self._model = model
-        self._path = Path(model.path).expanduser()
+        self._path = folders.expanded(model.path)
         self.compiler = GrammarCompiler(self._path)
         self._prompts: Prompts | None = None
-        self._engine: EngineClient | None = None
+        self._engine: Engine | None = None
         self._suffix_first = code_prompt.trained_suffix_first(self._path)
 
     @property
@@ -54,7 +66,7 @@ class LocalBackend(Backend):
         return self._prompts
 
     @property
-    def engine(self) -> EngineClient:
+    def engine(self) -> Engine:
         assert self._engine is not None
         return self._engine
 
@@ -63,21 +75,29 @@ class LocalBackend(Backend):
             self._prompts, self.capabilities = await asyncio.to_thread(self._read)
 
     async def start(self) -> None:
-        from fulgur.engine.process import EngineClient
-
         await self.describe()
         await self.compiler.start()
+        self._engine = await self.open_engine()
+        context = min(self._model.context or self._engine.info.context, self._engine.info.context)
+        self.capabilities = _with_context(self.capabilities, context)
+
+    async def open_engine(self) -> Engine:
+        from fulgur.engine.process import EngineClient
+
         model = self._model
-        self._engine = await EngineClient.start(
+        return await EngineClient.start(
             self._path,
             bits=model.bits or None,
             threads=model.threads or None,
             kv_tokens=model.kv_tokens or model.context or None,
             runtime=model.runtime,
             device=model.device,
+            kv_dtype=model.kv_dtype,
         )
-        context = min(model.context or self._engine.info.context, self._engine.info.context)
-        self.capabilities = _with_context(self.capabilities, context)
+
+    def submit(self, request: GenerateRequest, asked: Turn | Completion) -> EngineGeneration:
+        """Give the engine a request that was made for what was asked."""
+        return self.engine.generate(request)
 
     async def close(self) -> None:
         await self.compiler.close()
@@ -98,7 +118,7 @@ class LocalBackend(Backend):
 
         prompt = await self.prompt(turn, unfinished=unfinished)
         usage = Usage(input_tokens=len(prompt.tokens))
-        generation = self.engine.generate(GenerateRequest(prompt.tokens, prefill_only=True, owner=turn.owner))
+        generation = self.submit(GenerateRequest(prompt.tokens, prefill_only=True, owner=turn.owner), turn)
         try:
             async for event in generation:
                 if isinstance(event, Finished):
@@ -116,9 +136,10 @@ class LocalBackend(Backend):
         """The turn's tokens; a long text that is not known yet is encoded beside the event loop."""
         if edit := edit_item(turn):
             return await asyncio.to_thread(self._edit_prompt, edit)
-        extra = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
+        extra: dict[str, Any] = {} if thinking and turn.reasoning_effort != "none" else {"enable_thinking": False}
         if turn.reasoning_effort not in (None, "none"):
-            extra["reasoning_effort"] = turn.reasoning_effort  # type: ignore[assignment]
+            extra["reasoning_effort"] = turn.reasoning_effort
+        extra |= turn.template_values
         make = functools.partial(self.prompts.of, turn, unfinished=unfinished, limit=self.capabilities.context, **extra)
         try:
             if turn.conversation.own_size() + len(turn.instructions or "") > _LONG:

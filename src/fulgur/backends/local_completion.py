@@ -1,78 +1,152 @@
-"""A completion at a cursor by a model that knows the edit format: the same prompt whoever asks."""
+"""A completion at a cursor by a model that knows the edit format: the same prompt and the same gate whoever asks."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import replace
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fulgur.backends.base import Completion, Generation
+from fulgur.backends.base import Completion, Generation, Sampling
 from fulgur.backends.local_generation import LocalGeneration
 from fulgur.protocol.items import Item
-from fulgur.text.code_prompt import CodePrompt
-from fulgur.text.parts import Begin, Finish, Part, TextDelta
+from fulgur.text.parts import Finish, Part, TextDelta, Usage
+from fulgur.text.search import ALTERNATIVES, Candidate, best, branches
+from fulgur.text.sure import SURE, SureText
 
 if TYPE_CHECKING:
     from fulgur.backends.local import LocalBackend
+    from fulgur.text.code_prompt import CodePrompt
 
 
 class CursorCompletion(Generation):
-    """The sign before the cursor may be left to the model; an answer that begins otherwise is asked for again."""
+    """The rest of a line is given as far as the model is sure of it, and no further token is made.
+
+    Where all of it is asked for, the best of several lines is given.
+    """
 
     def __init__(self, backend: LocalBackend, completion: Completion) -> None:
         self._backend = backend
         self._asked = completion
         self._running: LocalGeneration | None = None
+        self._branches: list[LocalGeneration] = []
         self._cancelled = False
 
     def cancel(self) -> None:
         self._cancelled = True
         if self._running is not None:
             self._running.cancel()
+        for branch in self._branches:
+            branch.cancel()
 
     def steer(self, items: list[Item]) -> bool:
         return False
 
     async def __aiter__(self) -> AsyncIterator[Part]:
-        prompt: CodePrompt | None = await self._backend.at_cursor(self._asked)
-        while prompt is not None:
-            sampling = replace(self._asked.sampling, max_tokens=prompt.max_tokens)
-            tokens = self._backend.encoded(prompt).tokens
-            self._running = LocalGeneration(
-                self._backend, Completion(tokens, sampling=sampling, owner=self._asked.owner)
-            )
-            if self._cancelled:
-                self._running.cancel()
-            async with contextlib.aclosing(_begun(self._running, prompt)) as parts:
-                async for part in parts:
-                    if part is None:
-                        break
-                    self.more = self._running.more
-                    yield part
-                else:
-                    return
-            prompt = prompt.plain
-
-
-async def _begun(generation: LocalGeneration, prompt: CodePrompt) -> AsyncGenerator[Part | None]:
-    """The parts after `prompt.begins`; None when the answer begins otherwise."""
-    begin: Begin | None = None
-    rest = prompt.begins
-    async for part in generation:
-        if rest and isinstance(part, Begin):
-            begin = part
-            continue
-        if rest and isinstance(part, TextDelta):
-            if not part.text.startswith(rest):
-                yield None
-                return
-            if begin is not None:
-                yield begin
-            part, rest = TextDelta(part.text[len(rest) :], part.logprobs), ""
-            if not part.text:
-                continue
-        elif rest and isinstance(part, Finish) and part.reason != "cancelled":
-            yield None
+        asked = self._asked
+        prompt = await self._backend.at_cursor(asked)
+        least = asked.min_probability
+        if least is None:
+            offered = prompt.one_line and asked.suffix is not None  # an editor shows it as somebody types
+            least = SURE if offered else 0.0
+        sampling = replace(asked.sampling, max_tokens=prompt.max_tokens, begins=prompt.begins)
+        searching = least <= 0.0 and asked.suffix is not None and self._plain()
+        if searching:
+            sampling.top_logprobs = ALTERNATIVES
+        elif least > 0.0 and sampling.top_logprobs is None:
+            sampling.top_logprobs = 0  # the chosen token's own is enough
+        tokens = self._backend.encoded(prompt).tokens
+        running = LocalGeneration(self._backend, Completion(tokens, sampling=sampling, owner=asked.owner))
+        self._running = running
+        if self._cancelled:
+            running.cancel()
+        if least <= 0.0:
+            async for part in self._searched(prompt, running) if searching else running:
+                self.more = running.more
+                yield part
             return
-        yield part
+        sure, held = SureText(least), TextDelta("")
+        async for part in running:
+            if isinstance(part, TextDelta):
+                if sure.add(part.text, running.log_probability):
+                    held.logprobs = [*(held.logprobs or ()), *(part.logprobs or ())]
+                else:
+                    running.stop("stop")
+                continue
+            if isinstance(part, Finish):
+                held.text = sure.text(running.log_probability, ended=part.reason == "stop")
+                if held.text:
+                    if asked.sampling.top_logprobs is None:
+                        held.logprobs = None
+                    yield held
+            self.more = running.more
+            yield part
+
+    def _plain(self) -> bool:
+        """Whether the likeliest line is asked for, and nothing about how it came to be."""
+        sampling, default = self._asked.sampling, self._backend.default_temperature
+        others = replace(sampling, max_tokens=None, temperature=None, seed=None)
+        greedy = (default if sampling.temperature is None else sampling.temperature) == 0
+        return greedy and others == Sampling(stop=["\n"])
+
+    async def _searched(self, prompt: CodePrompt, running: LocalGeneration) -> AsyncIterator[Part]:
+        """The best line of several (`text/search.py`); every token that was made for it counts."""
+        written = ""
+        async for part in running:
+            if isinstance(part, TextDelta):
+                written += part.text
+            elif isinstance(part, Finish):
+                if part.reason == "stop":
+                    found = [Candidate(written, running.log_probability)]
+                    found += await self._alternatives(prompt, running, part.usage)
+                    written = best(found, *prompt.around, prompt.path).text
+                if written:
+                    yield TextDelta(written)
+                yield part
+            else:
+                yield part
+
+    async def _alternatives(self, prompt: CodePrompt, running: LocalGeneration, usage: Usage) -> list[Candidate]:
+        backend = self._backend
+        tokenizer = backend.prompts.tokenizer
+        tokens = backend.encoded(prompt).tokens
+        stops = backend.stop_tokens()
+
+        def decode(spelled: Sequence[int]) -> str:
+            return tokenizer.decode(list(spelled), skip_special=False)
+
+        found = branches(running.steps, prompt.begins, decode, stops)
+        sampling = replace(self._asked.sampling, max_tokens=prompt.max_tokens, top_logprobs=0)
+        going_on = [branch for branch in found if not branch.ended]
+        self._branches = [
+            LocalGeneration(
+                backend, Completion([*tokens, *branch.tokens], sampling=replace(sampling), owner=self._asked.owner)
+            )
+            for branch in going_on
+        ]
+        if self._cancelled:
+            self.cancel()
+        ends = await asyncio.gather(*map(_read, self._branches))
+        lines = [Candidate(branch.text, branch.log_probability) for branch in found if branch.ended]
+        for branch, end, generation in zip(going_on, ends, self._branches, strict=True):
+            usage.output_tokens += end.tokens
+            if end.ended:
+                lines.append(Candidate(branch.text + end.text, branch.log_probability + generation.log_probability))
+        return lines
+
+
+@dataclass(frozen=True)
+class _End:
+    text: str
+    tokens: int
+    ended: bool
+
+
+async def _read(generation: LocalGeneration) -> _End:
+    text, tokens, ended = "", 0, False
+    async for part in generation:
+        if isinstance(part, TextDelta):
+            text += part.text
+        elif isinstance(part, Finish):
+            tokens, ended = part.usage.output_tokens, part.reason == "stop"
+    return _End(text, tokens, ended)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fulgur.backends.base import Completion, Generation, Sampling, Turn
 from fulgur.backends.calls import call_start, custom_input
-from fulgur.backends.constrain import Constraint, check_grammars, constraint_of, input_grammar
+from fulgur.backends.constrain import TOOL_CALL, Constraint, check_grammars, constraint_of, own_grammar
 from fulgur.backends.local_request import api_error, edit_item, logprob_object, sampling_params
 from fulgur.backends.prompts import Prompt, with_tail
 from fulgur.engine import events
@@ -32,7 +32,16 @@ from fulgur.text.parts import (
     TextDelta,
     Usage,
 )
-from fulgur.text.split import Splitter, marker_tokens, opens_reasoning, splitter_for
+from fulgur.text.search import Step
+from fulgur.text.split import (
+    Splitter,
+    call_opening,
+    marker_tokens,
+    opens_reasoning,
+    reasoning_end,
+    splitter_for,
+)
+from fulgur.text.split_mistral import CALL as MISTRAL_CALL
 
 if TYPE_CHECKING:
     from fulgur.backends.local import LocalBackend
@@ -47,7 +56,7 @@ class LocalGeneration(Generation):
         self._backend = backend
         self._asked = asked
         self._turn = asked if isinstance(asked, Turn) else None
-        self._constraint = constraint_of(asked) if isinstance(asked, Turn) else None
+        self._constraint = constraint_of(asked, backend.prompts.format) if isinstance(asked, Turn) else None
         self._engine: EngineGeneration | None = None
         self._prompt = Prompt("", [])
         self._splitter: Splitter = splitter_for("plain")
@@ -59,11 +68,10 @@ class LocalGeneration(Generation):
         self._ended = False
         self._usage = Usage()
         self._logprobs: list[dict[str, Any]] | None = [] if asked.sampling.top_logprobs is not None else None
+        self.log_probability = 0.0  # of the tokens so far, where the request asks for it
+        self.steps: list[Step] = []  # the same tokens with their alternatives
         self._calls = 0
         self._submitted = 0.0
-        # An answer that may be steered is limited here: the limit counts anew after a steer.
-        steerable = self._turn is not None and self._constraint is None and not edit_item(self._turn)
-        self._limit = asked.sampling.max_tokens if steerable else None
         self._one_call = self._turn is not None and not self._turn.parallel_tool_calls
         self._enough = ""  # why nothing more is wanted
         self._custom: list[str] | None = None  # JSON arguments of a custom call, until its input is known
@@ -106,10 +114,10 @@ class LocalGeneration(Generation):
                             for part in self._split(event.text, call):
                                 yield part
                                 if isinstance(part, CallEnd) and self._one_call:
-                                    self._stop("stop")
+                                    self.stop("stop")
                                     break
                                 if isinstance(part, CallStart) and (grammar := self._grammar_of(part)) is not None:
-                                    async for inner in self._custom_input(grammar):
+                                    async for inner in self._custom_input(part, grammar):
                                         yield inner
                                     return
                     elif isinstance(event, events.Started):
@@ -150,9 +158,13 @@ class LocalGeneration(Generation):
                 stops = backend.stop_tokens()
             elif self._constraint is None or self._constraint.call is None:
                 self._splitter = self._new_splitter(self._prompt.text)
-        if self._constraint is not None and self._constraint.tail:
-            self._prompt = with_tail(self._prompt, self._constraint.tail, tokenizer)
+        if self._constraint is not None and self._turn is not None:
+            # Some templates open the reasoning whatever they are told: what is constrained comes after it.
+            ended = reasoning_end(self._prompt.text)
+            self._prompt = with_tail(self._prompt, ended + self._constraint.tail, tokenizer)
             if self._constraint.call is None:
+                format = self._constraint.format or backend.prompts.format
+                self._splitter = splitter_for(format, tools=self._turn.tools)
                 self._splitter.feed(self._constraint.tail)
         limit = backend.capabilities.context
         if len(self._prompt.tokens) >= limit:
@@ -172,17 +184,17 @@ class LocalGeneration(Generation):
             visible |= {token for mark in (NOEDIT, CALL) if (token := tokenizer.token_id(mark)) is not None}
         request = GenerateRequest(
             prompt.tokens,
-            sampling_params(self._sampling(grammar), backend, prompt, grammar, stops),
+            sampling_params(self._sampling(), backend, prompt, grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
             visible_tokens=tuple(sorted(visible)),
             owner=self._asked.owner,
         )
         self._submitted = time.perf_counter()
-        self._engine = backend.engine.generate(request)
+        self._engine = backend.submit(request, self._asked)
         if self._cancelled:
             self._engine.cancel()
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
         """It is enough; what the engine makes until it hears of it is not used.
 
         A steer that is on its way to the engine goes first: a cancel behind it would end the new direction.
@@ -195,13 +207,14 @@ class LocalGeneration(Generation):
         """The engine did not take the oldest steer; its items start a new answer after this one."""
         self._steers.pop(0)
         if self._enough:
-            self._stop(self._enough)
+            self.stop(self._enough)
 
-    def _sampling(self, grammar: GrammarSpec | None) -> Sampling:
+    def _sampling(self) -> Sampling:
+        """As asked; a call whose input is generated by itself has what is left of the limit."""
         sampling = self._asked.sampling
-        if self._limit is None:
+        if sampling.max_tokens is None:
             return sampling
-        return replace(sampling, max_tokens=None if grammar is None else max(1, self._limit - self._written))
+        return replace(sampling, max_tokens=max(1, sampling.max_tokens - self._written))
 
     def _new_splitter(self, prompt: str) -> Splitter:
         assert self._turn is not None
@@ -211,9 +224,9 @@ class LocalGeneration(Generation):
         self._tokens.append(event.token)
         self._answer.append(event.text)
         self._written += 1
-        if self._written == self._limit:
-            self._stop("length")
         if self._logprobs is not None and event.logprob is not None:
+            self.log_probability += event.logprob.logprob
+            self.steps.append(Step(event.token, event.logprob.logprob, event.logprob.top))
             self._logprobs.append(logprob_object(event, self._backend.prompts.tokenizer.token_bytes))
 
     def _split(self, text: str, call: CallStart | None) -> Iterable[Part]:
@@ -284,14 +297,23 @@ class LocalGeneration(Generation):
 
     def _grammar_of(self, start: CallStart) -> GrammarSpec | None:
         tool = self._tools.get(start.name)
-        return input_grammar(tool) if tool is not None and start.custom else None
+        return own_grammar(tool) if tool is not None else None
 
-    async def _custom_input(self, grammar: GrammarSpec) -> AsyncIterator[Part]:
+    def _up_to_the_input(self, start: CallStart) -> list[int]:
+        """What was written, to where the call's input begins; the JSON of a function may have gone further already."""
+        written, format = "".join(self._answer), self._backend.prompts.format
+        at = -1 if format == "harmony" else written.rfind(MISTRAL_CALL if format == "mistral" else TOOL_CALL)
+        if start.custom or at < 0:
+            return self._tokens
+        written = written[:at] + call_opening(format, start.name)
+        return self._backend.prompts.tokenizer.encode(written, continuation=True)
+
+    async def _custom_input(self, start: CallStart, grammar: GrammarSpec) -> AsyncIterator[Part]:
         """The model has begun to call a tool with a grammar of its own: its input is generated under that grammar."""
         assert self._engine is not None
         self._engine.cancel()
         self._constraint = Constraint(grammar)
-        self._submit(Prompt("", self._prompt.tokens + self._tokens), grammar, ())
+        self._submit(Prompt("", self._prompt.tokens + self._up_to_the_input(start)), grammar, ())
         async for event in self._engine:
             if isinstance(event, events.Token):
                 self._written += 1

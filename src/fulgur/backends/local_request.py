@@ -32,13 +32,18 @@ def sampling_params(
         max_tokens=min(sampling.max_tokens or prompt.room or room, room),
         temperature=backend.default_temperature if sampling.temperature is None else sampling.temperature,
         top_p=max(sampling.top_p, 1e-6) if sampling.top_p is not None else 1.0,
+        top_k=sampling.top_k or 0,
+        min_p=sampling.min_p or 0.0,
         seed=sampling.seed,
         presence_penalty=sampling.presence_penalty or 0.0,
         frequency_penalty=sampling.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if sampling.repetition_penalty is None else sampling.repetition_penalty,
+        logit_bias=tuple(sampling.logit_bias.items()),
         logprobs=sampling.top_logprobs,
         stop=tuple(stop for stop in sampling.stop if stop),
         stop_tokens=stops,
         grammar=grammar,
+        begins=sampling.begins,
     )
 
 

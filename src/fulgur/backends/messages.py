@@ -39,7 +39,8 @@ def _add(messages: list[Message], item: Item, *, images: bool) -> None:
     elif kind in ("function_call", "custom_tool_call"):
         _assistant(messages).setdefault("tool_calls", []).append(_call(item))
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        content = text_of({"output": item.get("output")})
+        output = {"content": item.get("output") or ""}
+        content = _content(output) if images else text_of(output)
         messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
     elif kind == "compaction":
         summary = str(unseal(item["encrypted_content"]).get("summary", ""))
@@ -84,9 +85,16 @@ def _join_systems(messages: list[Message]) -> list[Message]:
     return [{"role": "system", "content": text}, *messages[count:]]
 
 
-def chat_tools(tools: list[Tool]) -> list[dict[str, Any]]:
-    """Tools in the Chat Completions form; a custom tool is a function with one text parameter."""
-    return [{"type": "function", "function": _function(tool)} for tool in tools]
+def chat_tools(tools: list[Tool], *, strict: bool = False) -> list[dict[str, Any]]:
+    """Tools in the Chat Completions form; a custom tool is a function with one text parameter.
+
+    `strict`: the reader is a server, which may enforce a schema; a template would show the word to the model.
+    """
+    return [{"type": "function", "function": _function(tool) | _strict(tool, strict)} for tool in tools]
+
+
+def _strict(tool: Tool, told: bool) -> dict[str, Any]:
+    return {"strict": True} if told and tool.get("strict") else {}
 
 
 def _function(tool: Tool) -> dict[str, Any]:

@@ -31,6 +31,11 @@ class Prompt:
     room: int | None = None  # the most tokens an answer may have, where the prompt says so
 
 
+def memo_key(model: str) -> str:
+    """Where a conversation's memo holds a model's prompts."""
+    return f"local.{model}"
+
+
 class Prompts:
     """Prompts of one model."""
 
@@ -39,7 +44,7 @@ class Prompts:
         self.template = ChatTemplate.of(tokenizer) if tokenizer.chat_template else None
         self.format = detect_format(tokenizer.chat_template or "")
         self._developer = "developer" in (tokenizer.chat_template or "")
-        self._key = f"local.{model}"
+        self._key = memo_key(model)
 
     def of(self, turn: Turn, *, unfinished: bool = False, limit: int | None = None, **extra: Any) -> Prompt:
         """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow.

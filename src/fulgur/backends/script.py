@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -63,5 +64,10 @@ def opening(step: Step) -> tuple[CallStart | None, type[TextDelta] | type[Reason
     if step.reasoning is not None:
         return None, ReasoningDelta, step.reasoning
     if step.tokens is not None:
-        return None, TextDelta, "".join(f" w{index % 10000:04d}" for index in range(step.tokens))
+        return None, TextDelta, _numbered(step.tokens)
     return None, TextDelta, step.text or ""
+
+
+@functools.lru_cache(16)
+def _numbered(tokens: int) -> str:
+    return "".join(f" w{index % 10000:04d}" for index in range(tokens))

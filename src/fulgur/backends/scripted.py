@@ -21,6 +21,7 @@ import re
 from collections.abc import AsyncIterator
 
 from fulgur.backends.base import Backend, Capabilities, Completion, Conversation, Generation, Turn
+from fulgur.backends.messages import open_message
 from fulgur.backends.script import Reply, Script, Step, load_script, opening
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import context_exceeded
@@ -30,6 +31,7 @@ from fulgur.text.parts import Begin, CallEnd, Finish, Part, ReasoningDelta, Stee
 __all__ = ["Reply", "Script", "ScriptedBackend", "Step", "load_script"]
 
 _LARGE = 1 << 16  # bytes
+_CATCH_UP = 0.05  # seconds: after a longer stall it goes on at its pace, as an engine would
 _TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
 
 
@@ -111,7 +113,7 @@ class ScriptedGeneration(Generation):
         self._turn = turn
         self._conversation = turn.conversation
         self._usage = Usage(input_tokens=tokens, cached_tokens=backend.cached(turn.conversation))
-        self._said = ""
+        self._said: list[str] = []  # since the last steer
         self._stopped = False
         self._steers: list[Item] = []
         self._ended = False
@@ -160,6 +162,7 @@ class ScriptedGeneration(Generation):
         loop = asyncio.get_running_loop()
         due = loop.time()
         called = False
+        said = open_message(self._conversation)
         for step in steps:
             if step.delay:
                 await self._sleep(step.delay)
@@ -167,24 +170,30 @@ class ScriptedGeneration(Generation):
             if step.fail is not None:
                 raise FulgurError(step.fail)
             start, kind, text = opening(step)
+            if said and kind is TextDelta and text.startswith(said):
+                text, said = text[len(said) :], None  # a message that was begun is gone on with
             called |= start is not None
             if start is not None and not self._interrupted():
                 yield start
             for match in _TOKEN.finditer(text):
-                due += interval
-                await self._sleep(due - loop.time() if interval else 0.0)
-                if self._interrupted():
+                if interval:
+                    due = max(due + interval, loop.time() - _CATCH_UP)
+                    await self._sleep(due - loop.time())
+                else:
+                    await asyncio.sleep(0)
+                if self._stopped or self._steers:
                     yield Finish("cancelled", self._usage)
                     return
                 if limit is not None and self._usage.output_tokens >= limit:
                     yield Finish("length", self._usage)
                     return
+                token = match.group()
                 self._usage.output_tokens += 1
                 if kind is TextDelta:
-                    self._said += match.group()
+                    self._said.append(token)
                 elif kind is ReasoningDelta:
                     self._usage.reasoning_tokens += 1
-                yield kind(match.group())
+                yield kind(token)
             if self._interrupted():
                 yield Finish("cancelled", self._usage)
                 return
@@ -193,12 +202,13 @@ class ScriptedGeneration(Generation):
         yield Finish("tool_calls" if called else "stop", self._usage)
 
     def _take_steers(self) -> None:
-        said: list[Item] = [{"type": "message", "role": "assistant", "content": self._said}] if self._said else []
+        text = "".join(self._said)
+        said: list[Item] = [{"type": "message", "role": "assistant", "content": text}] if text else []
         held = self._usage.input_tokens + self._usage.output_tokens
         self._conversation = self._conversation.extend([*said, *self._steers])
         self._backend.keep(self._conversation)
         self._usage = Usage(input_tokens=count_conversation(self._conversation), cached_tokens=held)
-        self._said, self._steers = "", []
+        self._said, self._steers = [], []
 
     def _prefill_seconds(self) -> float:
         rate = self._backend.script.prefill_rate

@@ -29,6 +29,7 @@ class UpstreamBackend(Backend):
         self.model_there = model.upstream_model or name
         self.settings = upstream
         self.url = upstream.url.rstrip("/")
+        self.dialects = frozenset({upstream.api, "completions"})
         self.capabilities = Capabilities(
             context=model.context,
             chat=model.chat,

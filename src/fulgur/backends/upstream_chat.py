@@ -27,7 +27,7 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
         **_sampling(turn.sampling, "max_tokens"),
     }
     if turn.tools and turn.tool_choice != "none":
-        request["tools"] = chat_tools(turn.tools)
+        request["tools"] = chat_tools(turn.tools, strict=True)
         choice = turn.tool_choice
         named = isinstance(choice, dict) and "name" in choice
         request["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice  # type: ignore[index]
@@ -36,6 +36,10 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
         schema = {key: value for key, value in turn.format.items() if key != "type"}
         typed = {"type": turn.format["type"]}
         request["response_format"] = {**typed, "json_schema": schema} if schema else typed
+    wishes = {"verbosity": turn.verbosity, "service_tier": turn.service_tier, "prompt_cache_key": turn.cache_key}
+    request |= {name: value for name, value in wishes.items() if value is not None}
+    if turn.template_values:
+        request["chat_template_kwargs"] = turn.template_values
     if turn.reasoning_effort is not None and backend.capabilities.reasoning:
         request["reasoning_effort"] = turn.reasoning_effort
     if turn.prediction is not None:
@@ -44,7 +48,7 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
         if not backend.settings.continue_partial:
             raise ApiError(400, "model_not_capable", f"The backend of '{backend.name}' cannot continue a message.")
         request |= {"continue_final_message": True, "add_generation_prompt": False}
-    return request
+    return request | turn.passed
 
 
 def completion_body(backend: UpstreamBackend, completion: Completion) -> dict[str, Any]:
@@ -55,7 +59,9 @@ def completion_body(backend: UpstreamBackend, completion: Completion) -> dict[st
         "stream_options": {"include_usage": True},
         **_sampling(completion.sampling, "max_tokens"),
     }
-    return request if completion.suffix is None else {**request, "suffix": completion.suffix}
+    if completion.suffix is not None:
+        request["suffix"] = completion.suffix
+    return request | completion.passed
 
 
 def usage_of(usage: dict[str, Any] | None) -> Usage:
@@ -136,14 +142,25 @@ class Reader:
         return [CallDelta(custom_input("".join(custom))), CallEnd()] if custom is not None else [CallEnd()]
 
 
+def plain_sampling(sampling: Sampling) -> dict[str, Any]:
+    """The settings that have one name in every dialect."""
+    return {
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
+        "seed": sampling.seed,
+        "stop": sampling.stop or None,
+    }
+
+
 def _sampling(sampling: Sampling, limit: str) -> dict[str, Any]:
     wanted = {
         limit: sampling.max_tokens,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "seed": sampling.seed,
-        "stop": sampling.stop or None,
+        **plain_sampling(sampling),
     }
     return {name: value for name, value in wanted.items() if value is not None}

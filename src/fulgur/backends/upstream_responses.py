@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fulgur.backends.base import Turn
 from fulgur.backends.opaque import unseal
+from fulgur.backends.upstream_chat import plain_sampling
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item, item_type
 from fulgur.text.parts import CallDelta, CallEnd, CallStart, Part, ReasoningDelta, TextDelta, Usage
@@ -29,13 +30,14 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
         "instructions": turn.instructions,
         "max_output_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
+        **plain_sampling(sampling),
         "prompt_cache_key": turn.cache_key,
         "service_tier": turn.service_tier,
     }
     request |= {name: value for name, value in wanted.items() if value is not None}
-    if turn.tools:
-        request["tools"] = [{key: value for key, value in tool.items() if key != "namespace"} for tool in turn.tools]
+    if turn.tools or turn.hosted:
+        offered = [{key: value for key, value in tool.items() if key != "namespace"} for tool in turn.tools]
+        request["tools"] = offered + turn.hosted
         request["tool_choice"] = turn.tool_choice
         request["parallel_tool_calls"] = turn.parallel_tool_calls
     text = {key: value for key, value in (("format", turn.format), ("verbosity", turn.verbosity)) if value is not None}
@@ -44,7 +46,7 @@ def body(backend: UpstreamBackend, turn: Turn) -> dict[str, Any]:
     if backend.capabilities.reasoning and (turn.reasoning_effort or turn.reasoning_summary):
         wishes = (("effort", turn.reasoning_effort), ("summary", turn.reasoning_summary))
         request["reasoning"] = {key: value for key, value in wishes if value is not None}
-    return request
+    return request | turn.passed
 
 
 def _item(item: Item) -> Item:
