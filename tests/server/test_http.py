@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from serving import backend_of, script, serving, text
+from waiting import until
 
 from fulgur.backends.base import Capabilities
 from fulgur.errors import UsageError
@@ -190,15 +191,9 @@ async def test_a_vanished_http_client_frees_the_engine(stream: bool) -> None:
         async with aiohttp.ClientSession() as session:
             body = {"model": "m", "input": "x", "stream": stream}
             request = asyncio.create_task(session.post(f"{running.base_url}/responses", json=body))
-            while backend_of(running).running == 0:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.05)
+            await until(lambda: backend_of(running).running)
             request.cancel() if not request.done() else request.result().close()
-        for _ in range(200):
-            if backend_of(running).running == 0:
-                break
-            await asyncio.sleep(0.005)
-        assert backend_of(running).running == 0
+        await until(lambda: not backend_of(running).running)
 
 
 async def test_a_failing_backend_fails_the_response_and_nothing_else() -> None:
@@ -274,7 +269,7 @@ def test_config_mistakes_are_named(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     for content, wanted in (
         ("[server]\nprot = 5", "prot"),
-        ('[models.x]\nbackend = "vlm"', "there are: local, scripted"),
+        ('[models.x]\nbackend = "vlm"', "there are: local, cluster, scripted"),
         ('[models.x]\nbackend = "local"', "models.x.path is missing"),
         ('[models.x]\nbackend = "scripted"\npool = "p"', r"no \[pools.p\]"),
         ("[server", "server.toml"),

@@ -9,7 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 from serving import backend_of, script, serving, text
+from waiting import PATIENCE, until
 
+from fulgur.server import run
 from fulgur.server.config import Pool, ServerConfig
 from fulgur.server.pools import PoolState
 
@@ -25,7 +27,7 @@ class Raw:
         await self.socket.send_json({"type": "response.create", "model": "m", "store": False, **frame})
 
     async def next(self) -> dict[str, Any]:
-        event: dict[str, Any] = await self.socket.receive_json(timeout=10)
+        event: dict[str, Any] = await self.socket.receive_json(timeout=PATIENCE)
         self.seen.append(event)
         return event
 
@@ -97,14 +99,18 @@ async def test_lanes_are_fifo_inside_and_concurrent_across() -> None:
 
 
 async def test_sixteen_in_flight_and_the_rest_waits() -> None:
-    async with connected(script({"steps": [{"delay": 0.2}, {"text": "done"}]})) as (running, raw):
+    async with connected(script({"steps": [{"tokens": 10_000}]}, rate=20)) as (running, raw):
         for number in range(20):
             await raw.send(input="x", stream_id=f"lane-{number}")
-        while backend_of(running).running < 16:
-            await asyncio.sleep(0.005)
+        await until(lambda: backend_of(running).running >= 16)
+        await raw.socket.send_str("{}")
+        await raw.until("error")  # so all twenty were read
         assert backend_of(running).running == 16
+        begun = [event for event in raw.seen if event["type"] == "response.created"]
         for _ in range(20):
-            await raw.until("response.completed")
+            created = begun.pop(0) if begun else await raw.until("response.created")
+            await raw.socket.send_json({"type": "response.cancel", "response_id": created["response"]["id"]})
+        await until(lambda: backend_of(running).running == 0)
 
 
 async def test_lane_names_and_number_are_limited() -> None:
@@ -130,16 +136,26 @@ async def test_warm_up_prefills_and_its_id_goes_on() -> None:
         assert empty["response"]["status"] == "completed"
 
 
-async def test_type_ahead_is_in_the_cache_when_the_create_comes() -> None:
-    async with connected(script(prefill_rate=300)) as (_, raw):
+async def test_type_ahead_is_in_the_cache_when_the_create_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (running, raw):
         first = await raw.turn(input="one")
         typed = {"input": "a long wish, half ty", "previous_response_id": first["response"]["id"]}
-        for number in range(3):
+        backend, begun, go_on = backend_of(running), asyncio.Event(), asyncio.Event()
+
+        async def take_time_to_prefill(tokens: int) -> None:
+            begun.set()
+            await go_on.wait()
+
+        monkeypatch.setattr(backend, "take_time_to_prefill", take_time_to_prefill)
+        await raw.send(type="response.prefill", prefill_id="p0", **typed)
+        await begun.wait()
+        for number in (1, 2):
             await raw.send(type="response.prefill", prefill_id=f"p{number}", **typed)
-            await asyncio.sleep(0.02)
-        done = {(await raw.until("response.prefilled"))["prefill_id"]: raw.seen[-1] for _ in range(3)}
+        superseded = await raw.until("response.prefilled")
+        assert (superseded["prefill_id"], superseded["input_tokens"]) == ("p1", 0), "while the first is under way"
+        go_on.set()
+        done = {(await raw.until("response.prefilled"))["prefill_id"]: raw.seen[-1] for _ in range(2)}
         assert done["p0"]["input_tokens"] > 0 and done["p2"]["input_tokens"] > 0
-        assert done["p1"]["input_tokens"] == 0, "superseded while the first was under way"
         wrong = await raw.socket.send_json({"type": "response.prefill", "model": "none", "prefill_id": "w"})
         assert wrong is None and (await raw.until("response.prefilled"))["input_tokens"] == 0
 
@@ -166,7 +182,7 @@ async def test_background_is_refused_and_unknown_things_are_tolerated() -> None:
             {"type": "hologram", "x": 1},
             {"type": "namespace", "name": "n", "tools": []},
         ]
-        done = await raw.turn(input="x", tools=tools, client_metadata={"a": 1}, include=["whatever"])
+        done = await raw.turn(input="x", tools=tools, client_metadata={"a": 1}, whatever=[1])
         assert done["response"]["status"] == "completed" and done["response"]["tools"] == []
 
 
@@ -195,7 +211,7 @@ async def test_the_connection_ends_after_its_time() -> None:
     async with connected(config=config) as (_, raw):
         error = await raw.until("error")
         assert error["error"]["code"] == "websocket_connection_limit_reached"
-        assert (await raw.socket.receive(timeout=5)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING)
+        assert (await raw.socket.receive(timeout=PATIENCE)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING)
 
 
 async def test_a_vanished_client_frees_the_engine() -> None:
@@ -204,11 +220,37 @@ async def test_a_vanished_client_frees_the_engine() -> None:
         await raw.until("response.output_text.delta")
         assert backend_of(running).running == 1
         raw.socket._response.connection.transport.abort()
-        for _ in range(200):
-            if backend_of(running).running == 0:
-                break
-            await asyncio.sleep(0.005)
-        assert backend_of(running).running == 0
+        await until(lambda: not backend_of(running).running)
+
+
+async def test_a_stored_response_outlives_its_socket_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back replays it live; when nobody does, it stops and keeps what was written."""
+    async with serving(
+        script({"match": "short", "steps": [{"tokens": 60}]}, {"steps": [{"tokens": 100_000}]}, rate=300)
+    ) as running:
+        async with aiohttp.ClientSession() as session:
+
+            async def begun_and_left(asked: str) -> str:
+                socket = await session.ws_connect(f"{running.base_url}/responses")
+                raw = Raw(socket)
+                await raw.send(input=asked, store=True)
+                name: str = (await raw.until("response.created"))["response"]["id"]
+                await raw.until("response.output_text.delta")
+                socket._response.connection.transport.abort()  # type: ignore[union-attr]
+                return name
+
+            monkeypatch.setattr(run, "GRACE_S", PATIENCE)
+            short = await begun_and_left("short")
+            async with session.get(f"{running.base_url}/responses/{short}?stream=true&starting_after=3") as answer:
+                events = (await answer.text()).split("\n\n")
+            assert events[-3].startswith("event: response.completed")
+            monkeypatch.setattr(run, "GRACE_S", 0.1)
+            long = await begun_and_left("long")
+            await until(lambda: not running.server.runs)
+            async with session.get(f"{running.base_url}/responses/{long}") as answer:
+                left = await answer.json()
+            assert left["incomplete_details"] == {"reason": "disconnected"} and left["output"]
+            assert backend_of(running).running == 0
 
 
 async def test_a_vanished_client_ends_its_warm_up_and_its_compaction() -> None:
@@ -216,14 +258,9 @@ async def test_a_vanished_client_ends_its_warm_up_and_its_compaction() -> None:
         await raw.send(input="a long beginning " * 50, generate=False, stream_id="warm")
         await raw.until("response.in_progress")
         await raw.send(input=[{"type": "compaction_trigger"}], stream_id="compact")
-        while not backend_of(running).running:
-            await asyncio.sleep(0.005)
+        await until(lambda: backend_of(running).running)
         raw.socket._response.connection.transport.abort()
-        for _ in range(200):
-            if not running.server.runs and not backend_of(running).running:
-                break
-            await asyncio.sleep(0.005)
-        assert not running.server.runs and not backend_of(running).running
+        await until(lambda: not running.server.runs and not backend_of(running).running)
 
 
 async def test_a_stopping_server_says_goodbye_at_once() -> None:
@@ -233,7 +270,7 @@ async def test_a_stopping_server_says_goodbye_at_once() -> None:
             raw = Raw(socket)
             await raw.send(input="x")
             await raw.until("response.output_text.delta")
-        while (message := await socket.receive(timeout=5)).type is aiohttp.WSMsgType.TEXT:
+        while (message := await socket.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
             pass
         assert message.type is aiohttp.WSMsgType.CLOSE and message.data == 1001
 
@@ -287,13 +324,16 @@ async def test_pools_queue_limit_and_tell_codex() -> None:
     pool = PoolState("p", Pool(concurrent=1, requests_per_minute=3))
     async with connected(script({"steps": [{"delay": 0.1}, {"text": "x"}]}), pool=pool) as (_, raw):
         await raw.send(input="a", stream_id="a")
+        await raw.until("response.in_progress")
         await raw.send(input="b", stream_id="b")
         queued = await raw.until("response.queued")
         assert queued["stream_id"] == "b" and queued["response"]["status"] == "queued"
+        assert queued["queue"] == {"position": 1, "expected_wait_seconds": None}
         await raw.until("response.completed")
         await raw.until("response.completed")
         meters = [event for event in raw.seen if event["type"] == "codex.rate_limits"]
-        assert [meter["rate_limits"]["primary"]["used_percent"] for meter in meters] == [33.3, 66.7]
+        used = [meter["rate_limits"]["primary"]["used_percent"] for meter in meters]
+        assert used == pytest.approx([33.3, 66.7], abs=2)
         await raw.turn(input="c")
         error = await raw.turn(input="d")
         assert error["status"] == 429 and int(error["error"]["headers"]["retry-after"]) > 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from fulgur.client import resume
+from fulgur.client.discover import nobody_answers
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -38,6 +40,33 @@ class Turn:
         return [item for turn in reversed(turns) for item in (*turn.input, *turn.output)]
 
 
+class Lane:
+    """One lane of a connection with the face of a connection of its own. `more` goes into every request."""
+
+    def __init__(self, connection: Connection, name: str, more: dict[str, Any] | None = None) -> None:
+        self._connection = connection
+        self._name = name
+        self._more = more or {}
+        self.on_trouble: Callable[[str], None] = lambda message: None  # whoever owns the connection hears of it
+
+    @property
+    def is_fulgur(self) -> bool:
+        return self._connection.is_fulgur
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.closed
+
+    async def create(self, body: dict[str, Any]) -> ResponseStream:
+        return await self._connection.create({**body, **self._more}, lane=self._name)
+
+    async def models(self) -> list[dict[str, Any]]:
+        return await self._connection.models()
+
+    async def close(self) -> None:
+        """The connection stays open for the others."""
+
+
 class Connection:
     """`await Connection.open("http://127.0.0.1:8787/v1")`, then `create` as often as you like.
 
@@ -59,6 +88,7 @@ class Connection:
         self._prefills: dict[str, asyncio.Future[ev.Prefilled]] = {}
         self._closed = False
         self._lost: FulgurError | None = None  # why it could not be mended
+        self.on_trouble: Callable[[str], None] = lambda message: None  # the socket is lost and not yet mended
         self._live = asyncio.Event()
 
     @classmethod
@@ -134,12 +164,15 @@ class Connection:
             await self._socket.close()
 
     async def get_json(self, path: str) -> dict[str, Any]:
-        async with self._session.get(self.base_url + path, headers=self._headers) as answer:
-            data: dict[str, Any] = msgspec.json.decode(await answer.read())
-            if answer.status >= 400:
-                error = data.get("error") or {}
-                raise ApiError(answer.status, str(error.get("code")), str(error.get("message")))
-            return data
+        try:
+            async with self._session.get(self.base_url + path, headers=self._headers) as answer:
+                data: dict[str, Any] = msgspec.json.decode(await answer.read())
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._nobody(error) from None
+        if answer.status >= 400:
+            told = data.get("error") or {}
+            raise ApiError(answer.status, str(told.get("code")), str(told.get("message")))
+        return data
 
     def get(self, path: str) -> Any:
         return self._session.get(self.base_url + path, headers=self._headers)
@@ -185,6 +218,9 @@ class Connection:
 
     # --- the socket ---
 
+    def _nobody(self, error: Exception) -> FulgurError:
+        return nobody_answers(self.base_url, error)
+
     async def _connect(self) -> None:
         try:
             socket = await self._session.ws_connect(
@@ -193,9 +229,7 @@ class Connection:
         except aiohttp.WSServerHandshakeError as error:
             raise ApiError(error.status, "handshake_failed", f"{self.base_url}: {error.message}") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise FulgurError(
-                f"No server answers at {self.base_url}: {error}", hint="Start one: fulgur serve"
-            ) from None
+            raise self._nobody(error) from None
         self._socket = socket
         self.is_fulgur = "x-fulgur-version" in socket._response.headers
         self._live.set()
@@ -229,6 +263,8 @@ class Connection:
                 await self._connect()
                 break
             except FulgurError as error:
+                if last is None and streams:
+                    self.on_trouble(f"{error.message}; trying again")
                 last = error
         else:
             for stream in streams:

@@ -6,33 +6,38 @@ another server and never talk to one with the old ones; that one ends by itself 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-
+from fulgur.client.discover import listed
 from fulgur.client.local import ensure_server
 from fulgur.client.once import LocalServer
 from fulgur.errors import FulgurError
 
 UNKNOWN_CONTEXT = 32_768  # where neither the API nor the person says how much a model holds
-_MOST_MODELS = 200
 
 
 async def ensure_front(
-    home: Path, name: str, base_url: str, *, key_env: str | None, key: str | None, model: str | None, context: int
+    home: Path,
+    name: str,
+    base_url: str,
+    *,
+    key_env: str | None,
+    key: str | None,
+    model: str | None,
+    context: int,
+    images: bool,
 ) -> str:
-    """The base URL of a server in front of `base_url`. `model` and `context` (0: unknown) are what the person says."""
-    offered = await _offered(base_url, key)
+    """The base URL of a server in front of `base_url`. `model`, `context` (0: unknown) and whether its models take
+    `images` are what the person says."""
+    offered = await listed(base_url, key)
     if model is not None and model not in offered:
         offered[model] = 0  # some have no list, or not all models in it: the API itself will say
     if not offered:
         raise FulgurError(f"{base_url} does not list its models", hint="Name one, with `-m MODEL` or in the config.")
-    text = _settings(name, base_url, key_env, {known: context or size for known, size in offered.items()})
+    text = _settings(name, base_url, key_env, {known: context or size for known, size in offered.items()}, images)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = home / "fronts" / f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)}-{digest}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -40,31 +45,11 @@ async def ensure_front(
     return await ensure_server(LocalServer(folder, config=folder / "server.toml", port=0))
 
 
-async def _offered(base_url: str, key: str | None) -> dict[str, int]:
-    """The models an API lists, with their context where it says so."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10), headers=headers) as session:
-            async with session.get(f"{base_url.rstrip('/')}/models") as answer:
-                if answer.status in (401, 403):
-                    raise FulgurError(f"{base_url} refused the API key ({answer.status})")
-                listed: Any = await answer.json(content_type=None) if answer.status == 200 else {}
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise FulgurError(f"No server answers at {base_url}: {error or type(error).__name__}") from None
-    entries = listed.get("data") if isinstance(listed, dict) else None
-    found: dict[str, int] = {}
-    for entry in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-            said = entry.get("context_window") or entry.get("max_model_len") or entry.get("context_length") or 0
-            found[str(entry["id"])] = int(said)
-    return dict(list(found.items())[:_MOST_MODELS])
-
-
-def _settings(name: str, base_url: str, key_env: str | None, models: dict[str, int]) -> str:
+def _settings(name: str, base_url: str, key_env: str | None, models: dict[str, int], images: bool) -> str:
     """The server.toml of the front. JSON strings are TOML strings."""
     lines = ["[server]", "port = 0", "", f"[backends.{json.dumps(name)}]", f"url = {json.dumps(base_url)}"]
     lines += ['api = "chat"', *([f"key_env = {json.dumps(key_env)}"] if key_env else [])]
     for model, context in models.items():
         lines += ["", f"[models.{json.dumps(model)}]", f"backend = {json.dumps(name)}"]
-        lines += [f"context = {context or UNKNOWN_CONTEXT}"]
+        lines += [f"context = {context or UNKNOWN_CONTEXT}", *(["vision = true"] if images else [])]
     return "\n".join(lines) + "\n"

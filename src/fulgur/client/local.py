@@ -30,7 +30,7 @@ async def ensure_server(config: LocalServer | None = None) -> str:
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "server.lock").open("w") as lock:
         # Two terminals opened at once start one server: the second waits here and then finds the first's.
-        await _lock(lock.fileno(), settings)
+        await wait_for_lock(lock.fileno(), settings.home / "server.lock", settings.start_seconds, "fulgur serve")
         return await find(settings.home) or await _start(settings)
 
 
@@ -73,17 +73,17 @@ async def _start(settings: LocalServer) -> str:
     )
 
 
-async def _lock(descriptor: int, settings: LocalServer) -> None:
-    """Wait for whoever starts a server, for as long as that may take and not for ever."""
-    for _ in range(int(2 * settings.start_seconds / 0.05)):
+async def wait_for_lock(descriptor: int, file: Path, start_seconds: float, command: str) -> None:
+    """Wait for whoever starts the same thing, for as long as that may take and not for ever."""
+    for _ in range(int(2 * start_seconds / 0.05)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             await asyncio.sleep(0.05)
     raise FulgurError(
-        f"{settings.home / 'server.lock'} is locked by another process, and no server answers",
-        hint="End the process that holds it, or start the server by hand with `fulgur serve`.",
+        f"{file} is locked by another process, and nothing answers",
+        hint=f"End the process that holds it, or start it by hand with `{command}`.",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields, replace
 
 from fulgur.protocol import response as shape
 from fulgur.server.config import Price
@@ -29,11 +30,8 @@ def usage_object(usage: Usage, price: Price | None) -> shape.ResponseUsage:
     return result
 
 
-def measure(
-    metrics: Metrics, entry: ServedModel, status: str, usage: Usage, started: float, first: float | None
-) -> None:
-    """Note a response that has ended; `started` and `first` (its first output) are on the performance counter."""
-    metrics.record(entry.name, status, usage, cost(entry.model.price, usage))
+def measure(metrics: Metrics, entry: ServedModel, usage: Usage, started: float, first: float | None) -> None:
+    """How fast a response was; `started` and `first` (its first output) are on the performance counter."""
     if first is None:
         return
     metrics.observe("fulgur_first_token_seconds", first - started, model=entry.name)
@@ -44,6 +42,31 @@ def measure(
 
 def _drafts(usage: Usage) -> tuple[int, ...]:
     return (usage.accepted_tokens, usage.draft_tokens - usage.accepted_tokens) if usage.draft_tokens else ()
+
+
+def at_tier(price: Price | None, times: float) -> Price | None:
+    """The model's price in a tier that costs so many times as much."""
+    if price is None or times == 1:
+        return price
+    cached = None if price.cached_input is None else price.cached_input * times
+    return Price(price.input * times, price.output * times, cached)
+
+
+def added(first: Usage, then: Usage) -> Usage:
+    """Of two answers."""
+    return Usage(**{each.name: getattr(first, each.name) + getattr(then, each.name) for each in fields(Usage)})
+
+
+def continued(first: Usage, then: Usage) -> Usage:
+    """Of an answer that was cut and gone on with: its input counts once, what was written counts in all."""
+    return replace(
+        first,
+        output_tokens=first.output_tokens + then.output_tokens,
+        reasoning_tokens=first.reasoning_tokens + then.reasoning_tokens,
+        draft_tokens=first.draft_tokens + then.draft_tokens,
+        accepted_tokens=first.accepted_tokens + then.accepted_tokens,
+        seconds=first.seconds + then.seconds,
+    )
 
 
 def cost(price: Price | None, usage: Usage) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -10,13 +11,17 @@ from aiohttp import web
 from fulgur.protocol.errors import ApiError
 from fulgur.server.limits import Lease
 from fulgur.server.parse import decode_request, read_body
+from fulgur.server.rates import headers_of
 
 if TYPE_CHECKING:
+    from fulgur.server.registry import ServedModel
     from fulgur.server.state import Server
 
 T = TypeVar("T")
 SERVER: web.AppKey[Server] = web.AppKey("server")
 OWNER = web.RequestKey("owner", str)
+IGNORED = web.RequestKey("ignored", list[str])  # fields that nobody reads; a header names them
+RATES = web.RequestKey("rates", dict[str, str])  # headers: what is left of the limits
 LEASE = web.RequestKey("lease", Lease)  # the bytes that are held for this request
 
 
@@ -36,10 +41,23 @@ async def read_request(request: web.Request, kind: type[T]) -> T:
     return await decode_request(data, limits.max_nesting, kind)
 
 
+async def admit(request: web.Request, entry: ServedModel, asked: str | None) -> str:
+    """Count the request against its limits, or 429; what is left of them goes into the headers. Returns its tier."""
+    tier, rates = await server_of(request).admit(entry.pool, owner_of(request), asked)
+    request[RATES] = {**headers_of(rates), "x-fulgur-tier": tier}
+    return tier
+
+
 def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     data = msgspec.json.encode(value)
     return web.Response(body=data, status=status, content_type="application/json", headers=headers)
 
 
-def error_answer(error: ApiError) -> web.Response:
-    return json_answer({"error": error.as_dict()}, error.status, error.headers)
+def error_answer(error: ApiError, path: str) -> web.Response:
+    """The error as the clients of that path read it."""
+    shape = next((shape for start, shape in ERROR_SHAPES.items() if path.startswith(start)), None)
+    body = {"error": error.as_dict()} if shape is None else shape(error)
+    return json_answer(body, error.status, error.headers)
+
+
+ERROR_SHAPES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}  # by the start of the path; doors put theirs here

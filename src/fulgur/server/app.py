@@ -11,19 +11,25 @@ from fulgur import __version__ as VERSION
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, not_found
 from fulgur.protocol.ids import new_id
-from fulgur.server import chat, completions, models, responses
-from fulgur.server.answers import LEASE, OWNER, SERVER, error_answer, json_answer, server_of
+from fulgur.server import fields, models, responses, tracing
+from fulgur.server.answers import IGNORED, LEASE, OWNER, RATES, SERVER, error_answer, json_answer, server_of
 from fulgur.server.auth import check_bind, is_loopback
 from fulgur.server.config import ServerConfig
-from fulgur.server.limits import Runner, connections
+from fulgur.server.doors import chat, completions, edits, fill, messages, ollama, openapi, status, tokens
+from fulgur.server.limits import Runner, connections, listen
 from fulgur.server.state import Server
 
-OPEN_PATHS = ("/healthz", "/metrics")  # told to anyone who can reach the port; nothing of a user is in them
+# Told to anyone who can reach the port; nothing of a user is in them.
+OPEN_PATHS = ("", "/docs", "/health", "/healthz", "/metrics", "/openapi.json")
 
 
 async def healthz(request: web.Request) -> web.Response:
+    """Alive, also when the store or the live state is away: answers go on. Why it is away stands in the log only."""
     server = server_of(request)
-    return json_answer({"status": "ok", "version": VERSION, "models": list(server.models.entries)})
+    found = {"store": server.store.problem(), "live": server.live.problem()}
+    problems = [name for name, problem in found.items() if problem]
+    status = {"status": "degraded", "problems": problems} if problems else {"status": "ok"}
+    return json_answer({**status, "version": VERSION, "models": list(server.models.entries)})
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -36,25 +42,27 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
     server = server_of(request)
     began = time.perf_counter()
     server.last_request = time.monotonic()
+    tracing.parent.set(request.headers.get("traceparent", ""))
     try:
         _check_host(server, request)
         server.auth.check_origin(request.headers.get("Origin"), request.headers.get("Host"))
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
             return _preflight(request)
         if request.path.rstrip("/") not in OPEN_PATHS:
-            request[OWNER] = server.auth.owner(request.headers.get("Authorization"))
+            request[OWNER] = await server.owner(_credentials(request))
             request[LEASE] = server.budget.lease(request[OWNER])
         answer: web.StreamResponse = await handler(request)
     except ApiError as error:
-        answer = error_answer(error)
+        answer = error_answer(error, request.path)
     except FulgurError as error:
         server.log_exception(error)
-        answer = error_answer(ApiError(500, "server_error", str(error)))
+        answer = error_answer(ApiError(500, "server_error", str(error)), request.path)
     except web.HTTPException as error:
-        answer = error_answer(_plain(request, error))
+        answer = error_answer(_plain(request, error), request.path)
     except Exception as error:
         server.log_exception(error)
-        answer = error_answer(ApiError(500, "server_error", "The server failed on this request; its log says why."))
+        failed = ApiError(500, "server_error", "The server failed on this request; its log says why.")
+        answer = error_answer(failed, request.path)
     finally:
         if LEASE in request:
             request[LEASE].release()
@@ -69,6 +77,9 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
 async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
     answer.headers["x-request-id"] = new_id("req")
     answer.headers["x-fulgur-version"] = VERSION
+    answer.headers.update(request.get(RATES) or {})
+    if names := request.get(IGNORED):
+        answer.headers[fields.IGNORED] = ", ".join(names)
     origin = request.headers.get("Origin")
     if origin is not None and server_of(request).auth.allows(origin):
         answer.headers["Access-Control-Allow-Origin"] = origin
@@ -86,9 +97,15 @@ def _preflight(request: web.Request) -> web.Response:
     return web.Response(status=204, headers=headers)
 
 
+def _credentials(request: web.Request) -> str | None:
+    """The key, as a bearer's token or in the header of Anthropic's clients."""
+    key = request.headers.get("x-api-key")
+    return request.headers.get("Authorization") or (f"Bearer {key}" if key else None)
+
+
 def _check_host(server: Server, request: web.Request) -> None:
     """Without keys only this machine may ask, also when a foreign name was made to point here."""
-    if server.config.keys:
+    if server.auth.keyed:
         return
     name = (request.headers.get("Host") or "").rpartition(":")
     host = name[0] if name[1] and name[2].isdigit() else (request.headers.get("Host") or "")
@@ -124,12 +141,34 @@ def build(server: Server) -> web.Application:
         ("GET", "/models/{id:.+}", models.one),
         ("POST", "/chat/completions", chat.create),
         ("POST", "/completions", completions.create),
+        ("POST", "/edits/suggest", edits.suggest),
+        ("POST", "/fim/completions", fill.fim),
+        ("POST", "/infill", fill.infill),
+        ("POST", "/messages", messages.create),
+        ("POST", "/messages/count_tokens", messages.count),
+        ("POST", "/embeddings", tokens.embeddings),
+        ("POST", "/tokenize", tokens.tokenize),
+        ("POST", "/detokenize", tokens.detokenize),
     ]
     for root in ("/v1", ""):  # some clients leave the version out
         for method, path, handler in routes:
             _add(app, method, root + path, handler)
-    _add(app, "GET", "/healthz", healthz)
+    _add(app, "GET", "/api/tags", ollama.tags)
+    _add(app, "GET", "/api/ps", ollama.running)
+    _add(app, "GET", "/api/version", ollama.version)
+    _add(app, "POST", "/api/show", ollama.show)
+    _add(app, "POST", "/api/generate", ollama.generate)
+    _add(app, "POST", "/api/chat", ollama.chat)
+    _add(app, "POST", "/api/embed", tokens.embeddings)
+    _add(app, "POST", "/api/embeddings", tokens.embeddings)
+    _add(app, "GET", "/props", tokens.props)
+    for path in ("/health", "/healthz"):
+        _add(app, "GET", path, healthz)
     _add(app, "GET", "/metrics", metrics)
+    _add(app, "GET", "/docs", openapi.docs)
+    _add(app, "GET", "/openapi.json", openapi.description)
+    _add(app, "GET", "/status", status.numbers)
+    app.router.add_get("/", status.show)
 
     async def opened(_: web.Application) -> None:
         await server.open()
@@ -173,14 +212,16 @@ class Running:
 
 async def start(config: ServerConfig, server: Server | None = None) -> Running:
     """Listen. Port 0 takes a free one."""
-    check_bind(config)
     server = server or Server(config)
     limit = connections(config.server.max_connections)
     runner = Runner(build(server), limit, handler_cancellation=True, access_log=None, shutdown_timeout=2.0)
     await runner.setup()
-    site = web.TCPSite(runner, config.server.host, config.server.port, backlog=256)
     try:
-        await site.start()
+        check_bind(config, keyed=server.auth.keyed)
+        await listen(runner, config.server.host, config.server.port)
+    except FulgurError:
+        await runner.cleanup()
+        raise
     except OSError as error:
         await runner.cleanup()
         raise FulgurError(

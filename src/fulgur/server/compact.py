@@ -7,9 +7,9 @@ from dataclasses import replace
 from fulgur.backends.base import Backend, Turn
 from fulgur.backends.opaque import seal
 from fulgur.protocol.errors import ApiError
-from fulgur.protocol.ids import COMPACTION, new_id
+from fulgur.protocol.ids import COMPACTION, MESSAGE, new_id
 from fulgur.protocol.items import Compaction, Item, as_dict, user_message
-from fulgur.server.choices import collect
+from fulgur.server.doors.answer import collect
 from fulgur.text.parts import Usage
 
 PROMPT = (
@@ -17,6 +17,14 @@ PROMPT = (
     "what was decided and why, the files and names that matter, what was done with which result, "
     "and what is left to do. Be complete and brief. Answer with the notes only."
 )
+
+
+def kept_message(item: Item) -> Item:
+    """A user's message as an item of an output: with an id, a status, and its content in parts."""
+    content = item["content"]
+    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    named = {"id": item.get("id") or new_id(MESSAGE), "status": "completed", "role": item["role"], "content": parts}
+    return {"type": "message", **named}
 
 
 async def compact(backend: Backend, turn: Turn) -> tuple[Usage, Item]:

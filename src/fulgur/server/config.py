@@ -35,55 +35,65 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from fulgur.engine.device import check_device
+from fulgur.engine.device import bits_of, check_device
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace import folders
+
+OURS = ("local", "cluster", "scripted")  # backends that need no table of their own
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Most = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Listen(msgspec.Struct, forbid_unknown_fields=True):
     """Where the server listens and what it refuses."""
 
     host: str = "127.0.0.1"
-    port: int = 8787
-    store: str = ""  # SQLite file; empty: responses.sqlite in Fulgur's home
-    store_days: float = 30.0  # older responses are forgotten at the start; 0 keeps them for ever
-    store_mb: float = 2048.0  # beyond, the oldest are forgotten; 0: no limit
+    port: Port = 8787
+    store: str = ""  # SQLite file, or postgresql://…; empty: responses.sqlite in Fulgur's home
+    live: str = ""  # redis://…, rediss://… or unix://…: what several fronts share; empty: in memory
+    otlp: str = ""  # http://HOST:4318: an OpenTelemetry collector that gets a span for every answer
+    store_days: Amount = 30.0  # older responses are forgotten at the start; 0 keeps them for ever
+    store_mb: Amount = 2048.0  # beyond, the oldest are forgotten; 0: no limit
     origins: list[str] = []  # browser origins that may call, besides this machine's own
-    max_body_mb: float = 16.0  # of a body or a frame
-    max_in_flight_mb: float = 32.0  # of all bodies and frames that are read or answered; a key may take three quarters
-    max_held_mb: float = 32.0  # of the conversations that one key's sockets hold for `store: false`
-    max_connections: int = 4096
-    max_nesting: int = 100
-    connection_minutes: float = 60.0
+    max_body_mb: Most = 16.0  # of a body or a frame
+    max_in_flight_mb: Most = 32.0  # of all bodies and frames that are read or answered; a key may take three quarters
+    max_held_mb: Most = 32.0  # of the conversations that one key's sockets hold for `store: false`
+    max_connections: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    max_nesting: Annotated[int, msgspec.Meta(ge=1)] = 100
+    connection_minutes: Most = 60.0
     share_cache: bool = False  # prefixes that one key has computed are used for, and counted for, the others too
 
 
 class Price(msgspec.Struct, forbid_unknown_fields=True):
     """Per million tokens."""
 
-    input: float = 0.0
-    output: float = 0.0
-    cached_input: float | None = None  # left out: as input
+    input: Amount = 0.0
+    output: Amount = 0.0
+    cached_input: Amount | None = None  # left out: as input
 
 
 class Model(msgspec.Struct, forbid_unknown_fields=True):
     """One model by the name clients use."""
 
     backend: str
-    path: str = ""  # local: the folder or GGUF file; scripted: the script
+    path: str = ""  # local: the folder or GGUF file; cluster: the same, for its tokenizer; scripted: the script
+    replicas: list[str] = []  # cluster: their addresses, in the order of their slots
     upstream_model: str = ""  # upstream: its name there; empty: the same
-    context: int = 0  # 0: what the model itself says
+    context: Count = 0  # 0: what the model itself says
     price: Price | None = None
     pool: str = ""
     display_name: str = ""
     instructions: str = ""  # base instructions in the Codex catalog
-    bits: int = 0  # local: 0 as stored
-    threads: int = 0  # local: 0 all
-    kv_tokens: int = 0  # local: 0 as many as fit
+    bits: Count = 0  # local: 0 as stored
+    threads: Count = 0  # local: 0 all
+    kv_tokens: Count = 0  # local: 0 as many as fit
+    kv_dtype: str = "bf16"  # local: bf16, or on the CPU int8
     runtime: str = "native"  # local, on the CPU: native or reference
     device: str = "auto"  # local: auto, cpu, cuda or cuda:N
     chat: bool = True  # upstream: what it can do
@@ -99,22 +109,57 @@ class Upstream(msgspec.Struct, forbid_unknown_fields=True):
     url: str
     api: Literal["responses", "chat"] = "chat"
     key_env: str = ""
-    timeout_s: float = 300.0
+    timeout_s: Most = 300.0
     prefill: bool = False  # chat: warm its prefix cache with one-token answers (for a server of your own)
     continue_partial: bool = True  # a trailing assistant message is continued (vLLM, SGLang, llama.cpp), not answered
+
+
+class TierLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """A service tier of a pool; 0 means no limit."""
+
+    slots: Count = 0  # at once
+    reserved: Count = 0  # slots that no other tier takes
+    weight: Most | None = None  # against the other tiers; left out: flex 1, default 4, priority 16, ultrafast 64
+    price: Amount | None = None  # times the model's; left out: flex 0.5, default 1, priority 2, ultrafast 6
+    requests_per_minute: Count = 0
+    tokens_per_minute: Count = 0
 
 
 class Pool(msgspec.Struct, forbid_unknown_fields=True):
     """Models that share their limits; 0 means none."""
 
-    concurrent: int = 0
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
+    concurrent: Count = 0
+    queue: Count = 1024  # requests that wait; more are refused
+    tiers: dict[Literal["flex", "default", "priority", "ultrafast"], TierLimits] = {}
+    requests_per_minute: Count = 0
+    tokens_per_minute: Count = 0
 
 
 class Key(msgspec.Struct, forbid_unknown_fields=True):
+    """Who may call; limits of 0 are none."""
+
     name: str
     sha256: str
+    requests_per_minute: Count = 0
+    tokens_per_minute: Count = 0
+    tokens_per_day: Count = 0
+
+
+class Cluster(msgspec.Struct, forbid_unknown_fields=True):
+    """Fronts and replicas of one cluster."""
+
+    secret_file: str = ""  # what both sides prove to know; $FULGUR_CLUSTER_SECRET goes first
+    certificate: str = ""  # PEM files: with all three, fronts and replicas speak TLS
+    certificate_key: str = ""
+    authority: str = ""  # that signed the certificates of all of them
+    placement: Literal["processes", "ray"] = "processes"  # who starts replicas and starts them again
+    fronts: Count = 1  # `cluster up`: so many, on server.port and those after it
+    host: str = "127.0.0.1"  # ray: the address of this machine at which its replicas listen
+    least: Annotated[int, msgspec.Meta(ge=1)] = 1  # ray: replicas of each model
+    most: Annotated[int, msgspec.Meta(ge=1)] = 1
+    waiting_tokens: Annotated[int, msgspec.Meta(ge=1)] = (
+        8192  # ray: prompt tokens that wait on a replica before one is added
+    )
 
 
 class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,19 +168,27 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
     backends: dict[str, Upstream] = {}
     pools: dict[str, Pool] = {}
     keys: list[Key] = []
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
 
     def check(self, source: str) -> None:
         """References that lead nowhere are an error at the start, not at the first request."""
+        for name, pool in self.pools.items():
+            kept = sum(tier.reserved for tier in pool.tiers.values())
+            if kept and kept >= pool.concurrent:
+                raise UsageError(
+                    f"{source}: pools.{name}: {kept} slots are reserved for tiers, and there are {pool.concurrent}"
+                )
         for name, model in self.models.items():
-            if model.backend not in ("local", "scripted") and model.backend not in self.backends:
-                known = ", ".join(["local", "scripted", *self.backends])
+            if model.backend not in OURS and model.backend not in self.backends:
+                known = ", ".join([*OURS, *self.backends])
                 raise UsageError(f"{source}: models.{name}.backend is '{model.backend}'; there are: {known}")
-            if model.backend == "local" and not model.path:
+            if model.backend in ("local", "cluster") and not model.path:
                 raise UsageError(f"{source}: models.{name}.path is missing: the folder or GGUF file of the model")
-            try:
-                check_device(model.device)
-            except FulgurError as error:
-                raise UsageError(f"{source}: models.{name}.device: {error.message}", hint=error.hint) from None
+            for field, check in (("device", check_device), ("kv_dtype", bits_of)):
+                try:
+                    check(getattr(model, field))
+                except FulgurError as error:
+                    raise UsageError(f"{source}: models.{name}.{field}: {error.message}", hint=error.hint) from None
             if model.pool and model.pool not in self.pools:
                 raise UsageError(
                     f"{source}: models.{name}.pool is '{model.pool}', and there is no [pools.{model.pool}]"
@@ -154,8 +207,10 @@ def load(path: Path | None = None) -> ServerConfig:
             raise UsageError(f"There is no config file {path}")
         return ServerConfig()
     try:
-        config = msgspec.convert(tomllib.loads(file.read_text()), ServerConfig)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        config = msgspec.convert(tomllib.loads(file.read_bytes().decode()), ServerConfig)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{file}: {error}") from None
     config.check(str(file))
     return config

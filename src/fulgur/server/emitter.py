@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -47,14 +48,24 @@ class EventLog:
         self.events: list[tuple[bytes, bytes]] = []
         self.ended = False
         self.followers: set[Callable[[], None]] = set()
+        self.followed_until = 0.0  # monotonic: somebody reads it at another front
+        self.copied: Callable[[], None] | None = None  # wakes who copies it for other fronts
+        self.known = 0  # events that an earlier attempt wrote
 
     def append(self, kind: bytes, data: bytes) -> None:
         self.events.append((kind, data))
-        for wake in self.followers:
-            wake()
+        self._wake()
 
     def end(self) -> None:
         self.ended = True
+        self._wake()
+
+    def followed(self) -> bool:
+        return bool(self.followers) or time.monotonic() < self.followed_until
+
+    def _wake(self) -> None:
+        if self.copied is not None:
+            self.copied()
         for wake in self.followers:
             wake()
 
@@ -74,9 +85,16 @@ class Emitter:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Any event but a delta."""
+        self._emit(self.sink.later, kind, fields)
+
+    def last(self, kind: str, response: Response) -> None:
+        """The terminal event: nothing follows that it could leave with, so it leaves at once."""
+        self._emit(self.sink.send, kind, {"response": response})
+
+    def _emit(self, put: Callable[[bytes, bytes], None], kind: str, fields: dict[str, Any]) -> None:
         name, data = kind.encode(), _encode({"type": kind, "sequence_number": self.sequence, **fields, **self._lane})
         self.sequence += 1
-        self.sink.later(name, data)
+        put(name, data)
         if self.log is not None:
             self.log.append(name, data)
 

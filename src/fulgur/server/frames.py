@@ -17,6 +17,8 @@ from fulgur.protocol.errors import ApiError
 from fulgur.server.limits import SMALL, Lease, no_room
 
 _END = b"\x80\x80\0\0\0\0"  # a last, empty fragment, masked as a client's must be
+_PIECE = 64 << 10  # bytes: a larger frame is cut. A multiple of 4, so that the mask is the same in every piece
+_LONGEST_HEAD = 14
 
 
 class GatedSocket(web.WebSocketResponse):
@@ -51,7 +53,9 @@ class Gate:
         self._lease = lease
         self._refused = refused
         self._head = bytearray()  # of a frame, until it is whole
-        self._left = 0  # bytes of the frame's payload still to come
+        self._left = 0  # bytes of the frame's payload (of its piece, if it is cut) still to come
+        self._rest = 0  # bytes of a frame that is cut, behind this piece
+        self._cut_head = b""  # of the frame that is cut
         self._dropping = False  # this frame
         self._size = 0  # of the message so far
         self._open: Lease | None = None
@@ -63,6 +67,9 @@ class Gate:
         at = 0
         whole = not self._head
         while at < len(data):
+            if self._rest and not self._left:
+                out.append(self._next_piece(0))
+                whole = False
             if self._left:
                 taken = min(self._left, len(data) - at)
                 if self._dropping:
@@ -72,9 +79,8 @@ class Gate:
                 self._left -= taken
                 at += taken
                 continue
-            at = self._read_head(data, at)
-            if len(self._head) == _head_size(self._head):
-                head, self._head = bytes(self._head), bytearray()
+            head, at = self._read_head(data, at)
+            if head:
                 passed = self._begin(head)
                 whole &= passed == head
                 out.append(passed)
@@ -95,13 +101,19 @@ class Gate:
                 lease.release()
         self.leases.clear()
 
-    def _read_head(self, data: bytes, at: int) -> int:
-        """Bytes of the next frame's head, as far as they are there."""
+    def _read_head(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """The next frame's head, once all of it is there, and where its payload begins."""
+        if not self._head and len(data) - at >= _LONGEST_HEAD:
+            end = at + _head_size(data[at : at + 2])
+            return data[at:end], end
         while at < len(data) and len(self._head) < _head_size(self._head):
             taken = data[at : at + _head_size(self._head) - len(self._head)]
             self._head += taken
             at += len(taken)
-        return at
+        if len(self._head) < _head_size(self._head):
+            return b"", at
+        head, self._head = bytes(self._head), bytearray()
+        return head, at
 
     def _begin(self, head: bytes) -> bytes:
         """A frame begins: what of it the reader gets to see, and whether its payload follows."""
@@ -132,7 +144,22 @@ class Gate:
         if last and not self._closed:
             self.leases.append(self._open)
             self._open = None
-        return head
+        if self._left <= _PIECE:
+            return head
+        self._rest, self._left, self._cut_head = self._left, 0, head
+        return self._next_piece(head[0] & 0x7F)
+
+    def _next_piece(self, first: int) -> bytes:
+        """A head for the next piece of a large frame.
+
+        The reader unmasks and copies a frame when it is whole: in pieces that takes no time at the end.
+        """
+        head = self._cut_head
+        self._left = min(self._rest, _PIECE)
+        self._rest -= self._left
+        last = 0 if self._rest else head[0] & 0x80
+        mask = head[-4:] if head[1] & 0x80 else b""
+        return bytes([first | last, head[1] | 0x7F]) + self._left.to_bytes(8, "big") + mask
 
     def _take(self, size: int) -> ApiError | None:
         if self._size > self._limit:

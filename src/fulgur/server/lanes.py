@@ -29,6 +29,7 @@ class Lanes:
         self._ready: deque[str | None] = deque()  # lanes with work that wait for a free place
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._starting = False  # another one starts in the next turn of the event loop
 
     def submit(self, lane: str | None, work: Work) -> None:
         """Queue work; raises ApiError for one lane, or one piece of work, too many."""
@@ -51,7 +52,7 @@ class Lanes:
         self._queues[lane].append(work)
         if lane not in self._busy and len(self._queues[lane]) == 1:
             self._ready.append(lane)
-        self._start()
+        self._start_soon()
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -62,14 +63,21 @@ class Lanes:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _start_soon(self) -> None:
+        if not self._starting:
+            self._start()
+
     def _start(self) -> None:
-        while self._free and self._ready and not self._closed:
+        """Start one. The next follows in the next turn: sixteen creates at once must not take everybody's time."""
+        self._starting = bool(self._free and self._ready and not self._closed)
+        if self._starting:
             lane = self._ready.popleft()
             self._free -= 1
             self._busy.add(lane)
             task = asyncio.ensure_future(self._queues[lane].popleft()())
             self._tasks.add(task)
             task.add_done_callback(functools.partial(self._done, lane))
+            asyncio.get_running_loop().call_soon(self._start)
 
     def _done(self, lane: str | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -77,7 +85,7 @@ class Lanes:
         self._busy.discard(lane)
         if self._queues[lane]:
             self._ready.append(lane)
-        self._start()
+        self._start_soon()
 
 
 def lane_of(frame: dict[str, Any]) -> str | None:

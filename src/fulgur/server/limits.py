@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import heapq
 import logging
 import resource
-import threading
+import socket
 import time
 from collections import defaultdict
 from typing import Any
@@ -19,12 +19,11 @@ SMALL = 16 << 10  # bytes; what is smaller is not counted
 WAIT_S = 10.0  # a body waits so long for room
 IDLE_S = 30.0  # for the head of a request, and between two requests of a connection
 RESERVED_FILES = 64  # descriptors that no connection gets: models, the store, a log
-PEER_IDLE = 256  # connections of one address that have sent no whole request (or none since the last)
+PEER_FRESH = 256  # connections of one address that have not sent a whole request yet
+BACKLOG = 256  # connections that the kernel holds until they are accepted
+ACCEPTED = 16  # at most in one turn of the event loop: between two handfuls everybody else has a turn
+READ_BYTES = 16 << 10  # of one connection in one turn: a flood of tiny frames is worked on in small portions
 LOG_BURST = 50  # lines; after them one a second
-
-_LARGE = 1 << 20
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
-_trimmed = 0.0
 
 
 class Lease:
@@ -81,25 +80,12 @@ class Budget:
         if size < 0:
             self._freed.set()
             self._freed = asyncio.Event()
-        if size < -_LARGE:
-            _give_memory_back()
 
     async def changed(self, seconds: float) -> None:
         """Until something was given back, or the time is up."""
         waiter = asyncio.ensure_future(self._freed.wait())
         await asyncio.wait([waiter], timeout=seconds)
         waiter.cancel()
-
-
-def _give_memory_back() -> None:
-    """What large messages took goes back to the system, where the C library keeps it otherwise; once a second."""
-    global _trimmed
-    now = time.monotonic()
-    if _trim is not None and now - _trimmed > 1.0:
-        _trimmed = now
-        asyncio.get_running_loop().call_later(
-            0.5, lambda: threading.Thread(target=_trim, args=(0,), daemon=True).start()
-        )
 
 
 def no_room() -> ApiError:
@@ -115,8 +101,8 @@ def no_room() -> ApiError:
 class Door(web.Server):
     """aiohttp's server with a limit on connections.
 
-    When there are too many, the oldest one that has sent no whole request makes room: who opens connections and says
-    nothing only shuts out himself.
+    When there are too many, one that has never sent a whole request makes room, the oldest first; when there is none,
+    those that have been idle longest. Who opens connections and says nothing only shuts out himself.
     """
 
     def __init__(self, like: web.Server, limit: int) -> None:
@@ -127,31 +113,54 @@ class Door(web.Server):
             **like._kwargs,
         )
         self._limit = limit
-        self._peers: dict[str, list[web.RequestHandler]] = defaultdict(list)
+        self._fresh: defaultdict[str, dict[web.RequestHandler, None]] = defaultdict(dict)  # by address, oldest first
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        peer = self._peers[_address(transport)]
-        if len(self._connections) > self._limit:
-            oldest = next((other for other in self._connections if _idle(other)), handler)
-            oldest.force_close()
-        elif len(peer) >= PEER_IDLE and len(idle := [other for other in peer if _idle(other)]) >= PEER_IDLE:
-            idle[0].force_close()
-        peer.append(handler)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
+        address = _address(transport)
+        if len(self._fresh[address]) >= PEER_FRESH:
+            self._close_fresh(address)
+        elif len(self._connections) > self._limit:
+            self._make_room()
+        self._fresh[address][handler] = None
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         transport = self._connections.get(handler)
         super().connection_lost(handler, exc)
         if transport is not None:
-            address = _address(transport)
-            self._peers[address].remove(handler)
-            if not self._peers[address]:
-                del self._peers[address]
+            self._forget(_address(transport), handler)
+
+    def _make_room(self) -> None:
+        if any(self._close_fresh(address) for address in sorted(self._fresh, key=lambda a: -len(self._fresh[a]))):
+            return
+        idle = [handler for handler in self._connections if _idle(handler)]
+        # Several at once: looking at all of them for each newcomer would cost more than the newcomer.
+        for handler in heapq.nsmallest(max(1, self._limit // 64), idle, key=_last_used):
+            handler.force_close()
+
+    def _close_fresh(self, address: str) -> bool:
+        """Close the oldest connection of an address that has sent no whole request; False when there is none."""
+        for handler in list(self._fresh[address]):
+            self._forget(address, handler)
+            if not handler._request_count:
+                handler.force_close()
+                return True
+        return False
+
+    def _forget(self, address: str, handler: web.RequestHandler) -> None:
+        self._fresh[address].pop(handler, None)
+        if not self._fresh[address]:
+            del self._fresh[address]
 
 
 def _idle(handler: web.RequestHandler) -> bool:
     """Whether it waits for the head of a request."""
     return handler._waiter is not None and not handler._force_close
+
+
+def _last_used(handler: web.RequestHandler) -> float:
+    return float(handler._next_keepalive_close_time)
 
 
 def _address(transport: asyncio.Transport) -> str:
@@ -170,6 +179,15 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         return Door(await super()._make_server(), self._limit)
+
+
+async def listen(runner: web.AppRunner, host: str, port: int) -> None:
+    """Accept in small portions from a long queue; asyncio takes one number for both, and the kernel another later."""
+    site = web.TCPSite(runner, host, port, backlog=ACCEPTED)
+    await site.start()
+    for listening in site._server.sockets:  # type: ignore[union-attr]
+        with socket.fromfd(listening.fileno(), listening.family, listening.type) as same:
+            same.listen(BACKLOG)
 
 
 def connections(wanted: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fulgur.backends.opaque import seal
-from fulgur.protocol.ids import CALL, CUSTOM_CALL, FUNCTION_CALL, MESSAGE, REASONING, new_id
+from fulgur.protocol.ids import CALL, CUSTOM_CALL, FUNCTION_CALL, MESSAGE, REASONING, derived_id
 from fulgur.protocol.items import (
     CustomToolCall,
     FunctionCall,
@@ -26,11 +26,12 @@ from fulgur.text.parts import CallStart
 class Output:
     """The output of one response while it grows. `kind` is that of the open item ("" when none is)."""
 
-    def __init__(self, emitter: Emitter, *, seal_reasoning: bool) -> None:
+    def __init__(self, emitter: Emitter, response_id: str, *, seal_reasoning: bool) -> None:
         self.items: list[Item] = []
         self.kind = ""
         self.item_id = ""
         self._emitter = emitter
+        self._response_id = response_id
         self._seal_reasoning = seal_reasoning
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -63,8 +64,8 @@ class Output:
         self.close()
         self.kind = "custom_tool_call" if call.custom else "function_call"
         self._call = call
-        self._call_id = call.call_id or new_id(CALL)
-        self.item_id = new_id(CUSTOM_CALL if call.custom else FUNCTION_CALL)
+        self._call_id = call.call_id or self._id(CALL)
+        self.item_id = self._id(CUSTOM_CALL if call.custom else FUNCTION_CALL)
         self._emitter.emit("response.output_item.added", output_index=self.index, item=self._call_item("in_progress"))
         name = "custom_tool_call_input" if call.custom else "function_call_arguments"
         self._emitter.open(f"response.{name}.delta", item_id=self.item_id, output_index=self.index)
@@ -88,6 +89,12 @@ class Output:
         self.items.append(item)
         self._reset()
 
+    def partial(self) -> Item | None:
+        """The open message as it stands, to be gone on with; None when nothing is open."""
+        if self.kind != "message":
+            return None
+        return as_dict(OutputMessage(self.item_id, [OutputText("".join(self._pieces))], "in_progress"))
+
     def discard(self) -> tuple[str, int] | None:
         """Forget the open item; its id and index, for the event that says so."""
         if not self.kind:
@@ -95,6 +102,10 @@ class Output:
         dropped = self.item_id, self.index
         self._reset()
         return dropped
+
+    def _id(self, prefix: str) -> str:
+        """The same in every attempt at this response."""
+        return derived_id(prefix, self._response_id, self.index)
 
     def _reset(self) -> None:
         self.kind = self.item_id = ""
@@ -104,7 +115,7 @@ class Output:
         return {"item_id": self.item_id, "output_index": self.index, "content_index": 0}
 
     def _open_message(self) -> None:
-        self.kind, self.item_id = "message", new_id(MESSAGE)
+        self.kind, self.item_id = "message", self._id(MESSAGE)
         item = as_dict(OutputMessage(self.item_id, [], "in_progress"))
         self._emitter.emit("response.output_item.added", output_index=self.index, item=item)
         self._emitter.emit("response.content_part.added", **self._part(), part=as_dict(OutputText("")))
@@ -117,7 +128,7 @@ class Output:
         return as_dict(OutputMessage(self.item_id, [part], status))
 
     def _open_reasoning(self) -> None:
-        self.kind, self.item_id = "reasoning", new_id(REASONING)
+        self.kind, self.item_id = "reasoning", self._id(REASONING)
         item = as_dict(Reasoning(self.item_id))
         self._emitter.emit("response.output_item.added", output_index=self.index, item=item)
         place = {"item_id": self.item_id, "output_index": self.index, "summary_index": 0}

@@ -11,18 +11,23 @@ from aiohttp import web
 
 from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.items import split_validation_error
+from fulgur.protocol.request import Body
 from fulgur.server.limits import SMALL, Lease
+from fulgur.server.turns import off_loop
 
 T = TypeVar("T")
+Bytes = bytes | bytearray
 LARGE = 128 << 10  # bytes: what is larger is decoded and checked on a thread, so that other streams go on
 MAX_VALUES = 200_000  # of a body: each takes about a hundred bytes, and time that no other stream gets
 BODY_S = 120.0  # a body must have come by then
 _PIECE = 1 << 18
 _WINDOWS = {"gzip": 31, "deflate": 47}  # zlib's window bits; 47 takes either header
 _decode = msgspec.json.Decoder().decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> bytes:
+async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> Bytes:
     """The body, unpacked; its bytes are counted as they come. 400, 408, 413, 415 or 429 when it cannot be had."""
     limit = int(limit_mb * (1 << 20))
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
@@ -52,35 +57,35 @@ async def read_body(request: web.Request, lease: Lease, limit_mb: float) -> byte
         raise invalid(f"The body is not {encoding}: {error}.", code="invalid_encoding") from None
     if unpack is not None and not unpack.eof:
         raise invalid(f"The {encoding} body ends too early.", code="invalid_encoding")
-    return bytes(body)
+    return body
 
 
 def _too_large(limit_mb: float) -> ApiError:
     return ApiError(413, "body_too_large", f"The body is larger than {limit_mb:g} MB.")
 
 
-async def decode(data: bytes, max_nesting: int) -> dict[str, Any]:
-    """`decode_object`, on a thread for a large one."""
+async def decode(data: Bytes, max_nesting: int) -> dict[str, Any]:
+    """`decode_object`, beside the event loop for a large one."""
     if len(data) < LARGE:
         return decode_object(data, max_nesting)
-    return await asyncio.to_thread(decode_object, data, max_nesting)
+    return await off_loop(decode_object, data, max_nesting)
 
 
-async def decode_request(data: bytes, max_nesting: int, kind: type[T]) -> T:
+async def decode_request(data: Bytes, max_nesting: int, kind: type[T]) -> T:
     """The typed request in a body."""
 
     def work() -> T:
         return convert(decode_object(data, max_nesting), kind)
 
-    return work() if len(data) < LARGE else await asyncio.to_thread(work)
+    return work() if len(data) < LARGE else await off_loop(work)
 
 
-def decode_object(data: bytes, max_nesting: int) -> dict[str, Any]:
+def decode_object(data: Bytes, max_nesting: int) -> dict[str, Any]:
     """A JSON object of bounded depth and so many values, or a 400."""
     if len(data) > MAX_VALUES and _values(data) > MAX_VALUES:
         raise invalid(f"The body has more than {MAX_VALUES:,} values.", code="too_many_values")
     try:
-        value = _decode(data)
+        value = _decode(data) if len(data) < LARGE else _decode_large(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     except RecursionError:
@@ -91,10 +96,32 @@ def decode_object(data: bytes, max_nesting: int) -> dict[str, Any]:
     return value
 
 
+def _decode_large(data: Bytes) -> Any:
+    """The same as `_decode`, in calls that take a few milliseconds each: none of them can be interrupted."""
+    try:
+        return {name: _decode_piece(raw) for name, raw in _decode_fields(data).items()}
+    except msgspec.DecodeError:
+        return _decode(data)  # no object, or an error: this one says at which byte
+
+
+def _decode_piece(raw: msgspec.Raw) -> Any:
+    if len(raw) < LARGE or bytes(memoryview(raw)[:1]) != b"[":
+        return _decode(raw)
+    return [_decode(item) for item in _decode_items(raw)]
+
+
 def convert(value: dict[str, Any], kind: type[T]) -> T:
     """The typed request; a wrong or missing field is a 400 that names it."""
+    rest: dict[str, Any] = {}
+    if issubclass(kind, Body):
+        known = kind.__struct_fields__
+        rest = {name: given for name, given in value.items() if name not in known or name == "rest"}
+        value = {name: given for name, given in value.items() if name not in rest} if rest else value
     try:
-        return msgspec.convert(value, kind)
+        request = msgspec.convert(value, kind)
+        if isinstance(request, Body):
+            request.rest = rest
+        return request
     except msgspec.ValidationError as error:
         message, field = split_validation_error(error)
         name = field.lstrip(".") or None
@@ -112,9 +139,10 @@ def at_least(value: int | None, low: int, name: str) -> None:
         raise invalid(f"Invalid '{name}': {value} is below the least value, {low}.", name, "invalid_value")
 
 
-def _values(data: bytes) -> int:
+def _values(data: Bytes) -> int:
     """Commas and brackets outside strings: a decoder that makes millions of objects stops every other thread."""
-    marks = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    starts = range(0, len(data), _PIECE)
+    marks = sum(data.count(mark, at, at + _PIECE) for mark in (b",", b"[", b"{") for at in starts)
     if marks <= MAX_VALUES:
         return marks
     import numpy as np

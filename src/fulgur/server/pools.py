@@ -1,77 +1,210 @@
-"""Limits shared by models: how many answers at once, how many requests and tokens a minute."""
+"""Pools: slots that models share, the tiers that wait for them, and limits on requests and tokens."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
-from collections import deque
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from fulgur.protocol.errors import ApiError
-from fulgur.server.config import Pool
+from fulgur.server.config import Pool, TierLimits
+from fulgur.server.fair_queue import FLEX, FairQueue, Share, Ticket
+from fulgur.server.rates import Clock, Rates
+from fulgur.server.shared_queue import SharedQueue
+from fulgur.text.parts import Usage
+
+if TYPE_CHECKING:
+    from fulgur.server.live.base import Live
+
+DEFAULT = "default"
+# As the market has them: what a tier weighs against the others, and its price as a multiple of the model's.
+WEIGHTS = {FLEX: 1.0, DEFAULT: 4.0, "priority": 16.0, "ultrafast": 64.0}
+PRICES = {FLEX: 0.5, DEFAULT: 1.0, "priority": 2.0, "ultrafast": 6.0}
+NAMES = {"fast": "priority"}  # what clients call it
+FLEX_WAIT_S = 900.0
+TELL_S = 1.0  # who waits hears of its place at most so often
+CACHED_COST, OUTPUT_COST = 0.1, 3.0  # tokens of work, beside 1 for an input token that has to be computed
+
+Told = Callable[[int, float | None], None]  # the place in the queue, from 1 on, and the seconds it may take
+
+
+class Slot(Ticket):
+    """A place in a pool's queue, then one of its slots. `preempt` asks a running flex answer to make room."""
+
+    def __init__(self, owner: str, tier: str, preempt: Callable[[], bool] | None) -> None:
+        super().__init__(owner, tier)
+        self.preempt = preempt
+        self.leaving = False  # it was asked to make room
+        self.shared = False  # the other fronts know it
+        self.began = 0.0
+        self.place = 0
+        self.told: Told | None = None
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def make_room(self) -> None:
+        if not self.leaving and self.preempt is not None:
+            self.leaving = self.preempt()
 
 
 class PoolState:
-    """One pool; slots are given in the order they were asked for."""
+    """One pool."""
 
-    def __init__(self, name: str, limits: Pool) -> None:
+    def __init__(self, name: str, limits: Pool, clock: Clock = time.monotonic) -> None:
         self.name = name
         self.limits = limits
-        self._slots = asyncio.Semaphore(limits.concurrent) if limits.concurrent else None
-        self._spent: deque[tuple[float, int]] = deque()  # (when, tokens) of the last minute
+        self.tiers = _offered(limits)
+        self._queue = self._new_queue()
+        self._shared: SharedQueue | None = None
+        self._clock = clock
+        self._rates = Rates(f"The pool '{name}'", limits.requests_per_minute, limits.tokens_per_minute, clock=clock)
+        self._tier_rates = {
+            tier: Rates(
+                f"The tier '{tier}' of the pool '{name}'", each.requests_per_minute, each.tokens_per_minute, clock=clock
+            )
+            for tier, each in self.tiers.items()
+        }
+        self._seconds = 0.0  # that a slot is taken, on average
+        self._telling: asyncio.Task[None] | None = None
 
-    def full(self) -> bool:
-        return self._slots is not None and self._slots.locked()
+    def _new_queue(self) -> FairQueue:
+        tiers = {
+            tier: Share(each.weight or WEIGHTS[tier], each.slots, each.reserved) for tier, each in self.tiers.items()
+        }
+        return FairQueue(self.limits.concurrent, tiers)
 
-    async def enter(self) -> None:
-        """Wait for a slot."""
-        if self._slots is not None:
-            await self._slots.acquire()
+    def share(self, live: Live, tell: Callable[[str, set[str]], Awaitable[None]]) -> None:
+        """From now on the slots are those of all fronts together. `tell` asks other fronts to look at a pool."""
+        if self.limits.concurrent:
+            told = functools.partial(tell, self.name)
+            self._shared = SharedQueue(self.name, live, self._new_queue, self._grant, told)
 
-    def leave(self, tokens: int) -> None:
-        if self._slots is not None:
-            self._slots.release()
-        if self._spent and tokens:
-            when, _ = self._spent[-1]
-            self._spent[-1] = (when, self._spent[-1][1] + tokens)
+    def look(self) -> None:
+        """Another front has changed something."""
+        if self._shared is not None:
+            self._shared.look()
 
-    def admit(self) -> None:
-        """Count a request; a 429 with the time to wait when the minute is used up."""
-        limits = self.limits
-        if not limits.requests_per_minute and not limits.tokens_per_minute:
-            return
-        now = self._forget_old()
-        tokens = sum(spent for _, spent in self._spent)
-        over_requests = limits.requests_per_minute and len(self._spent) >= limits.requests_per_minute
-        over_tokens = limits.tokens_per_minute and tokens >= limits.tokens_per_minute
-        if over_requests or over_tokens:
-            wait = max(0.1, self._spent[0][0] + 60 - now)
-            what = "requests" if over_requests else "tokens"
+    async def close(self) -> None:
+        if self._shared is not None:
+            await self._shared.close()
+
+    def tier(self, asked: str | None) -> str:
+        """The tier that serves a request: the one asked for, where the pool has it."""
+        name = NAMES.get(asked or DEFAULT, asked or DEFAULT)
+        return name if name in self.tiers else DEFAULT
+
+    def price(self, tier: str) -> float:
+        """As a multiple of the model's price."""
+        given = self.tiers[tier].price
+        return PRICES[tier] if given is None else given
+
+    # --- limits ---
+
+    def rates(self, tier: str, key: Rates | None = None) -> list[Rates]:
+        """What a request counts against: the pool, its tier and its key."""
+        return [self._rates, self._tier_rates[tier], *([key] if key is not None else [])]
+
+    # --- slots ---
+
+    async def ask(self, owner: str, tier: str, preempt: Callable[[], bool] | None = None) -> Slot:
+        """A slot, or a place in the queue for one. `preempt` is called when a flex answer should make room."""
+        slot = Slot(owner, tier, preempt)
+        most = self.limits.queue
+        if most and len(self._waiting()) >= most:
             raise ApiError(
                 429,
-                "rate_limit_exceeded",
-                f"The pool '{self.name}' has used its {what} of this minute. Please try again in {wait:.1f}s.",
+                "queue_full",
+                f"{most} requests wait for the pool '{self.name}' already.",
                 type="rate_limit_error",
-                headers={"retry-after": str(int(wait + 0.999)), "retry-after-ms": str(int(wait * 1000))},
+                headers={"retry-after": "5"},
             )
-        self._spent.append((now, 0))
+        if self._shared is not None:
+            await self._shared.add(slot)
+        else:
+            self._queue.add(slot)
+            self._start()
+        return slot
 
-    def rate_limits(self) -> dict[str, Any] | None:
-        """For Codex's meter; None when there is no limit to show."""
-        limits = self.limits
-        if not limits.requests_per_minute and not limits.tokens_per_minute:
+    def _waiting(self) -> FairQueue:
+        """The queue as far as it is known here."""
+        return self._queue if self._shared is None else self._shared.queue
+
+    async def wait(self, slot: Slot, told: Told | None = None) -> None:
+        """Until the slot is there. `told` hears of its place, at once and when it changes."""
+        if slot.running:
+            return
+        slot.told = told
+        self._tell()
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._go_on_telling())
+        try:
+            async with asyncio.timeout(FLEX_WAIT_S if slot.tier == FLEX else None):
+                await asyncio.shield(slot.ready)
+        except TimeoutError:
+            if not slot.running:
+                raise ApiError(
+                    429,
+                    "resource_unavailable",
+                    "No capacity was left for the flex tier in 15 minutes. Try again later, or with another tier.",
+                    type="rate_limit_error",
+                ) from None
+
+    def leave(self, slot: Slot, usage: Usage) -> None:
+        """Give the slot, or the place in the queue, back. What was used is charged to its key's turns."""
+        cached = min(usage.cached_tokens, usage.input_tokens)
+        cost = usage.input_tokens - cached + CACHED_COST * cached + OUTPUT_COST * usage.output_tokens
+        if self._shared is not None:
+            self._shared.remove(slot, cost)
+        elif slot.running:
+            self._queue.done(slot, cost)
+        else:
+            self._queue.withdraw(slot)
+        if not slot.running:
+            return
+        taken = self._clock() - slot.began
+        self._seconds = taken if not self._seconds else self._seconds + (taken - self._seconds) / 8
+        if self._shared is None:
+            self._start()
+
+    def _start(self) -> None:
+        while (slot := self._queue.next()) is not None:
+            assert isinstance(slot, Slot)
+            self._grant(slot)
+        victim = self._queue.victim()
+        if isinstance(victim, Slot):
+            victim.make_room()
+
+    def _grant(self, slot: Slot) -> None:
+        slot.began = self._clock()
+        if not slot.ready.done():
+            slot.ready.set_result(None)
+
+    # --- what those who wait hear ---
+
+    async def _go_on_telling(self) -> None:
+        while len(self._waiting()):
+            await asyncio.sleep(TELL_S)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Everybody whose place has changed; the order is worked out once for all."""
+        for place, ticket in enumerate(self._waiting().order(), 1):
+            slot = ticket if self._shared is None else self._shared.own.get(ticket.id)
+            if isinstance(slot, Slot) and slot.told is not None and slot.place != place:
+                slot.place = place
+                with contextlib.suppress(ConnectionError):
+                    slot.told(place, self._expected(place))
+
+    def _expected(self, place: int) -> float | None:
+        if not self._seconds:
             return None
-        self._forget_old()
-        used = 0.0
-        if limits.requests_per_minute:
-            used = len(self._spent) / limits.requests_per_minute
-        if limits.tokens_per_minute:
-            used = max(used, sum(spent for _, spent in self._spent) / limits.tokens_per_minute)
-        primary = {"used_percent": round(min(100.0, used * 100), 1), "window_minutes": 1}
-        return {"primary": {**primary, "reset_at": int(time.time()) + 60}}
+        return round(place * self._seconds / max(1, self.limits.concurrent), 1)
 
-    def _forget_old(self) -> float:
-        now = time.monotonic()
-        while self._spent and self._spent[0][0] <= now - 60:
-            self._spent.popleft()
-        return now
+
+def _offered(limits: Pool) -> dict[str, TierLimits]:
+    """Where there are no slots to wait for, all are served alike. The fastest tier is only where the config has it."""
+    given: dict[str, TierLimits] = {str(name): tier for name, tier in limits.tiers.items()}
+    names = [DEFAULT, *given, *((FLEX, "priority") if limits.concurrent else ())]
+    return {name: given.get(name) or TierLimits() for name in WEIGHTS if name in names}

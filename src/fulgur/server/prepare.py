@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fulgur.backends.base import Conversation, Sampling, Turn
+from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.opaque import unseal
 from fulgur.protocol.errors import invalid
 from fulgur.protocol.ids import RESPONSE, new_id
 from fulgur.protocol.items import Item, check_item, item_type, user_message
 from fulgur.protocol.request import CreateRequest
 from fulgur.protocol.response import Response
+from fulgur.server import fields
 from fulgur.server import tools as tool_list
-from fulgur.server.parse import at_least, in_range
+from fulgur.server.content import check_calls, check_content, check_kinds
+from fulgur.server.format import check_format, template_values
+from fulgur.server.parse import at_least
 from fulgur.server.registry import ServedModel, require
+from fulgur.server.sampling import to_sampling
+from fulgur.server.turns import off_loop
 
 _MANY = 500  # items, tools and parts of contents: more are looked at on a thread
 _MAX_SUMMARIES = 4 << 20  # characters of all compaction items: a small blob may unpack to a large text
+# Those of hosted tools and images ask for nothing here: there are none in an answer.
+INCLUDABLE = frozenset(
+    {
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+        "message.input_image.image_url",
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    }
+)
 
 
 @dataclass
@@ -36,6 +53,7 @@ class Prepared:
     generate: bool
     seal_reasoning: bool = False
     compact: bool = False  # the input asks for a compaction item instead of an answer
+    ignored: list[str] = field(default_factory=list)  # fields that nobody reads
 
     def successor(self, conversation: Conversation, input: list[Item]) -> Prepared:
         """The same settings for what follows a steer."""
@@ -78,17 +96,27 @@ def prepare(
 ) -> Prepared:
     """Check the request against the model and build its turn. `previous` is the conversation it continues."""
     check_values(request, websocket=websocket)
+    passed, ignored = fields.settle(request, entry)
     items = resolve(input_items(request.input), previous)
     compact = any(item.get("type") == "compaction_trigger" for item in items)
     items = [item for item in items if item.get("type") != "compaction_trigger"]
     conversation = previous.extend(items) if previous is not None else Conversation(items)
     conversation.own_size()  # looked at here: this may be a thread, what asks for it later is not
-    offered = tool_list.flatten([*(request.tools or []), *conversation.tools])
-    choice, offered = tool_list.allowed(tool_list.check_choice(request.tool_choice, offered), offered)
+    check_calls(conversation)
+    offered, hosted = tool_list.sort([*(request.tools or []), *conversation.tools])
+    upstream = "responses" in entry.backend.dialects
+    if not upstream:
+        # Codex offers its hosted tools in every request, whether anybody wants them; it says so with this field.
+        ignored += fields.ignored(tool_list.without(hosted, tolerated=request.client_metadata is not None))
+        hosted = []
+    choice = tool_list.check_choice(request.tool_choice, offered, hosted)
+    choice, offered = tool_list.allowed(choice, offered, hosted)
     prewarm = request.prompt_cache_options is not None and request.prompt_cache_options.prewarm
     generate = request.generate is not False and not prewarm
     if generate and not compact and not conversation.length:
         raise invalid("'input' is missing or empty.", "input", "missing_required_parameter")
+    if not upstream:
+        ignored += fields.ignored(check_kinds(items))
     check_abilities(request, entry, items, offered if choice != "none" else [], generate)
     reasoning = request.reasoning
     turn = Turn(
@@ -97,13 +125,9 @@ def prepare(
         tools=offered,
         tool_choice=choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        sampling=Sampling(
-            max_tokens=request.max_output_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_logprobs=logprobs_wanted(request),
-            presence_penalty=request.presence_penalty,
-            frequency_penalty=request.frequency_penalty,
+        hosted=hosted,
+        sampling=to_sampling(
+            request, request.max_output_tokens, "max_output_tokens", top_logprobs=logprobs_wanted(request)
         ),
         format=check_format(request.text.format if request.text else None, "text.format"),
         reasoning_effort=reasoning.effort if reasoning else None,
@@ -111,6 +135,8 @@ def prepare(
         verbosity=request.text.verbosity if request.text else None,
         service_tier=request.service_tier,
         cache_key=request.prompt_cache_key,
+        template_values=template_values(request.chat_template_kwargs),
+        passed=passed,
     )
     store = request.store is not False
     return Prepared(
@@ -123,6 +149,7 @@ def prepare(
         generate=generate,
         seal_reasoning="reasoning.encrypted_content" in (request.include or []),
         compact=compact,
+        ignored=ignored,
     )
 
 
@@ -131,7 +158,7 @@ async def prepare_off_loop(
 ) -> Prepared:
     """`prepare`; a request of many items on a thread, so that other streams go on."""
     work = functools.partial(prepare, request, entry, previous, parent, websocket=websocket)
-    return await asyncio.to_thread(work) if _many(request) else work()
+    return await off_loop(work) if _many(request) else work()
 
 
 def _many(request: CreateRequest) -> bool:
@@ -143,31 +170,10 @@ def _many(request: CreateRequest) -> bool:
 
 
 def check_values(request: CreateRequest, *, websocket: bool) -> None:
-    in_range(request.temperature, 0, 2, "temperature")
-    in_range(request.top_p, 0, 1, "top_p")
-    in_range(request.top_logprobs, 0, 20, "top_logprobs")
-    in_range(request.presence_penalty, -2, 2, "presence_penalty")
-    in_range(request.frequency_penalty, -2, 2, "frequency_penalty")
-    at_least(request.max_output_tokens, 1, "max_output_tokens")
     at_least(request.max_tool_calls, 1, "max_tool_calls")
-    if request.conversation is not None:
-        raise invalid(
-            "'conversation' is not offered by this server; continue with 'previous_response_id'.",
-            "conversation",
-            "unsupported_parameter",
-        )
-    if request.context_management:
-        raise invalid(
-            "'context_management' is not offered by this server; call /v1/responses/compact.",
-            "context_management",
-            "unsupported_parameter",
-        )
-    if request.truncation == "auto":
-        raise invalid(
-            "'truncation: auto' is not offered: nothing is dropped silently. Use /v1/responses/compact.",
-            "truncation",
-            "unsupported_parameter",
-        )
+    for place, name in enumerate(request.include or []):
+        if name not in INCLUDABLE:
+            raise invalid(f"Invalid 'include[{place}]': '{name}'.", f"include[{place}]", "invalid_value")
     if request.background and websocket:
         raise invalid("'background' cannot be used over a WebSocket.", "background", "unsupported_parameter")
     if request.background and request.store is False:
@@ -187,37 +193,23 @@ def check_abilities(
         require(entry, "tools", "call tools")
     if logprobs_wanted(request) is not None:
         require(entry, "logprobs", "give log-probabilities")
+    if request.text is not None and request.text.verbosity in ("low", "high"):
+        check_verbosity(entry, "text.verbosity")
     for index, item in enumerate(items):
-        parts = item.get("content")
-        for place, part in enumerate(parts if isinstance(parts, list) else []):
-            image = part.get("type") == "input_image"
-            if part.get("type") == "input_file" or (image and not entry.backend.capabilities.vision):
-                what = "see images" if image else "read files given as input_file"
-                raise invalid(
-                    f"The model '{entry.name}' cannot {what}.",
-                    f"input[{index}].content[{place}]",
-                    "model_not_capable",
-                )
+        field_name = "content" if "content" in item else "output"
+        check_content(entry, item.get(field_name), f"input[{index}].{field_name}")
+
+
+def check_verbosity(entry: ServedModel, path: str) -> None:
+    """How wordy an answer is can be asked of an upstream only."""
+    if entry.backend.kind == "local":
+        raise invalid(f"The model '{entry.name}' has no verbosity to set.", path, "model_not_capable")
 
 
 def logprobs_wanted(request: CreateRequest) -> int | None:
     if request.top_logprobs or "message.output_text.logprobs" in (request.include or []):
         return request.top_logprobs or 0
     return None
-
-
-def check_format(format: dict[str, Any] | None, path: str) -> dict[str, Any] | None:
-    """text.format (or response_format) as backends read it; None for plain text."""
-    if format is None or format.get("type") == "text":
-        return None
-    kind = format.get("type")
-    if kind == "json_object":
-        return format
-    if kind != "json_schema":
-        raise invalid(f"Invalid '{path}.type': '{kind}'.", f"{path}.type", "invalid_value")
-    if not isinstance(format.get("schema"), dict):
-        raise invalid(f"'{path}.schema' must be a JSON schema.", f"{path}.schema", "invalid_type")
-    return format
 
 
 def resolve(items: list[Item], previous: Conversation | None) -> list[Item]:

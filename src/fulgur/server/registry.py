@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 from fulgur.backends.base import Backend
 from fulgur.errors import FulgurError
+from fulgur.hub import here
 from fulgur.protocol.errors import ApiError
-from fulgur.server.config import Model, ServerConfig
+from fulgur.server.config import Model, Pool, ServerConfig
 from fulgur.server.pools import PoolState
 from fulgur.workspace import folders
 
@@ -25,7 +25,7 @@ class ServedModel:
         self.name = name
         self.model = model
         self.backend = backend
-        self.pool = pool
+        self.pool = pool or PoolState(name, Pool())
         self.created = int(time.time())
         self._starting: asyncio.Task[None] | None = None
 
@@ -48,13 +48,21 @@ class ServedModel:
 
 
 class Registry:
-    """All models, in the order of the config."""
+    """All models, in the order of the config; those that `fulgur models pull` fetches later come at the end."""
 
     def __init__(self, entries: list[ServedModel]) -> None:
         self.entries = {entry.name: entry for entry in entries}
 
+    def look_again(self) -> None:
+        """Find models that were fetched since the start. What is served stays as it is."""
+        for name, model in fetched().items():
+            if name not in self.entries:
+                self.entries[name] = ServedModel(name, model, make_backend(name, model, ServerConfig()), None)
+
     def get(self, name: str) -> ServedModel:
         """The model with exactly this name; never another in its place."""
+        if name not in self.entries:
+            self.look_again()
         entry = self.entries.get(name)
         if entry is None:
             have = ", ".join(f"'{known}'" for known in self.entries) or "none"
@@ -68,6 +76,7 @@ class Registry:
 
     async def describe(self) -> None:
         """What each model can do, as far as that can be said; a broken one is found out when it is asked."""
+        self.look_again()
         await asyncio.gather(*(entry.backend.describe() for entry in self.entries.values()), return_exceptions=True)
 
     async def close(self) -> None:
@@ -92,16 +101,25 @@ def embedded() -> dict[str, Model]:
     return {f"fulgur-{folder.name.lower()}": Model(backend="local", path=str(folder)) for folder in shipped}
 
 
+def fetched() -> dict[str, Model]:
+    """The models that `fulgur models pull` has put into Fulgur's home."""
+    return {model.name: Model(backend="local", path=str(model.weights)) for model in here.fetched()}
+
+
 def make_backend(name: str, model: Model, config: ServerConfig) -> Backend:
     if model.backend == "scripted":
         from fulgur.backends.scripted import Script, ScriptedBackend, load_script
 
-        script = load_script(Path(model.path).expanduser()) if model.path else Script()
+        script = load_script(folders.expanded(model.path)) if model.path else Script()
         return ScriptedBackend(name, script, context=model.context or 200_000)
     if model.backend == "local":
         from fulgur.backends.local import LocalBackend
 
         return LocalBackend(name, model)
+    if model.backend == "cluster":
+        from fulgur.backends.cluster import ClusterBackend
+
+        return ClusterBackend(name, model, config.cluster)
     from fulgur.backends.upstream import UpstreamBackend
 
     return UpstreamBackend(name, model, config.backends[model.backend])

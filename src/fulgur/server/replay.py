@@ -21,17 +21,26 @@ _kind = msgspec.json.Decoder(_Kind)
 async def stored(request: web.Request, events: list[bytes], after: int) -> web.StreamResponse:
     sink = await SseSink.open(request)
     for data in events[after + 1 :]:
-        sink.send(_kind.decode(data).type.encode(), data)
+        send(sink, data)
         if sink.full():
             await sink.drain()
     return await sink.close()
 
 
+def send(sink: SseSink, data: bytes) -> None:
+    sink.send(_kind.decode(data).type.encode(), data)
+
+
 async def live(request: web.Request, log: EventLog, after: int) -> web.StreamResponse:
     sink = await SseSink.open(request)
+    await follow(sink, log, after + 1)
+    return await sink.close()
+
+
+async def follow(sink: SseSink, log: EventLog, place: int) -> None:
+    """The events of a log from a place on, until it ends."""
     wake = asyncio.Event()
     log.followers.add(wake.set)
-    place = after + 1
     try:
         while True:
             wake.clear()
@@ -41,7 +50,7 @@ async def live(request: web.Request, log: EventLog, after: int) -> web.StreamRes
                 if sink.full():
                     await sink.drain()
             if log.ended:
-                return await sink.close()
+                return
             await wake.wait()
     finally:
         log.followers.discard(wake.set)

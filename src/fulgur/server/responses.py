@@ -13,14 +13,16 @@ from fulgur.protocol.errors import ApiError, invalid, not_found
 from fulgur.protocol.ids import RESPONSE, new_id
 from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import CompactRequest, CreateRequest
-from fulgur.server import compact, replay, websocket
+from fulgur.server import compact, fields, journal, replay, websocket
 from fulgur.server.accounting import usage_object
-from fulgur.server.answers import LEASE, json_answer, owner_of, read_request, server_of
+from fulgur.server.answers import IGNORED, LEASE, admit, json_answer, owner_of, read_request, server_of
 from fulgur.server.emitter import NullSink
-from fulgur.server.prepare import Prepared, input_items, prepare_off_loop
+from fulgur.server.prepare import Prepared, prepare_off_loop
 from fulgur.server.run import Run
 from fulgur.server.sinks import SseSink
 from fulgur.server.state import Server
+
+_CANCEL_S = 10.0  # for a response at another front to end and be stored
 
 
 async def upgrade(request: web.Request) -> web.StreamResponse:
@@ -39,8 +41,8 @@ async def create(request: web.Request) -> web.StreamResponse:
     server, owner = server_of(request), owner_of(request)
     body = await read_request(request, CreateRequest)
     prepared = await prepare_http(server, owner, body)
-    if prepared.entry.pool is not None:
-        prepared.entry.pool.admit()
+    request[IGNORED] = prepared.ignored
+    await admit(request, prepared.entry, body.service_tier)
     if body.background:
         return await _in_background(server, owner, prepared, request, stream=bool(body.stream))
     if body.stream:
@@ -106,12 +108,19 @@ async def read(request: web.Request) -> web.StreamResponse:
         if running is not None and running.log is not None:
             return await replay.live(request, running.log, after)
         events = await server.store.events(owner, response_id)
-        if events is None:
+        if events is not None:
+            return await replay.stored(request, events, after)
+        followed = await server.fronts.replay(request, owner, response_id, after) if server.fronts is not None else None
+        if followed is None:
             raise _unknown(response_id)
-        return await replay.stored(request, events, after)
+        return followed
     if running is not None and running.prepared.store:
         return json_answer(running.response)
     stored = await server.store.get(owner, response_id)
+    if stored is None and server.fronts is not None:
+        elsewhere = await server.fronts.find(owner, response_id)
+        if elsewhere is not None:
+            return json_answer(journal.read(elsewhere.request).response)
     if stored is None:
         raise _unknown(response_id)
     return json_answer(stored.response)
@@ -136,6 +145,11 @@ async def cancel(request: web.Request) -> web.Response:
             await asyncio.sleep(0.001)
         return json_answer(response)
     stored = await server.store.get(owner, response_id)
+    if stored is None and server.fronts is not None and await server.fronts.cancel(owner, response_id):
+        end = time.monotonic() + _CANCEL_S
+        while stored is None and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+            stored = await server.store.get(owner, response_id)
     if stored is None:
         raise _unknown(response_id)
     return json_answer(stored.response)
@@ -176,6 +190,7 @@ async def count(request: web.Request) -> web.Response:
     server, owner = server_of(request), owner_of(request)
     body = await read_request(request, CreateRequest)
     prepared = await prepare_http(server, owner, body)
+    request[IGNORED] = prepared.ignored
     tokens = await prepared.entry.backend.count(prepared.turn)
     return json_answer({"object": "response.input_tokens", "input_tokens": tokens})
 
@@ -192,6 +207,7 @@ async def compact_input(request: web.Request) -> web.Response:
         store=False,
     )
     prepared = await prepare_http(server, owner, body)
+    _, request[IGNORED] = fields.settle(wanted, prepared.entry)
     items = prepared.turn.conversation.all()
     users = [item for item in items if item_type(item) == "message" and item.get("role") == "user"]
     usage, item = await compact.compact(prepared.entry.backend, prepared.turn)
@@ -201,7 +217,7 @@ async def compact_input(request: web.Request) -> web.Response:
             "object": "response.compaction",
             "created_at": int(time.time()),
             "model": prepared.response.model,
-            "output": [*({"type": "message", **user} for user in input_items(users)), item],
+            "output": [*map(compact.kept_message, users), item],
             "usage": usage_object(usage, prepared.entry.model.price),
         }
     )

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fulgur.backends.base import Backend, Conversation, Generation
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
-from fulgur.protocol.items import Item, item_type
 from fulgur.protocol.request import SteerRequest
-from fulgur.server import accounting, compact, steering
-from fulgur.server.emitter import Emitter, EventLog, Sink
+from fulgur.server import accounting, compact, ending, steering, tracing
+from fulgur.server.emitter import Emitter, EventLog, NullSink, Sink
+from fulgur.server.journal import Journal
 from fulgur.server.output import Output
+from fulgur.server.place import Place
 from fulgur.server.prepare import Prepared
-from fulgur.server.steering import Steer
-from fulgur.server.store import Stored
+from fulgur.server.steering import Steer, Steers
+from fulgur.server.store.base import Answer, Stored
+from fulgur.server.takeover import CatchUp
 from fulgur.text.parts import (
     Begin,
     CallDelta,
@@ -36,14 +38,25 @@ from fulgur.text.parts import (
 if TYPE_CHECKING:
     from fulgur.server.state import Server
 
-# Why a run was told to stop, and the status its response ends with.
-STOPPED = {"cancelled": "cancelled", "interrupted": "incomplete", "disconnected": "incomplete"}
+OVERTAKEN = "overtaken"  # a later attempt owns the response: this one ends without a word
+GRACE_S = 15.0  # a stored response outlives its socket by so long
 
 
 class Run:
     """Drives the backend and tells the sink. `response` and `conversation` are those of the current response."""
 
-    def __init__(self, server: Server, prepared: Prepared, sink: Sink, owner: str, stream_id: str | None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        prepared: Prepared,
+        sink: Sink,
+        owner: str,
+        stream_id: str | None,
+        *,
+        attempt: int = 1,
+        known: Sequence[bytes] = (),
+    ) -> None:
+        """`attempt` is more than 1, and `known` its events so far, for a response taken over from another front."""
         self.server = server
         self.owner = owner
         self.stream_id = stream_id
@@ -51,28 +64,37 @@ class Run:
         self.after: Conversation | None = None  # input and output, once the response has ended
         self.waiting: list[Steer] = []  # steers that wait for tool outputs: the next create carries them
         self.stopped = ""
+        self.attempt = attempt
+        self.journal: Journal | None = None
         self.ids: set[str] = set()  # of the current response and of those it succeeded
+        self.traceparent = tracing.parent.get()
         self.refused: ApiError | None = None  # why the response failed, when a client can act on it
-        self._steers: list[Steer] = []  # to be applied at the end of the current item
-        self._token_steers: list[Steer] = []  # given to the backend
-        self._unconfirmed: list[Steer] | None = None  # come while the response is being stored: a list only then
+        self._steers = Steers()
         self._applied: list[Steer] = []  # what the current response was opened for
-        self._generation: Generation | None = None
+        self.generation: Generation | None = None
         self._parts: AsyncIterator[Part] | None = None
-        self._work: asyncio.Future[Any] | None = None  # a prefill or a compaction
-        self._begin(prepared)
+        self._work: asyncio.Future[Any] | None = None  # a wait for a slot, a prefill or a compaction
+        self._begin(prepared, known)
 
-    def _begin(self, prepared: Prepared) -> None:
+    def _begin(self, prepared: Prepared, known: Sequence[bytes] = ()) -> None:
         self.prepared = prepared
         self.response = prepared.response
         self.conversation = prepared.turn.conversation
         prepared.turn.owner = self.server.cache_owner(self.owner)
+        if self._parts is None:
+            self.place = Place(self)
+        self.response.service_tier = self.place.tier
         self.log = EventLog() if prepared.store else None
-        self.emitter = Emitter(self.sink, self.stream_id, self.log)
-        self.output = Output(self.emitter, seal_reasoning=prepared.seal_reasoning)
-        self._usage = Usage()
-        self._started = time.perf_counter()
-        self._first: float | None = None
+        if self.log is not None and known:
+            self.emitter: Emitter = CatchUp(self.sink, self.stream_id, self.log, list(known))
+        else:
+            self.emitter = Emitter(self.sink, self.stream_id, self.log)
+        self.journal = Journal(self) if self.log is not None and self.server.fronts is not None else None
+        self.output = Output(self.emitter, self.response.id, seal_reasoning=prepared.seal_reasoning)
+        self.usage = Usage()
+        self.started = time.perf_counter()
+        self.first_output: float | None = None
+        self._entered: float | None = None  # its slot
         self.server.runs[self.response.id] = self
         self.ids.add(self.response.id)
 
@@ -82,40 +104,41 @@ class Run:
         """End at the next token: `cancelled`, `interrupted` (Codex) or `disconnected`."""
         if not self.stopped:
             self.stopped = reason
-            if self._generation is not None:
-                self._generation.cancel()
+            if self.generation is not None:
+                self.generation.cancel()
             if self._work is not None:
                 self._work.cancel()
 
-    def steer(self, request: SteerRequest) -> None:
+    def leave_alone(self) -> None:
+        """Its socket is gone. A stored response goes on for a while: its client may come back and replay it."""
+        if self.log is None:
+            self.stop("disconnected")
+            return
+        self.sink = self.emitter.sink = NullSink()
+        asyncio.get_running_loop().call_later(GRACE_S, self._stop_unless_followed)
+
+    def _stop_unless_followed(self) -> None:
+        if self.log is None or not self.log.followed():
+            self.stop("disconnected")
+        elif not self.log.ended:
+            asyncio.get_running_loop().call_later(GRACE_S, self._stop_unless_followed)
+
+    def steer(self, request: SteerRequest) -> Steer:
         """Accept a steer and set it to work; raises ApiError when it cannot be."""
         if self.response.status in ("failed", "cancelled") or self.stopped:
             raise ApiError(400, "response_already_completed", "The response has ended.")
-        if len(self._steers) + len(self._token_steers) >= steering.MAX_PENDING:
-            raise ApiError(400, "too_many_pending_steers", f"At most {steering.MAX_PENDING} steers may wait.")
         if not self.prepared.entry.backend.capabilities.chat:
             raise ApiError(400, "steering_not_supported", f"The model '{self.response.model}' cannot be steered.")
-        steer = steering.accept(request)
-        self._steers.append(steer)
-        try:
-            self._offer()
-        except ApiError:
-            self._steers.remove(steer)
-            raise
-        if self._unconfirmed is not None:
-            self._unconfirmed.append(steer)
+        steer = self._steers.add(request, self.generation)
+        if self._steers.late is not None:
+            self._steers.late.append(steer)
         else:
             self._confirm(steer)
-
-    def _offer(self) -> None:
-        """Give the backend the steers that want a token's boundary, in their order, as far as it takes them."""
-        for steer in [steer for steer in self._steers if steer.at_token]:
-            if self._generation is None or not self._generation.steer(steer.items):
-                return
-            self._steers.remove(steer)
-            self._token_steers.append(steer)
+        return steer
 
     def _confirm(self, steer: Steer) -> None:
+        if self.journal is not None:
+            self.journal.steered(steer)
         self.emitter.emit("response.steer.accepted", steer=steer.named())
         self.server.metrics.add("fulgur_steers_total", outcome="accepted")
 
@@ -128,29 +151,28 @@ class Run:
                 following = await self._one()
                 if following is None:
                     return
+                self.attempt = 1
                 self._begin(following)
         finally:
-            if self._generation is not None:
-                self._generation.cancel()
+            if self.generation is not None:
+                self.generation.cancel()
             self.server.runs.pop(self.response.id, None)
 
     async def _one(self) -> Prepared | None:
-        pool = self.prepared.entry.pool
-        fresh = self._parts is None
-        waits = fresh and pool is not None and pool.full()
-        self.response.status = "queued" if waits else "in_progress"
+        if self.journal is not None:
+            await self.journal.open()
+        refused = await self.place.ask() if self._parts is None else None
+        self.response.status = "queued" if self.place.waits() else "in_progress"
         steers = {"steers": [steer.id for steer in self._applied]} if self._applied else {}
         self.emitter.emit("response.created", response=self.response, **steers)
-        if fresh and pool is not None:
-            if waits:
-                self.emitter.response("response.queued", self.response)
-            await pool.enter()
-        self.response.status = "in_progress"
-        self.emitter.response("response.in_progress", self.response)
         self.server.metrics.add("fulgur_responses_running")
         steered: list[Steer] | None = None
         try:
-            steered = await self._answer()
+            if refused is not None:
+                raise refused
+            if await self.place.enter():
+                self._entered = time.perf_counter()
+                steered = await self._answer()
         except ApiError as error:
             self.refused = error
             self._fail(error.code, error.message)
@@ -161,44 +183,60 @@ class Run:
             self._fail("server_error", "The server failed on this request; its log says why.")
         finally:
             self.server.metrics.add("fulgur_responses_running", -1)
-            if self._parts is None and pool is not None:
-                pool.leave(self._usage.input_tokens + self._usage.output_tokens)
+            if self._parts is None:
+                self.place.leave(self.usage)
         return await self._finish(steered)
+
+    # --- the answer ---
+
+    async def until(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it, unless the run is told to stop first: then False, and the response has ended."""
+        self._work = asyncio.ensure_future(work)
+        if self.stopped:
+            self._work.cancel()
+        await asyncio.wait([self._work])
+        done, self._work = self._work, None
+        if done.cancelled():
+            self._ended(Finish("cancelled", self.usage))
+            return False
+        done.result()
+        return True
 
     async def _answer(self) -> list[Steer] | None:
         """Generate until the end (None) or until steers took over."""
         backend = await self.prepared.entry.ready()
         if not self.prepared.generate or self.prepared.compact:
-            self._work = asyncio.ensure_future(
-                self._prefill(backend) if not self.prepared.generate else self._compact(backend)
-            )
-            await asyncio.wait([self._work])
-            work, self._work = self._work, None
-            if work.cancelled():
-                self._ended(Finish("cancelled", self._usage))
-            else:
-                work.result()
+            if await self.until(self._prefill(backend) if not self.prepared.generate else self._compact(backend)):
                 self.response.status = "completed"
             return None
         if self._parts is None:
-            self._generation = backend.generate(self.prepared.turn)
-            self._parts = self._generation.__aiter__()
-        if self.stopped and self._generation is not None:
-            self._generation.cancel()
-        return await self._consume(self._parts)
+            self.generation = backend.generate(self.prepared.turn)
+            self._parts = self.generation.__aiter__()
+        if self.stopped and self.generation is not None:
+            self.generation.cancel()
+        while True:
+            assert self._parts is not None
+            steered = await self._consume(self._parts)
+            if not self.place.cut:
+                return steered
+            rest = await self.place.again(self.usage)
+            if rest is None:
+                return None
+            self.usage, self.generation = Usage(), backend.generate(rest)
+            self._parts = self.generation.__aiter__()
 
     async def _prefill(self, backend: Backend) -> None:
         if self.conversation.length or self.prepared.turn.instructions:
-            self._usage = await backend.prefill(self.prepared.turn)
+            self.usage = await backend.prefill(self.prepared.turn)
 
     async def _compact(self, backend: Backend) -> None:
-        self._usage, item = await compact.compact(backend, self.prepared.turn)
+        self.usage, item = await compact.compact(backend, self.prepared.turn)
         self.emitter.emit("response.output_item.added", output_index=0, item=item)
         self.emitter.emit("response.output_item.done", output_index=0, item=item)
         self.output.items.append(item)
 
     async def _consume(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
-        output, sink, emitter, generation = self.output, self.sink, self.emitter, self._generation
+        output, emitter, generation = self.output, self.emitter, self.generation
         async for part in parts:
             emitter.more = generation is not None and generation.more
             if isinstance(part, TextDelta):
@@ -217,91 +255,72 @@ class Run:
                 output.call_start(part)
             elif isinstance(part, CallEnd | Malformed):
                 output.close("completed" if isinstance(part, CallEnd) else "incomplete")
-                if self._steers:
+                if self._steers.at_item:
                     return await self._leave(parts)
             elif isinstance(part, Begin):
-                self._usage.input_tokens, self._usage.cached_tokens = part.input_tokens, part.cached_tokens
+                self.usage.input_tokens, self.usage.cached_tokens = part.input_tokens, part.cached_tokens
                 with contextlib.suppress(ApiError):  # said to its sender when it came
-                    self._offer()
+                    self._steers.offer(self.generation)
                 continue
             elif isinstance(part, Steered):
                 return self._turn_at_token(part)
             else:
-                self._ended(part)
+                if self.place.was_cut(part):
+                    self.usage = part.usage
+                else:
+                    self._ended(part)
                 continue  # nothing follows: the backend lets go of what it holds
-            if self._first is None:
-                self._first = time.perf_counter()
-            if sink.full():
-                await sink.drain()
+            if self.first_output is None:
+                self.first_output = time.perf_counter()
+            if emitter.sink.full():
+                await emitter.sink.drain()
         self._parts = None
         return None
 
     def _cut_here(self) -> bool:
         """Between two items, with a steer waiting: the safe boundary of the documented contract."""
-        return bool(self._steers) and (self.output.kind != "" or bool(self.output.items))
+        return bool(self._steers.at_item) and (self.output.kind != "" or bool(self.output.items))
 
     async def _leave(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
         """Stop generating at an item's end; what the steer makes of it is decided in `_finish`."""
         self.output.close()
-        if self._generation is not None:
-            self._generation.cancel()
+        if self.generation is not None:
+            self.generation.cancel()
         async for part in parts:
             if isinstance(part, Finish):
-                self._usage = part.usage
-        self._parts = self._generation = None
+                self.usage = part.usage
+        self._parts = self.generation = None
         self.response.status = "steered"
         return None
 
     def _turn_at_token(self, part: Steered) -> list[Steer]:
         """The backend goes on in the new direction: close the partial item and let the successor begin."""
-        self._usage = part.usage
+        self.usage = part.usage
+        self.place.went_on(part.usage)
         self.output.close("incomplete")
         self.response.status = "steered"
-        taken = [steer for steer in self._token_steers if steering.among(steer.items, part.items)]
-        self._token_steers = [steer for steer in self._token_steers if steer not in taken]
-        return taken
+        return self._steers.turned(part.items)
 
     def _ended(self, finish: Finish) -> None:
-        self._usage = finish.usage
-        self._generation = None
-        if self.stopped:
-            if self.stopped == "interrupted":
-                dropped = self.output.discard()
-                if dropped is not None:
-                    self.emitter.emit(
-                        "response.output_item.interrupted",
-                        response_id=self.response.id,
-                        item_id=dropped[0],
-                        output_index=dropped[1],
-                    )
-            else:
-                self.output.close("incomplete")
-            self.response.status = STOPPED[self.stopped]
-            self.response.incomplete_details = {"reason": self.stopped}
-        elif finish.reason in ("length", "content_filter"):
-            self.output.close("incomplete")
-            self.response.status = "incomplete"
-            reason = "max_output_tokens" if finish.reason == "length" else "content_filter"
-            self.response.incomplete_details = {"reason": reason}
-        elif finish.reason == "cancelled":
-            self._fail("server_error", "The backend ended the answer before it was whole.")
-        else:
-            self.output.close()
-            self.response.status = "completed"
+        self.usage = finish.usage
+        self.generation = None
+        error = ending.settle(self.response, self.output, self.emitter, finish, self.stopped)
+        if error is not None:
+            self._fail(error.code, error.message)
 
     def _fail(self, code: str, message: str) -> None:
         self.output.close("incomplete")
         self.response.status = "failed"
         self.response.error = {"code": code, "message": message}
-        if self._generation is not None:
-            self._generation.cancel()
-        self._generation = self._parts = None
+        if self.generation is not None:
+            self.generation.cancel()
+        self.generation = self._parts = None
 
     # --- the end of one response ---
 
     async def _finish(self, taken: list[Steer] | None) -> Prepared | None:
         """Close the response, store it, send its terminal event, and say what follows it."""
-        response = self.response
+        response, generated = self.response, time.perf_counter()
         owed = steering.required_input(self.output.items)
         if response.status == "steered":
             if owed:
@@ -310,26 +329,28 @@ class Run:
                 response.status = "incomplete"
                 response.incomplete_details = {"reason": "steered"}
         response.output = self.output.items
-        response.usage = accounting.usage_object(self._usage, self.prepared.entry.model.price)
+        self.usage = self.place.in_all(self.usage)
+        price = accounting.at_tier(self.prepared.entry.model.price, self.place.price())
+        response.usage = accounting.usage_object(self.usage, price)
         if response.status == "completed":
             response.completed_at = int(time.time())
-        self.after = self.conversation.extend(kept(self.output.items))
-        accounting.measure(
-            self.server.metrics, self.prepared.entry, response.status, self._usage, self._started, self._first
-        )
-        await self._close_log()
+        self.after = self.conversation.extend(ending.kept(self.output.items))
+        paid = accounting.cost(price, self.usage)
+        self.server.metrics.record(self.prepared.entry.name, response.status, self.usage, paid)
+        accounting.measure(self.server.metrics, self.prepared.entry, self.usage, self.started, self.first_output)
+        await self._close_log(paid or 0.0)
+        tracing.of_run(self, self._entered, generated)
         return self._follow(taken, owed)
 
     def _follow(self, taken: list[Steer] | None, owed: list[dict[str, object]]) -> Prepared | None:
         """The successor that steering asks for, if any."""
         assert self.after is not None
-        waiting = [*self._token_steers, *self._steers]
         if self.response.status in ("failed", "cancelled") or self.stopped:
-            for steer in [*(taken or []), *waiting]:
+            for steer in [*(taken or []), *self._steers.take()]:
                 steering.emit_failed(self.emitter, steer, "response_not_active", "The response ended before the steer.")
             return None
         if taken is None:  # the answer ended before the backend could turn
-            taken, self._token_steers, self._steers = waiting, [], []
+            taken = self._steers.take()
             if not taken:
                 return None
         else:
@@ -349,29 +370,25 @@ class Run:
         self.server.metrics.add("fulgur_steers_total", len(taken), outcome="applied")
         return self.prepared.successor(self.after.extend(items), items)
 
-    async def _close_log(self) -> None:
-        """Commit before the terminal event is sent: who saw it end can ask for it again."""
-        name = {"completed": "completed", "failed": "failed"}.get(self.response.status, "incomplete")
+    async def _close_log(self, paid: float) -> None:
+        """Commit before the terminal event is sent: who saw it end can ask for it again, and it was counted."""
+        response = self.response
+        name = {"completed": "completed", "failed": "failed"}.get(response.status, "incomplete")
         kind = f"response.{name}"
+        stored, events = None, []
         if self.log is not None:
-            events = [*self.log.events, (b"", self.emitter.preview(kind, self.response))]
-            parent = self.prepared.parent
-            self._unconfirmed = []
-            try:
-                await self.server.store.put(self.owner, Stored(self.response, self.prepared.input, parent), events)
-            except Exception as error:
-                self.server.log_exception(error)
-                self.server.metrics.add("fulgur_store_failures_total")
-                self.response.store = False  # the answer is whole, and says that it will not be there tomorrow
-        self.emitter.response(kind, self.response)
+            stored = Stored(response, self.prepared.input, self.prepared.parent)
+            events = [*(data for _, data in self.log.events), self.emitter.preview(kind, response)]
+        model, tier = self.prepared.entry.name, self.place.tier
+        used = Answer(response.id, self.owner, model, tier, response.status, self.usage, paid, self.attempt)
+        self._steers.late = []
+        if await ending.commit(self.server, used, stored, events):
+            self.emitter.last(kind, response)
+        else:
+            self.stopped = self.stopped or OVERTAKEN  # another front tells its end
         if self.log is not None:
             self.log.end()
-        late, self._unconfirmed = self._unconfirmed or [], None
+        late, self._steers.late = self._steers.late or [], None
         for steer in late:
             self._confirm(steer)
         self.server.runs.pop(self.response.id, None)
-
-
-def kept(output: list[Item]) -> list[Item]:
-    """What of an output the conversation goes on from: partial messages too, partial tool calls not."""
-    return [item for item in output if item_type(item) == "message" or item.get("status", "completed") == "completed"]

@@ -82,8 +82,8 @@ class SseSink(TransportSink):
         self._chunked = response.chunked
 
     @classmethod
-    async def open(cls, request: web.Request) -> SseSink:
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    async def open(cls, request: web.Request, content_type: str = "text/event-stream") -> SseSink:
+        headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         if request.version >= (1, 1):
             response.enable_chunked_encoding()
@@ -97,16 +97,12 @@ class SseSink(TransportSink):
     def send(self, kind: bytes, data: bytes) -> None:
         self.write(b"event: %b\ndata: %b\n\n" % (kind, data))
 
-    def data(self, data: bytes) -> None:
-        """Chat and text completions have no event names."""
-        self.write(b"data: %b\n\n" % data)
-
     def write(self, event: bytes) -> None:
-        if not self.gone():
+        if event and not self.gone():
             self._transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
 
-    async def close(self) -> web.StreamResponse:
-        self.data(b"[DONE]")
+    async def close(self, last: bytes = b"data: [DONE]\n\n") -> web.StreamResponse:
+        self.write(last)
         if not self.gone():
             await self._response.write_eof()
         return self._response

@@ -6,21 +6,33 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from pathlib import Path
 
 from aiohttp import WSCloseCode, web
 
 from fulgur.backends.base import Conversation
+from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError, previous_not_found
+from fulgur.protocol.ids import new_id
 from fulgur.server import registry
 from fulgur.server.auth import Auth
-from fulgur.server.config import ServerConfig
+from fulgur.server.config import Key, ServerConfig
+from fulgur.server.ending import kept
+from fulgur.server.fronts import Fronts
 from fulgur.server.limits import LOG_LIMIT, Budget
+from fulgur.server.live import base as live
 from fulgur.server.metrics import Metrics
-from fulgur.server.run import Run, kept
-from fulgur.server.store import Store
-from fulgur.workspace import folders
+from fulgur.server.pools import PoolState, Slot
+from fulgur.server.rates import Rates
+from fulgur.server.run import Run
+from fulgur.server.store import base as store
+from fulgur.server.store.owed import folder_of
+from fulgur.server.store.patient import PatientStore
+from fulgur.server.tracing import Tracer
+from fulgur.text.parts import Usage
 
+KEYS_S = 10.0  # keys are read again after so long: a revoked one no longer counts
+NEW_KEYS_S = 1.0  # a key that nobody knows makes them be read at once, but not more often than this
+LOAD_KEYS_S = 5.0
 _WARM = 64  # conversations of stored responses kept in memory, with what the backends know about them
 _WARM_BYTES = 32 << 20  # of all of them
 
@@ -33,8 +45,12 @@ class Server:
     def __init__(self, config: ServerConfig, models: registry.Registry | None = None) -> None:
         self.config = config
         self.models = models or registry.build(config)
-        self.store = Store(self._store_path(), config.server.store_days, config.server.store_mb)
+        owed = folder_of(config.server.store) if store.is_url(config.server.store) else None
+        self.store = PatientStore(store.make(config), owed)
+        self.live = live.make(config)
+        self.fronts = Fronts(self) if self.live.shared else None
         self.metrics = Metrics()
+        self.tracer = Tracer.of(config)
         self.auth = Auth(config)
         self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))
         self.runs: dict[str, Run] = {}
@@ -42,18 +58,101 @@ class Server:
         self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
         self.background: set[asyncio.Task[None]] = set()
+        self._rates: dict[str, Rates] = {}
+        self._keys: list[Key] = []
+        self._keys_loaded = -KEYS_S
         self._warm: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
 
     async def open(self) -> None:
         for name in ("fulgur.server", "aiohttp.server", "asyncio"):
             logging.getLogger(name).addFilter(LOG_LIMIT)
         await self.store.open()
+        await self.live.open()
+        if self.fronts is not None:
+            self.fronts.open()
+            for pool in self.pools().values():
+                pool.share(self.live, self.fronts.look)
+        for entry in self.models.entries.values():
+            entry.backend.share(self.live)
+        await self._load_keys()
 
     async def close(self) -> None:
         for run in list(self.runs.values()):
             run.stop("disconnected")
         await self.models.close()
+        for pool in self.pools().values():
+            await pool.close()
+        if self.fronts is not None:
+            if self.background:  # journals are written to their ends
+                await asyncio.wait(self.background, timeout=1.0)
+            await self.fronts.close()
+        await self.live.close()
         await self.store.close()
+        if self.tracer is not None:
+            await self.tracer.close()
+
+    def pools(self) -> dict[str, PoolState]:
+        """Those whose slots are counted."""
+        pools = (entry.pool for entry in self.models.entries.values())
+        return {pool.name: pool for pool in pools if pool.limits.concurrent}
+
+    def look_at(self, pool: str) -> None:
+        """Another front has changed the queue of a pool."""
+        if found := self.pools().get(pool):
+            found.look()
+
+    # --- keys and their limits ---
+
+    async def owner(self, credentials: str | None) -> str:
+        """The name of a caller's key; 401. A new key counts at once, a revoked one for a few seconds more."""
+        age = time.monotonic() - self._keys_loaded
+        if age > KEYS_S:
+            await self._load_keys()
+        try:
+            return self.auth.owner(credentials)
+        except ApiError:
+            if age < NEW_KEYS_S:
+                raise
+            await self._load_keys()
+            return self.auth.owner(credentials)
+
+    async def _load_keys(self) -> None:
+        """Those of the store and of the config. While the store is away, those that are known go on."""
+        self._keys_loaded = time.monotonic()
+        try:
+            async with asyncio.timeout(LOAD_KEYS_S):
+                keys = [*await self.store.keys(), *self.config.keys]
+                new = [key for key in keys if key not in self._keys]
+                used = await self.store.usage(1) if any(key.tokens_per_day for key in new) else []
+        except (FulgurError, TimeoutError) as error:
+            self.log_exception(error)
+            return
+        self._keys = keys
+        self.auth.use(keys)
+        for key in new:
+            minute = key.requests_per_minute, key.tokens_per_minute
+            rates = self._rates[key.name] = Rates(f"The key '{key.name}'", *minute, key.tokens_per_day)
+            await self.live.restore(rates, sum(each.input + each.output for each in used if each.owner == key.name))
+
+    async def admit(self, pool: PoolState, owner: str, asked: str | None) -> tuple[str, list[Rates]]:
+        """Count a request against its limits, or 429. Its tier, and what is left of the limits."""
+        tier = pool.tier(asked)
+        rates = pool.rates(tier, self._rates.get(owner))
+        await self.live.admit(rates)
+        return tier, rates
+
+    def leave(self, pool: PoolState, slot: Slot, usage: Usage) -> None:
+        """Give a slot back; what was used in it counts against its limits."""
+        ran = slot.running
+        pool.leave(slot, usage)
+        if ran:
+            rates = pool.rates(slot.tier, self._rates.get(slot.owner))
+            self.live.spend(rates, usage.input_tokens + usage.output_tokens)
+
+    async def book(self, owner: str, model: str, tier: str, usage: Usage, cost: float | None) -> None:
+        """Count a whole answer of a door that stores none."""
+        self.metrics.record(model, "completed", usage, cost)
+        await self.store.end(store.Answer(new_id("answer"), owner, model, tier, "completed", usage, cost or 0.0))
 
     def cache_owner(self, owner: str) -> str:
         """Whose prefix cache a key uses: its own, unless the operator shares one between all."""
@@ -106,9 +205,3 @@ class Server:
 
     def log_exception(self, error: BaseException) -> None:
         log.error("a request failed", exc_info=error)
-
-    def _store_path(self) -> Path | None:
-        name = self.config.server.store
-        if name == ":memory:":
-            return None
-        return Path(name).expanduser() if name else folders.home() / "responses.sqlite"

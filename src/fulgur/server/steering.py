@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fulgur.backends.base import Generation
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.ids import STEER, new_id
 from fulgur.protocol.items import CLIENT_CALLS, Item, user_message
@@ -27,6 +28,48 @@ class Steer:
 
     def named(self) -> dict[str, Any]:
         return {"id": self.id, "previous_response_id": self.response_id}
+
+
+class Steers:
+    """The steers that a run has accepted and not used yet."""
+
+    def __init__(self) -> None:
+        self.at_item: list[Steer] = []  # wait for the end of the current item
+        self.offered: list[Steer] = []  # given to the backend: at the next token
+        self.late: list[Steer] | None = None  # come while the response is being stored: a list only then
+
+    def add(self, request: SteerRequest, generation: Generation | None) -> Steer:
+        """Accept one and offer it to the backend; raises ApiError when it cannot be used."""
+        if len(self.at_item) + len(self.offered) >= MAX_PENDING:
+            raise ApiError(400, "too_many_pending_steers", f"At most {MAX_PENDING} steers may wait.")
+        steer = accept(request)
+        self.at_item.append(steer)
+        try:
+            self.offer(generation)
+        except ApiError:
+            self.at_item.remove(steer)
+            raise
+        return steer
+
+    def offer(self, generation: Generation | None) -> None:
+        """Give the backend the steers that want a token's boundary, in their order, as far as it takes them."""
+        for steer in [steer for steer in self.at_item if steer.at_token]:
+            if generation is None or not generation.steer(steer.items):
+                return
+            self.at_item.remove(steer)
+            self.offered.append(steer)
+
+    def turned(self, items: list[Item]) -> list[Steer]:
+        """Those whose items the backend has taken."""
+        taken = [steer for steer in self.offered if among(steer.items, items)]
+        self.offered = [steer for steer in self.offered if steer not in taken]
+        return taken
+
+    def take(self) -> list[Steer]:
+        """All that are left, in their order."""
+        left = [*self.offered, *self.at_item]
+        self.offered, self.at_item = [], []
+        return left
 
 
 def accept(request: SteerRequest) -> Steer:

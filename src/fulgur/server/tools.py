@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fulgur.protocol.errors import invalid
+from fulgur.protocol.errors import ApiError, invalid
 
 Tool = dict[str, Any]
 
 
-def flatten(tools: list[Tool]) -> list[Tool]:
-    """Function and custom tools, namespaces opened; other kinds are tolerated and left to the client's own servers."""
+def sort(tools: list[Tool]) -> tuple[list[Tool], list[Tool]]:
+    """Function and custom tools, namespaces opened; and the others, which a server would have to run itself."""
     flat: list[Tool] = []
+    hosted: list[Tool] = []
     for index, tool in enumerate(tools):
         kind = tool.get("type")
         if kind == "namespace":
@@ -19,14 +20,33 @@ def flatten(tools: list[Tool]) -> list[Tool]:
             name = tool.get("name")
             if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
                 raise invalid("A namespace needs a list of tools.", f"tools[{index}].tools", "invalid_type")
-            flat += [{**each, "namespace": name} for each in flatten(inner)]
+            offered, more = sort(inner)
+            flat += [{**each, "namespace": name} for each in offered]
+            hosted += more
         elif kind in ("function", "custom"):
             if not isinstance(tool.get("name"), str) or not tool["name"]:
                 raise invalid("A tool needs a name.", f"tools[{index}].name", "missing_required_parameter")
             if not isinstance(tool.get("parameters", {}), dict | None):
                 raise invalid("The parameters must be a JSON schema.", f"tools[{index}].parameters", "invalid_type")
+            if not isinstance(tool.get("strict"), bool | None):
+                raise invalid("'strict' must be true or false.", f"tools[{index}].strict", "invalid_type")
             flat.append(tool)
-    return flat
+        else:
+            hosted.append(tool)
+    return flat, hosted
+
+
+def without(hosted: list[Tool], *, tolerated: bool) -> list[str]:
+    """Hosted tools are refused; where they are tolerated, their names, as what is ignored."""
+    names = [str(tool.get("type"))[:64] for tool in hosted]
+    if names and not tolerated:
+        raise invalid(
+            f"The tool '{names[0]}' would have to run on this server, which has no such tool. "
+            "Leave it out, or offer a function.",
+            "tools",
+            "unsupported_tool",
+        )
+    return [f"tools:{name}" for name in names]
 
 
 def echo(tools: list[Tool]) -> list[Tool]:
@@ -38,35 +58,46 @@ def echo(tools: list[Tool]) -> list[Tool]:
     ]
 
 
-def check_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> str | dict[str, Any]:
+def check_choice(choice: str | dict[str, Any] | None, tools: list[Tool], hosted: list[Tool]) -> str | dict[str, Any]:
     """The choice in the form backends read; a 400 when it names a tool that is not offered."""
     if choice is None:
         return "auto"
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise invalid(f"Invalid 'tool_choice': '{choice}'.", "tool_choice", "invalid_value")
-        if choice == "required" and not tools:
+        if choice == "required" and not tools and not hosted:
             raise invalid("'tool_choice' is 'required', and no tools are given.", "tool_choice", "invalid_value")
         return choice
     kind = choice.get("type")
+    if kind == "allowed_tools":
+        return choice
     if kind in ("function", "custom"):
         names = [tool["name"] for tool in tools if tool["type"] == kind]
         if choice.get("name") not in names:
-            raise invalid(
-                f"'tool_choice' names the {kind} '{choice.get('name')}', which is not among the tools.",
-                "tool_choice",
-                "invalid_value",
-            )
+            raise _not_offered(f"the {kind} '{choice.get('name')}'")
+    elif kind not in [tool.get("type") for tool in hosted]:
+        raise _not_offered(f"the tool '{kind}'")
     return choice
 
 
-def allowed(choice: str | dict[str, Any], tools: list[Tool]) -> tuple[str | dict[str, Any], list[Tool]]:
+def allowed(
+    choice: str | dict[str, Any], tools: list[Tool], hosted: list[Tool]
+) -> tuple[str | dict[str, Any], list[Tool]]:
     """`allowed_tools` narrows the offer; the choice that is left is its mode."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return choice, tools
     listed = choice.get("tools")
     if not isinstance(listed, list):
         raise invalid("'tool_choice.tools' must be a list.", "tool_choice.tools", "invalid_type")
-    names = [each.get("name") for each in listed if isinstance(each, dict)]
-    mode = "required" if choice.get("mode") == "required" else "auto"
+    names = [each.get("name") or each.get("type") for each in listed if isinstance(each, dict)]
+    for name in names:
+        if name not in [tool.get("name") or tool.get("type") for tool in [*tools, *hosted]]:
+            raise _not_offered(f"'{name}'")
+    mode = choice.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise invalid(f"Invalid 'tool_choice.mode': '{mode}'.", "tool_choice.mode", "invalid_value")
     return mode, [tool for tool in tools if tool["name"] in names]
+
+
+def _not_offered(what: str) -> ApiError:
+    return invalid(f"'tool_choice' names {what}, which is not among the tools.", "tool_choice", "invalid_value")

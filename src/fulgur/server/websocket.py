@@ -18,18 +18,21 @@ from fulgur.protocol.items import Item
 from fulgur.protocol.request import CreateRequest, InterruptRequest, SteerRequest
 from fulgur.server import steering
 from fulgur.server.frames import GatedSocket
+from fulgur.server.fronts import Fronts
 from fulgur.server.lanes import Lanes, lane_of
 from fulgur.server.limits import Lease
 from fulgur.server.parse import LARGE, convert, decode
 from fulgur.server.prepare import input_items, prepare_off_loop
+from fulgur.server.rates import meters_of
 from fulgur.server.run import Run
 from fulgur.server.sinks import SocketSink
 from fulgur.server.state import Server
 from fulgur.server.steering import Steer
+from fulgur.server.turns import off_loop
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
-TURN_S = 0.002  # of one client's frames, before the others have theirs
+TURN_S = 0.0005  # of one client's frames, before the others have theirs
 MAX_STEER_TEXT = 65_536  # characters
 MAX_WAITING = 64  # responses whose steers wait for tool outputs
 
@@ -85,6 +88,7 @@ class Session:
         self._waiting: dict[str, list[Steer]] = {}  # by the response whose tool outputs they wait for
         self._typeahead = TypeAhead(self)
         self._closed = False
+        self._elsewhere: set[asyncio.Task[None]] = set()  # steers that other fronts are asked to take
         self._queued: list[Lease | None] = []  # of creates that wait for their turn
         self._leases: dict[str | None, list[Lease | None]] = {}  # of the create that runs in a lane, and of its steers
 
@@ -116,12 +120,12 @@ class Session:
             socket.gate.close()
 
     async def close(self) -> None:
-        """Free the engine at once: nobody reads any more. All but the wait is done even if that is cut short."""
+        """Free the engine: nobody reads any more. All but the wait is done even if that is cut short."""
         self._closed = True
         self._typeahead.close()
         self._lanes.stop()
         for run in self._running.values():
-            run.stop("disconnected")
+            run.leave_alone()
         for lease in self._queued:
             _give_back(lease)
         for lane in list(self.held):
@@ -200,15 +204,14 @@ class Session:
     async def _prepare(self, frame: dict[str, Any], lane: str | None) -> Run:
         lease = self._leases[lane][0]
         if lease is not None and lease.size > LARGE:
-            request = await asyncio.to_thread(convert, frame, CreateRequest)
+            request = await off_loop(convert, frame, CreateRequest)
         else:
             request = convert(frame, CreateRequest)
         entry = self.server.models.get(request.model)
-        if entry.pool is not None:
-            entry.pool.admit()
-            limits = entry.pool.rate_limits()
-            if limits is not None:
-                self.send({"type": "codex.rate_limits", "rate_limits": limits})
+        _, rates = await self.server.admit(entry.pool, self.owner, request.service_tier)
+        meters = meters_of(rates)
+        if meters is not None:
+            self.send({"type": "codex.rate_limits", "rate_limits": meters})
         await entry.ready()
         previous, parent = await self.find(request.previous_response_id)
         steers = self._waiting.pop(request.previous_response_id or "", [])
@@ -261,6 +264,11 @@ class Session:
             if len(self._waiting) >= MAX_WAITING:
                 raise ApiError(400, "too_many_pending_steers", "Too many steers wait for tool outputs.")
             run = self._run(request.previous_response_id)
+            if run is None and self.server.fronts is not None and not self._ended(request.previous_response_id):
+                task = asyncio.create_task(self._steer_elsewhere(self.server.fronts, frame, request))
+                self._elsewhere.add(task)
+                task.add_done_callback(self._elsewhere.discard)
+                return lease
             if run is None:
                 lane = self._lane_of_ended(request.previous_response_id)
                 raise ApiError(400, "response_already_completed", "The response has ended.")
@@ -275,6 +283,20 @@ class Session:
             self.server.metrics.add("fulgur_steers_total", outcome="failed")
             self.send(steering.refusal(frame, failed, sequence, lane))
             return lease
+
+    async def _steer_elsewhere(self, fronts: Fronts, frame: dict[str, Any], request: SteerRequest) -> None:
+        """A steer for a response that another front runs; its outcome comes on the response's own stream."""
+        named = {"previous_response_id": request.previous_response_id}
+        try:
+            steer = {"id": await fronts.steer(self.owner, request), **named}
+            self.send({"type": "response.steer.accepted", "sequence_number": 0, "steer": steer})
+        except ApiError as error:
+            self.server.metrics.add("fulgur_steers_total", outcome="failed")
+            code = error.code if error.code in _STEER_CODES else "invalid_input"
+            self.send(steering.refusal(frame, ApiError(400, code, error.message), 0, None))
+
+    def _ended(self, response_id: str) -> bool:
+        return any(response_id in held.ids for held in self.held.values())
 
     def _lane_of_ended(self, response_id: str) -> str | None:
         for lane, held in self.held.items():

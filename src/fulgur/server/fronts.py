@@ -1,0 +1,210 @@
+"""Several fronts as one server: a response can be read, steered and cancelled at any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from aiohttp import web
+
+from fulgur.errors import FulgurError
+from fulgur.protocol.errors import ApiError
+from fulgur.protocol.ids import new_id
+from fulgur.protocol.request import SteerRequest
+from fulgur.server import replay, takeover
+from fulgur.server.live.base import LiveAway, Running
+from fulgur.server.sinks import SseSink
+
+if TYPE_CHECKING:
+    from fulgur.server.state import Server
+
+ANSWER_S = 0.5  # that a letter's answer is waited for, twice
+LOOK_S = 0.5  # between two looks at whether a response's front is alive
+PATIENCE_S = 30.0  # with a live state that is away
+
+
+class Letter(msgspec.Struct):
+    """From front to front. `answer` names the letter it answers; an empty `code` means that it was done."""
+
+    kind: Literal["steer", "cancel", "follow", "answer", "look"]
+    id: str
+    sender: str
+    owner: str = ""
+    response_id: str = ""
+    steer: SteerRequest | None = None
+    code: str = ""
+    message: str = ""
+    steer_id: str = ""
+    pool: str = ""  # to look at
+
+
+_letter = msgspec.msgpack.Decoder(Letter)
+
+
+class Fronts:
+    """The mail of one front."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._live = server.live
+        self._asked: dict[str, asyncio.Future[Letter]] = {}
+        self._taking: set[str] = set()  # responses of dead fronts, before they run here
+        self._reading: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        self._reading = asyncio.create_task(self._read())
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    # --- asking others ---
+
+    async def find(self, owner: str, response_id: str) -> Running | None:
+        """A response of this owner that another front runs."""
+        try:
+            found = await self._live.find(response_id)
+        except LiveAway:
+            return None
+        return found if found is not None and found.owner == owner else None
+
+    async def steer(self, owner: str, request: SteerRequest) -> str:
+        """Hand a steer to the front that runs the response: the steer's id. Raises the ApiError that it answers."""
+        response_id = request.previous_response_id
+        letter = Letter("steer", new_id("letter"), self._live.front, owner, response_id, request)
+        answer = await self._ask(letter)
+        if answer is None:
+            raise ApiError(400, "response_not_active", "The server that runs the response does not answer.")
+        if answer.code:
+            raise ApiError(400, answer.code, answer.message)
+        return answer.steer_id
+
+    async def cancel(self, owner: str, response_id: str) -> bool:
+        """True when the front that runs the response was told."""
+        answer = await self._ask(Letter("cancel", new_id("letter"), self._live.front, owner, response_id))
+        return answer is not None and not answer.code
+
+    async def look(self, pool: str, fronts: set[str]) -> None:
+        """Tell these fronts that the queue of a pool has changed."""
+        letter = msgspec.msgpack.encode(Letter("look", "", self._live.front, pool=pool))
+        for front in fronts:
+            await self._live.send(front, letter)
+
+    async def _ask(self, letter: Letter) -> Letter | None:
+        """Its answer. The same letter again when there is none in time: who has read it once answers the same."""
+        answered = self._asked[letter.id] = asyncio.get_running_loop().create_future()
+        try:
+            for _ in range(2):
+                found = await self.find(letter.owner, letter.response_id)
+                if found is None:
+                    raise ApiError(404, "response_not_found", f"There is no running response '{letter.response_id}'.")
+                await self._live.send(found.front, msgspec.msgpack.encode(letter))
+                with contextlib.suppress(TimeoutError):
+                    return await asyncio.wait_for(asyncio.shield(answered), ANSWER_S)
+            return None
+        except LiveAway:
+            return None
+        finally:
+            del self._asked[letter.id]
+
+    # --- being asked ---
+
+    async def _read(self) -> None:
+        done: dict[str, Letter] = {}  # answers to the latest letters: one that comes twice is done once
+        async for data in self._live.letters():
+            try:
+                letter = _letter.decode(data)
+                if letter.kind == "answer":
+                    answered = self._asked.get(letter.id)
+                    if answered is not None and not answered.done():
+                        answered.set_result(letter)
+                    continue
+                if letter.kind == "look":
+                    self._server.look_at(letter.pool)
+                    continue
+                if letter.id not in done:
+                    done[letter.id] = self._do(letter)
+                    if len(done) > 1000:
+                        del done[next(iter(done))]
+                if letter.kind != "follow":
+                    await self._live.send(letter.sender, msgspec.msgpack.encode(done[letter.id]))
+            except (msgspec.MsgspecError, LiveAway) as error:
+                self._server.log_exception(error)
+
+    def _do(self, letter: Letter) -> Letter:
+        answer = Letter("answer", letter.id, self._live.front)
+        run = next((run for run in self._server.runs.values() if letter.response_id in run.ids), None)
+        try:
+            if run is None or run.owner != letter.owner:
+                raise ApiError(400, "response_already_completed", "The response has ended.")
+            if letter.kind == "cancel":
+                run.stop("cancelled")
+            elif letter.kind == "follow" and run.log is not None:
+                run.log.followed_until = time.monotonic() + 10 * LOOK_S
+            elif letter.steer is not None:
+                answer.steer_id = run.steer(letter.steer).id
+        except FulgurError as error:
+            answer.code = error.code if isinstance(error, ApiError) else "invalid_input"
+            answer.message = error.message
+        return answer
+
+    # --- replay ---
+
+    async def replay(self, request: web.Request, owner: str, response_id: str, after: int) -> web.StreamResponse | None:
+        """The events of a response that runs elsewhere, from a number on; None when nobody knows it.
+
+        When its front dies meanwhile, this one brings it to its end.
+        """
+        server, place = self._server, after + 1
+        if await self.find(owner, response_id) is None:
+            events = await server.store.events(owner, response_id)  # it may have ended just now
+            return None if events is None else await replay.stored(request, events, after)
+        sink = await SseSink.open(request)
+        away = 0.0
+        while not sink.gone():
+            run = server.runs.get(response_id)
+            if run is not None and run.log is not None:
+                await replay.follow(sink, run.log, place)
+                break
+            try:
+                batch = await self._live.events(response_id, place, LOOK_S)
+                for data in batch.data if batch is not None else ():
+                    replay.send(sink, data)
+                    place += 1
+                if sink.full():
+                    await sink.drain()
+                if batch is not None and batch.ended and not batch.data:
+                    break
+                if (batch is None or not batch.data) and not await self._look(owner, response_id):
+                    for data in (await server.store.events(owner, response_id) or [])[place:]:
+                        replay.send(sink, data)
+                    break
+                away = 0.0
+            except LiveAway:
+                away = away or time.monotonic()
+                if time.monotonic() - away > PATIENCE_S:
+                    break
+                await asyncio.sleep(LOOK_S)
+        return await sink.close()
+
+    async def _look(self, owner: str, response_id: str) -> bool:
+        """Whether the response is still under way somewhere; here, if its front is gone."""
+        found = await self.find(owner, response_id)
+        if found is None:
+            return False
+        if found.front == self._live.front and response_id in self._taking:
+            return True
+        if found.front != self._live.front and found.front in await self._live.alive("fronts"):
+            letter = Letter("follow", new_id("letter"), self._live.front, owner, response_id)
+            await self._live.send(found.front, msgspec.msgpack.encode(letter))
+            return True
+        self._taking.add(response_id)
+        try:
+            await takeover.take(self._server, found)
+        finally:
+            self._taking.discard(response_id)
+        return True

@@ -1,0 +1,168 @@
+"""What other fronts need of a stored response that is under way: the request, and its events as they come.
+
+Kept in the live state, so that any front can replay the response, and bring it to its end when this one dies
+(`takeover.py`). A response that is not stored, or a server that shares nothing, has no journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fulgur.backends.base import Conversation, Turn
+from fulgur.backends.prompts import Prompt, memo_key
+from fulgur.protocol.items import Item
+from fulgur.protocol.response import Response
+from fulgur.server.live.base import KEEP_S, LEASE_S, LiveAway, Running
+from fulgur.server.steering import Steer
+
+if TYPE_CHECKING:
+    from fulgur.server.run import Run
+
+
+class Record(msgspec.Struct):
+    """A `Prepared` that another front can read; its conversation is that of `parent` and the input."""
+
+    model: str
+    turn: Turn
+    response: Response
+    input: list[Item]
+    parent: str | None
+    generate: bool
+    seal_reasoning: bool
+    compact: bool
+    lane: str | None
+
+
+class KeptSteer(msgspec.Struct):
+    """A steer that was accepted; who takes the response over gives the words back."""
+
+    id: str
+    response_id: str
+    input: str | list[Item]
+
+
+def _without_conversation(value: Any) -> None:
+    if not isinstance(value, Conversation):
+        raise TypeError(f"a record holds a {type(value).__name__}")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_without_conversation).encode
+_decoder = msgspec.msgpack.Decoder(Record, dec_hook=lambda kind, value: Conversation([]))
+_steers = msgspec.msgpack.Decoder(list[KeptSteer])
+
+
+def read(data: bytes) -> Record:
+    return _decoder.decode(data)
+
+
+def read_steers(data: bytes | None) -> list[KeptSteer]:
+    return _steers.decode(data) if data else []
+
+
+def prompt_key(response_id: str) -> str:
+    return f"prompt:{response_id}"
+
+
+def steers_key(response_id: str) -> str:
+    return f"steers:{response_id}"
+
+
+class Journal:
+    """Follows the log of one response of a run and copies it."""
+
+    def __init__(self, run: Run) -> None:
+        assert run.log is not None
+        self._run = run
+        self._live = run.server.live
+        self._id, self._attempt = run.response.id, run.attempt
+        self._log = run.log
+        self._steers: list[KeptSteer] = []
+        self._wake = asyncio.Event()
+        self._log.copied = self._wake.set
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Before the first event is sent: who knows the response's id can find it at any front."""
+        run = self._run
+        try:
+            if run.attempt == 1:
+                fix_the_seed(run)
+                own = Running(self._id, run.owner, self._live.front, 1, _encode(_record(run)))
+                if not await self._live.begin(own):
+                    return
+        except LiveAway:
+            return  # the answer goes on without
+        self._task = asyncio.create_task(self._copy())
+        run.server.background.add(self._task)
+        self._task.add_done_callback(run.server.background.discard)
+
+    def steered(self, steer: Steer) -> None:
+        """Keep the words of a steer that was accepted."""
+        self._steers.append(KeptSteer(steer.id, steer.response_id, steer.input))
+        self._wake.set()
+
+    async def _copy(self) -> None:
+        place, steers, prompt = self._log.known, 0, False
+        while True:
+            self._wake.clear()
+            if not prompt and (tokens := prompt_of(self._run)) is not None:
+                prompt = True
+                with contextlib.suppress(LiveAway):
+                    await self._live.put(prompt_key(self._id), tokens, LEASE_S + KEEP_S)
+            if len(self._steers) > steers:  # before the event that says that it was accepted
+                steers = len(self._steers)
+                with contextlib.suppress(LiveAway):
+                    await self._live.put(steers_key(self._id), msgspec.msgpack.encode(self._steers), KEEP_S)
+            new = [data for _, data in self._log.events[place:]]
+            if new:
+                with contextlib.suppress(LiveAway):
+                    if not await self._live.append(self._id, self._attempt, place, new):
+                        self._run.stop("overtaken")
+                        return
+                place += len(new)
+            elif self._log.ended:
+                await self._live.end(self._id, self._attempt)
+                return
+            else:
+                await self._wake.wait()
+
+
+def prompt_of(run: Run) -> bytes | None:
+    """The prompt of a later turn, once it is known: earlier answers stand in it in the model's own tokens, which
+    another front could not find out from their text."""
+    known = run.conversation.memo.get(memo_key(run.prepared.entry.name)) if run.prepared.parent is not None else None
+    return msgspec.msgpack.encode((known[-1].text, known[-1].tokens)) if known else None
+
+
+def use_prompt(conversation: Conversation, model: str, kept: bytes | None) -> None:
+    if kept is not None:
+        text, tokens = msgspec.msgpack.decode(kept, type=tuple[str, list[int]])
+        conversation.memo[memo_key(model)] = [Prompt(text, tokens)]
+
+
+def fix_the_seed(run: Run) -> None:
+    """Whoever goes on with the answer must draw the same tokens."""
+    turn = run.prepared.turn
+    if turn.sampling.seed is None and run.prepared.entry.backend.kind == "local":
+        turn.sampling = replace(turn.sampling, seed=secrets.randbits(31))
+
+
+def _record(run: Run) -> Record:
+    prepared = run.prepared
+    return Record(
+        prepared.entry.name,
+        prepared.turn,
+        prepared.response,
+        prepared.input,
+        prepared.parent,
+        prepared.generate,
+        prepared.seal_reasoning,
+        prepared.compact,
+        run.stream_id,
+    )

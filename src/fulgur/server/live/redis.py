@@ -1,0 +1,331 @@
+"""The live state that many fronts share: Redis (`pip install 'fulgur[cluster]'`), one server, not a Redis Cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fulgur.errors import FulgurError
+from fulgur.server.live import base, scripts
+from fulgur.server.live.base import Events, LiveAway, Running
+from fulgur.server.live.outbox import Batch, Outbox
+from fulgur.server.rates import Rates
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+T = TypeVar("T")
+log = logging.getLogger("fulgur.server")
+COMMAND_S = 1.0
+BEAT_S = 1.0
+REST_S = 0.5  # after a failure Redis is left alone for so long, so that no request waits for it
+BLOCK_S = 5.0  # of one wait for mail
+Charge = tuple[Rates, str, float]  # a limit of these rates, and how much of it is taken
+
+
+class RedisLive:
+    """`url` as redis-py takes it: redis://, rediss:// or unix://."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        self.front = base.new_front()
+        self._url = url
+        self._redis: Redis | None = None
+        self._waiting: Redis | None = None  # for calls that block: their answers may take long
+        self._scripts: dict[str, Any] = {}
+        self._beating: asyncio.Task[None] | None = None
+        self._spending: set[asyncio.Task[None]] = set()
+        self._owned: dict[str, Running] = {}
+        self._outbox = Outbox(self._append)
+        self._fronts = 1  # that were alive when Redis was last seen
+        self._problem = ""
+        self._rest_until = 0.0
+        self._closed = False
+
+    async def open(self) -> None:
+        try:
+            from redis.asyncio import Redis
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+            from redis.exceptions import ConnectionError as RedisConnectionError
+        except ImportError:
+            raise FulgurError(
+                "server.live names a Redis server, and redis-py is not installed.",
+                hint="pip install 'fulgur[cluster]'",
+            ) from None
+        try:
+            # Once more at once: a connection may be a dead one.
+            options: Any = {
+                "socket_connect_timeout": COMMAND_S,
+                "retry": Retry(NoBackoff(), 1, (RedisConnectionError,)),
+            }
+            self._redis = Redis.from_url(self._url, socket_timeout=COMMAND_S, **options)
+            self._waiting = Redis.from_url(self._url, socket_timeout=None, **options)
+        except ValueError as error:
+            raise FulgurError(f"server.live: {error}", hint="Write it as redis://HOST:6379/0.") from None
+        texts = {name: text for name, text in vars(scripts).items() if name.isupper() and not name.startswith("_")}
+        self._scripts = {name: self._redis.register_script(text) for name, text in texts.items()}
+        try:
+            await self._beat()
+        except LiveAway as error:
+            await self.close()
+            raise LiveAway(error.message, hint="Check server.live, and that Redis runs.") from None
+        self._beating = asyncio.create_task(self._go_on_beating())
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._spending, return_exceptions=True)
+        self._closed = True
+        if self._beating is not None:
+            # Not gathered: a call that fails at this moment may swallow the cancellation. The flag ends it then.
+            self._beating.cancel()
+            await asyncio.wait([self._beating], timeout=COMMAND_S)
+            with contextlib.suppress(LiveAway):
+                await self.beat("fronts", self.front, b"", 0)
+        for redis in (self._redis, self._waiting):
+            if redis is not None:
+                await redis.aclose()
+
+    def problem(self) -> str:
+        return self._problem
+
+    # --- limits ---
+
+    async def admit(self, rates: Sequence[Rates]) -> None:
+        charges = [(each, kind, float(kind == "requests")) for each in rates for kind in each.buckets()]
+        if not charges:
+            return
+        try:
+            refused = await self._charge(charges, check=True)
+        except LiveAway:  # by what was last known; each front that was there then gives its part of the limits
+            for each in rates:
+                each.check()
+            for each in rates:
+                each.request(self._fronts)
+            return
+        if refused:
+            by, kind, _ = charges[refused - 1]
+            raise by.over(kind)
+
+    def spend(self, rates: Sequence[Rates], tokens: int) -> None:
+        kinds = [(each, kind) for each in rates for kind in each.buckets() if kind != "requests"]
+        self._spend([(each, kind, float(tokens)) for each, kind in kinds])
+
+    async def restore(self, rates: Rates, tokens: int) -> None:
+        if rates.day is not None and tokens:
+            with contextlib.suppress(LiveAway):
+                if not await self._command("set", f"fulgur:known:{rates.name}", 1, nx=True):
+                    return
+            self._spend([(rates, "day", float(tokens))])
+
+    def _spend(self, charges: list[Charge]) -> None:
+        if charges:
+            task = asyncio.create_task(self._go_and_spend(charges))
+            self._spending.add(task)
+            task.add_done_callback(self._spending.discard)
+
+    async def _go_and_spend(self, charges: list[Charge]) -> None:
+        try:
+            await self._charge(charges, check=False)
+        except LiveAway:
+            for rates, kind, amount in charges:
+                rates.buckets()[kind].take(amount * self._fronts)
+
+    async def _charge(self, charges: list[Charge], *, check: bool) -> int:
+        """Which of them has nothing left, from 1 on; 0 when all were charged."""
+        buckets = [rates.buckets()[kind] for rates, kind, _ in charges]
+        keys = [f"fulgur:lim:{rates.name}:{kind}" for rates, kind, _ in charges]
+        numbers = [
+            number
+            for bucket, (_, _, amount) in zip(buckets, charges, strict=True)
+            for number in (bucket.most, bucket.seconds, amount)
+        ]
+        refused, *left = await self._script("CHARGE", keys, int(check), *numbers)
+        for bucket, now in zip(buckets, left, strict=True):
+            bucket.set(float(now))
+        return int(refused)
+
+    # --- runs ---
+
+    async def begin(self, run: Running) -> bool:
+        begun = bool(await self._begin(run, 0))
+        if begun:
+            self._owned[run.id] = run
+        return begun
+
+    async def _begin(self, run: Running, number: int) -> Any:
+        values = run.owner, run.front, run.attempt, run.request, int(base.LEASE_S), number
+        return await self._script("BEGIN", _keys(run.id), *values)
+
+    async def find(self, response_id: str) -> Running | None:
+        fields = ["owner", "front", "attempt", "request", "ended"]
+        *found, ended = await self._command("hmget", _keys(response_id)[0], fields)
+        return _running(response_id, found) if found[0] is not None and ended is None else None
+
+    async def take(self, response_id: str, attempt: int) -> Running | None:
+        found = await self._script("TAKE", _keys(response_id), attempt, self.front, int(base.LEASE_S))
+        if not found:
+            return None
+        self._owned[response_id] = _running(response_id, found)
+        return self._owned[response_id]
+
+    async def end(self, response_id: str, attempt: int) -> None:
+        await self._outbox.empty()
+        self._owned.pop(response_id, None)
+        with contextlib.suppress(LiveAway):  # its lease runs out by itself
+            await self._script("END", _keys(response_id), attempt, int(base.KEEP_S))
+
+    # --- events ---
+
+    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> bool:
+        return await self._outbox.put(response_id, attempt, first, events)
+
+    async def _append(self, batches: list[Batch]) -> list[bool]:
+        """True also when they could not be kept: the answer goes on."""
+        keys = [key for each in batches for key in _keys(each.run)]
+        values = [
+            value for each in batches for value in (each.attempt, each.first, len(each.events), b"\n".join(each.events))
+        ]
+        try:
+            results = await self._script("APPEND", keys, int(base.LEASE_S), *values)
+            for each, result in zip(batches, results, strict=True):
+                run = self._owned.get(each.run)
+                if result == -1 and run is not None and run.attempt == each.attempt:  # Redis has lost its memory
+                    await self._begin(run, each.first + len(each.events))
+        except LiveAway:
+            return [True] * len(batches)
+        return [result != 0 for result in results]
+
+    async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:
+        until = time.monotonic() + wait_s
+        while True:
+            found = await self._events(response_id, first)
+            left = until - time.monotonic()
+            if found is None or found.data or found.ended or left <= 0:
+                return found
+            await self._read(_keys(response_id)[1], f"{first}-0", left)
+
+    async def _events(self, response_id: str, first: int) -> Events | None:
+        found = await self._script("EVENTS", _keys(response_id), first)
+        if found is None:
+            return None
+        ended, number, lines = found
+        return Events(lines.split(b"\n")[first - number :] if lines else [], bool(ended))
+
+    # --- mail ---
+
+    async def send(self, front: str, letter: bytes) -> None:
+        assert self._redis is not None
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.xadd(f"fulgur:mail:{front}", {"letter": letter}, maxlen=base.MOST_LETTERS)
+            pipe.expire(f"fulgur:mail:{front}", int(base.LETTERS_S))
+            await self._try(pipe.execute)
+
+    async def letters(self) -> AsyncIterator[bytes]:
+        last = "0"
+        while True:
+            try:
+                entries = await self._read(f"fulgur:mail:{self.front}", last, BLOCK_S)
+            except LiveAway:
+                await asyncio.sleep(REST_S)
+                continue
+            for name, fields in entries:
+                last = name.decode()
+                yield fields[b"letter"]
+
+    async def _read(self, stream: str, after: str, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Entries of a stream after an id; waits for one."""
+        assert self._waiting is not None
+        read = functools.partial(self._waiting.xread, {stream: after}, count=1000, block=max(1, int(wait_s * 1000)))
+        found: Any = await self._try(lambda: asyncio.wait_for(read(), wait_s + COMMAND_S))
+        return [entry for _, entries in found or [] for entry in entries]
+
+    # --- tables and values ---
+
+    async def beat(self, table: str, name: str, value: bytes, seconds: float) -> None:
+        await self._script("BEAT", _table(table), name, value, seconds)
+
+    async def alive(self, table: str) -> dict[str, bytes]:
+        found = await self._script("ALIVE", _table(table))
+        return {name.decode(): value for name, value in zip(found[::2], found[1::2], strict=True)}
+
+    async def put(self, key: str, value: bytes, seconds: float) -> None:
+        await self._command("set", f"fulgur:{key}", value, px=max(1, int(seconds * 1000)))
+
+    async def get(self, key: str, renew_s: float = 0.0) -> bytes | None:
+        found: bytes | None
+        if renew_s:
+            found = await self._command("getex", f"fulgur:{key}", px=int(renew_s * 1000))
+        else:
+            found = await self._command("get", f"fulgur:{key}")
+        return found
+
+    async def drop(self, key: str) -> None:
+        await self._command("delete", f"fulgur:{key}")
+
+    async def swap(self, key: str, old: bytes | None, new: bytes, seconds: float) -> bool:
+        return bool(await self._script("SWAP", [f"fulgur:{key}"], old or b"", new, max(1, int(seconds * 1000))))
+
+    # --- the connection ---
+
+    async def _go_on_beating(self) -> None:
+        renewed = time.monotonic()
+        while not self._closed:
+            await asyncio.sleep(BEAT_S)
+            self._rest_until = 0.0
+            with contextlib.suppress(LiveAway):
+                await self._beat()
+                if self._owned and time.monotonic() - renewed > base.RENEW_S:
+                    renewed = time.monotonic()
+                    keys = [key for name in self._owned for key in _keys(name)]
+                    await self._script("RENEW", keys, self.front, int(base.LEASE_S))
+
+    async def _beat(self) -> None:
+        await self.beat("fronts", self.front, b"", base.FRONT_S)
+        self._fronts = max(1, len(await self.alive("fronts")))
+
+    async def _script(self, name: str, keys: list[str], *values: Any) -> Any:
+        return await self._try(functools.partial(self._scripts[name], keys=keys, args=values))
+
+    async def _command(self, name: str, *values: Any, **options: Any) -> Any:
+        return await self._try(functools.partial(getattr(self._redis, name), *values, **options))
+
+    async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
+        from redis.exceptions import RedisError
+
+        try:
+            if time.monotonic() < self._rest_until:
+                raise ConnectionError(self._problem)
+            result = await call()
+        except (RedisError, OSError, TimeoutError) as error:
+            if time.monotonic() >= self._rest_until:
+                self._rest_until = time.monotonic() + REST_S
+                if not self._problem:
+                    log.warning("Redis cannot be reached: %s", error)
+                self._problem = str(error) or type(error).__name__
+            raise LiveAway(
+                f"Redis cannot be reached: {self._problem}",
+                hint="Answers go on; limits are counted by each server alone until it is back.",
+            ) from None
+        if self._problem:
+            log.warning("Redis is back")
+            self._problem = ""
+        return result
+
+
+def _keys(response_id: str) -> list[str]:
+    return [f"fulgur:run:{response_id}", f"fulgur:ev:{response_id}"]
+
+
+def _table(name: str) -> list[str]:
+    return [f"fulgur:beat:{name}", f"fulgur:told:{name}"]
+
+
+def _running(response_id: str, fields: Sequence[bytes]) -> Running:
+    owner, front, attempt, request = fields
+    return Running(response_id, owner.decode(), front.decode(), int(attempt), request)

@@ -1,0 +1,1 @@
+"""What lasts: responses, keys and usage, in SQLite or PostgreSQL."""

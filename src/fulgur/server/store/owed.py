@@ -1,0 +1,116 @@
+"""Usage that the database does not have yet, in a file, so that it outlives the server's process.
+
+Every server has a file of its own, which it locks. One that starts takes up the files whose servers are gone. An
+answer may be committed twice by that: the store counts it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+import msgspec
+
+from fulgur.server.store.base import Answer
+from fulgur.workspace import folders
+
+log = logging.getLogger("fulgur.server")
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """An answer that is owed, or the id of one that no longer is."""
+
+    owed: Answer | None = None
+    paid: str = ""
+
+
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(Line).decode
+
+
+def folder_of(url: str) -> Path:
+    """Where servers of this machine keep what they owe to a database, whoever they log in as."""
+    parts = urlsplit(url)
+    name = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return folders.home() / "owed" / hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+class Owed:
+    """The file of one server. What cannot be written is said in the log: the answer goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+
+    def take_up(self) -> list[Answer]:
+        """What servers that are gone have left; from now on this one owes it."""
+        found: dict[str, Answer] = {}
+        for path in sorted(self._folder.glob("*.jsonl")):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its server lives
+                left = _read(file, path)
+                for answer in left.values():
+                    self._write(Line(answer))
+                found |= left
+                path.unlink(missing_ok=True)
+        return list(found.values())
+
+    def add(self, answer: Answer) -> None:
+        try:
+            self._write(Line(answer))
+        except OSError as error:
+            log.warning("usage that the database lacks is only in memory: %s: %s", self._folder, error)
+
+    def paid(self, answer_id: str, *, last: bool) -> None:
+        """It is in the store; after the `last` one nothing is owed any more."""
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):  # then it is committed twice, and counts once
+            if last:
+                self._file.truncate(0)
+            else:
+                self._write(Line(paid=answer_id))
+
+    def close(self) -> None:
+        """Leave nothing behind unless something is owed."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                if not os.fstat(self._file.fileno()).st_size:
+                    Path(self._file.name).with_suffix(".jsonl").unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
+
+    def _write(self, line: Line) -> None:
+        """In the hands of the system when this returns: a process that is killed loses nothing."""
+        if self._file is None:
+            self._file = self._make()
+        self._file.write(_encode(line) + b"\n")
+
+    def _make(self) -> IO[bytes]:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / f"{secrets.token_hex(8)}.new"
+        file = path.open("ab", buffering=0)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        path.rename(path.with_suffix(".jsonl"))  # nobody finds it before it is locked
+        return file
+
+
+def _read(file: IO[bytes], path: Path) -> dict[str, Answer]:
+    left: dict[str, Answer] = {}
+    for data in file.read().splitlines():
+        try:
+            line = _decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # half a line: its server was killed while it wrote
+            log.warning("a line of %s cannot be read", path)
+            continue
+        if line.owed is not None:
+            left[line.owed.id] = line.owed
+        else:
+            left.pop(line.paid, None)
+    return left

@@ -1,0 +1,163 @@
+"""Ends that cannot be committed now are kept in memory, can be read, and are tried again until they are in the store.
+
+A stored response waits for a database that is away, so that who sees its end can ask for it at any front. Afterwards,
+and on a full disk, it says `store: false`. What an answer used waits for nobody; it is written to a file (`owed.py`)
+until a database has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.server.config import Key
+from fulgur.server.store.base import Answer, Store, StoreAway, Stored, Used
+from fulgur.server.store.migrate import Migration
+from fulgur.server.store.owed import Owed
+
+PATIENCE_S = 30.0  # that the end of a stored response waits for a database
+USAGE_S = 1.0  # that the end of another response waits
+RETRY_S = 1.0
+MOST_RESPONSES = 64  # that are kept in memory
+MOST_ANSWERS = 100_000  # of which only the usage is kept
+
+
+@dataclass
+class _Waiting:
+    answer: Answer
+    stored: Stored | None
+    events: Sequence[bytes]
+    committed: asyncio.Future[bool]
+
+
+class PatientStore:
+    """A store in front of another one. `owed` is the folder for usage that a database away does not have yet."""
+
+    def __init__(self, store: Store, owed: Path | None = None) -> None:
+        self.store = store
+        self._owed = Owed(owed) if owed is not None else None
+        self._waiting: dict[str, _Waiting] = {}
+        self._retrying: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self.store.open()
+        for answer in self._owed.take_up() if self._owed is not None else ():
+            self._keep(answer, None, ())
+
+    async def close(self) -> None:
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
+        await self._try_again()
+        if self._owed is not None:
+            self._owed.close()
+        await self.store.close()
+
+    def problem(self) -> str:
+        return self.store.problem()
+
+    async def end(self, answer: Answer, stored: Stored | None = None, events: Sequence[bytes] = ()) -> bool:
+        try:
+            async with asyncio.timeout(USAGE_S if stored is None else None):
+                return await self.store.end(answer, stored, events)
+        except Exception as error:  # whatever it is, what was used must not be lost by it
+            committed = self._keep(answer, stored, events)
+            if stored is None:
+                self._owe(answer)
+                return True
+            if isinstance(error, StoreAway):
+                with contextlib.suppress(TimeoutError):
+                    return await asyncio.wait_for(asyncio.shield(committed), PATIENCE_S)
+            self._owe(answer)  # its end is told without the response
+            raise
+
+    def _owe(self, answer: Answer) -> None:
+        if self._owed is not None:
+            self._owed.add(answer)
+
+    def _keep(self, answer: Answer, stored: Stored | None, events: Sequence[bytes]) -> asyncio.Future[bool]:
+        responses = [each for each in self._waiting.values() if each.stored is not None]
+        if stored is not None and len(responses) >= MOST_RESPONSES:
+            responses[0].stored = None  # what it used is kept all the same
+        if len(self._waiting) >= MOST_ANSWERS:
+            self._waiting.pop(next(iter(self._waiting)))
+        committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[answer.id] = _Waiting(answer, stored, events, committed)
+        if self._retrying is None or self._retrying.done():
+            self._retrying = asyncio.create_task(self._retry())
+        return committed
+
+    async def _retry(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(RETRY_S)
+            await self._try_again()
+
+    async def _try_again(self) -> None:
+        """In their order, as far as the store can be reached."""
+        for name, each in list(self._waiting.items()):
+            try:
+                ended = await self.store.end(each.answer, each.stored, each.events)
+            except StoreAway:
+                return
+            except Exception:  # a full disk may have room for the next one
+                continue
+            self._waiting.pop(name, None)
+            if self._owed is not None:
+                self._owed.paid(name, last=not self._waiting)
+            if not each.committed.done():
+                each.committed.set_result(ended)
+
+    def _kept(self, owner: str, response_id: str) -> _Waiting | None:
+        kept = self._waiting.get(response_id)
+        return kept if kept is not None and kept.stored is not None and kept.answer.owner == owner else None
+
+    async def fence(self, response_id: str, attempt: int) -> bool:
+        return await self.store.fence(response_id, attempt)
+
+    async def get(self, owner: str, response_id: str) -> Stored | None:
+        kept = self._kept(owner, response_id)
+        return kept.stored if kept is not None else await self.store.get(owner, response_id)
+
+    async def chain(self, owner: str, response_id: str) -> list[Stored] | None:
+        newest: list[Stored] = []
+        wanted = response_id
+        while (kept := self._kept(owner, wanted)) is not None:
+            assert kept.stored is not None
+            newest.append(kept.stored)
+            if kept.stored.parent is None:
+                return newest[::-1]
+            wanted = kept.stored.parent
+        older = await self.store.chain(owner, wanted)
+        return None if older is None else [*older, *newest[::-1]]
+
+    async def events(self, owner: str, response_id: str) -> list[bytes] | None:
+        kept = self._kept(owner, response_id)
+        return list(kept.events) if kept is not None else await self.store.events(owner, response_id)
+
+    async def delete(self, owner: str, response_id: str) -> bool:
+        kept = self._kept(owner, response_id)
+        if kept is not None:
+            kept.stored = None
+            return True
+        return await self.store.delete(owner, response_id)
+
+    async def usage(self, days: int) -> list[Used]:
+        return await self.store.usage(days)
+
+    async def keys(self) -> list[Key]:
+        return await self.store.keys()
+
+    async def add_key(self, key: Key) -> None:
+        await self.store.add_key(key)
+
+    async def revoke_key(self, name: str) -> bool:
+        return await self.store.revoke_key(name)
+
+    async def applied(self) -> list[int]:
+        return await self.store.applied()
+
+    async def migrate(self) -> list[Migration]:
+        return await self.store.migrate()
