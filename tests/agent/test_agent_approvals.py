@@ -196,6 +196,36 @@ async def test_always_is_for_the_files_that_were_shown(workspace: Path) -> None:
     assert (workspace / "a.txt").read_text() == "three\n"
 
 
+async def test_hunks_that_were_left_out_are_told_to_the_model(workspace: Path) -> None:
+    (workspace / "a.txt").write_bytes(b"one\r\nkeep\ntwo")
+    text = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+1\n@@\n-two\n+2\n*** Add File: b\n+x\n*** End Patch"
+    async with serving([call("apply_patch", {"patch": text}, times=1), say("ok")]) as server:
+        async with agent_on(server, workspace, "features.guards=false", "approval_policy=untrusted") as watch:
+            watch.agent.submit("go")
+            asked = await watch.until(ApprovalAsked)
+            assert [hunk.split("\n")[0] for hunk in asked.hunks] == ["--- a/a.txt", "--- a/a.txt", "--- /dev/null"]
+            watch.agent.approve(asked.approval_id, "once", (1, 3, 7))
+            await watch.until(TurnDone)
+            assert watch.of(ApprovalSettled)[0].rejected == (1, 3)
+    assert (workspace / "a.txt").read_bytes() == b"one\r\nkeep\n2" and not (workspace / "b").exists()
+    told = watch.outputs[0]
+    assert told.startswith("modified a.txt (+1 -1)\nThe person left out 2 of 3 hunks.")
+    assert "-one\n+1\n" in told and "+x" in told and "-two" not in told
+
+
+async def test_all_hunks_left_out_is_a_no(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("one\nkeep\ntwo\n")
+    text = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+1\n@@\n-two\n+2\n*** End Patch"
+    async with serving([call("apply_patch", {"patch": text}, times=1), say("ok")]) as server:
+        async with agent_on(server, workspace, "features.guards=false", "approval_policy=untrusted") as watch:
+            watch.agent.submit("go")
+            asked = await watch.until(ApprovalAsked)
+            watch.agent.approve(asked.approval_id, "once", (2, 1))
+            await watch.until(TurnDone)
+            assert watch.of(ApprovalSettled)[0].decision == "deny"
+    assert watch.outputs == ["The person did not allow this."]
+
+
 async def test_a_file_that_changed_while_the_person_read_is_not_touched(workspace: Path) -> None:
     (workspace / "a.txt").write_text("one\n")
     async with serving([patch("one", "two"), say("ok")]) as server:

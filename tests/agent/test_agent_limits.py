@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from agent_world import Proxy, agent_on, call, say, serving
+from waiting import until
 
 from fulgur.agent.loop.compaction import beginning
 from fulgur.agent.session.history import CHECKED, IN_FORM, item_text, message
+from fulgur.config.settings import Provider
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import Compacted, MessageDelta, ToolStarted, TurnDone, TurnFailed, Warned
+from fulgur.protocol.agent import Compacted, Compacting, MessageDelta, ToolStarted, TurnDone, TurnFailed, Warned
 
 
 async def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
@@ -33,7 +35,7 @@ async def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
         start = item_text(seen[0])
         assert "Always answer in German. Do step two." in start
         assert "Open: finish step two." in start
-        assert "Never use tabs." in watch.agent._instructions
+        assert "Never use tabs." in watch.agent.guidance.instructions
         everything = watch.agent.state.history.everything()
         assert sum(item["type"] == "function_call" for item in everything) >= 2
 
@@ -79,7 +81,7 @@ async def test_a_record_that_is_longer_than_the_conversation_is_not_taken(worksp
 
 def test_what_we_put_to_the_model_is_not_taken_for_the_persons_words() -> None:
     items = [message("user", "rule one"), message("user", f"{CHECKED} Mend it:\nline 3"), message("user", IN_FORM)]
-    start = item_text(beginning(items, "Sum.", [], 1000)[0])
+    start = item_text(beginning(items, "Sum.", [], [], 1000)[0])
     assert "- rule one" in start and "Mend it" not in start and "follows the schema" not in start
 
 
@@ -90,21 +92,20 @@ def test_the_persons_words_are_never_dropped_without_a_word() -> None:
         message("user", "x" * 3000),
         message("user", "last"),
     ]
-    start = item_text(beginning(items, "Sum.", ["a.py"], 1000)[0])
+    start = item_text(beginning(items, "Sum.", ["a.py"], [], 1000)[0])
     assert "- last" in start and "characters left out" in start and "[1 earlier messages do not fit here]" in start
     assert len(start) < 1500
-    everything = item_text(beginning(items, "", [], 100_000)[0])
+    everything = item_text(beginning(items, "", [], [], 100_000)[0])
     assert "- rule one\n" in everything and "x" * 3000 in everything
 
 
 async def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path) -> None:
-    replies = [{"steps": [{"tokens": 2000}], "times": 1}, say(" and the rest.")]
+    replies = [{"steps": [{"tokens": 20_000}], "times": 1}, say(" and the rest.")]
 
     async with serving(replies, rate=600) as server, Proxy(server) as proxy:
         async with agent_on(proxy, workspace) as watch:
             watch.agent.submit("go")
-            await watch.until(MessageDelta)
-            await asyncio.sleep(0.15)
+            await until(lambda: len(watch.text) > 60)
             opened = proxy.opened
             proxy.cut()
             end = await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))
@@ -112,7 +113,7 @@ async def test_a_dropped_socket_resumes_and_shows_nothing_twice(workspace: Path)
             assert proxy.opened > opened
             head, _, rest = watch.text.partition(" and the rest.")
             assert rest == ""
-            assert head == "".join(f" w{n:04d}" for n in range(len(head) // 6)) and 60 < len(head) < 12_000
+            assert head == "".join(f" w{n:04d}" for n in range(len(head) // 6)) and 60 < len(head) < 120_000
             assert end.text == watch.text == item_text(watch.agent.state.history.everything()[-1])
             assert len(watch.agent.state.history.everything()) == 2
 
@@ -146,12 +147,79 @@ async def test_steering_where_the_server_cannot(workspace: Path) -> None:
     replies = [{"match": "^long", "steps": [{"tokens": 5000}]}, say("In the new direction.", match="shorter")]
 
     async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
-        watch.agent._link.connection.is_fulgur = False
+        watch.agent.link.connection.is_fulgur = False
         watch.agent.submit("long story")
         await watch.until(MessageDelta)
-        await asyncio.sleep(0.05)
         watch.agent.steer("shorter please")
         assert (await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))).text == "In the new direction."
         said = [(i["role"], item_text(i)) for i in watch.agent.state.history.everything()]
         assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
         assert said[1][1] + said[3][1] == watch.text
+
+
+async def test_a_failed_request_is_repeated_and_said(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fulgur.agent.loop.retry._SECONDS", (0.0, 0.01, 0.02))
+    broken = {"steps": [{"fail": "out of memory"}], "times": 2}
+    async with serving([broken, say("there it is")]) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("go")).text == "there it is"
+        said = [event.message for event in watch.of(Warned) if "no answer" in event.message]
+        assert said == ["no answer (out of memory); again in 0 s", "no answer (out of memory); again in 0.01 s"]
+
+
+async def test_a_request_that_goes_on_failing_is_given_up(workspace: Path) -> None:
+    broken = {"steps": [{"fail": "out of memory"}]}
+    retries = "model_providers.test.request_max_retries=0"
+    async with serving([broken]) as server, agent_on(server, workspace, retries) as watch:
+        assert (await watch.turn("go")).message == "out of memory"
+
+
+async def test_nothing_is_said_twice_by_repeating(workspace: Path) -> None:
+    broken = {"steps": [{"text": "Half"}, {"fail": "the engine died"}], "times": 1}
+    async with serving([broken, say("whole")]) as server, agent_on(server, workspace) as watch:
+        end = await watch.turn("go")
+        assert isinstance(end, TurnFailed) and end.text == watch.text == "Half"
+
+
+async def test_a_server_that_moved_is_found_in_mid_turn(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client gives up on its socket; the turn looks for the server once more and goes on."""
+    monkeypatch.setattr("fulgur.client.connection.RETRY_DELAYS", (0.0,))
+    async with serving([say("w " * 300, match="go", times=1), say("done")], rate=200) as server, Proxy(server) as proxy:
+        async with agent_on(proxy, workspace) as watch:
+            watch.agent.submit("go")
+            await watch.until(MessageDelta)
+            monkeypatch.setattr(
+                "fulgur.config.settings.Settings.provider", Provider("test", "test", server.base_url), raising=True
+            )
+            proxy.close()
+            end = await watch.until(lambda e: isinstance(e, TurnDone | TurnFailed))
+            assert isinstance(end, TurnDone) and end.text == "done"
+            assert any("looking for the server again" in event.message for event in watch.of(Warned))
+            await watch.agent.wait()
+
+
+async def test_compaction_says_how_far_it_is_and_can_be_stopped(workspace: Path) -> None:
+    slow = {"match": "^Summarise", "steps": [{"tokens": 400}]}
+    async with serving([slow, say("Noted." + " and so on" * 200)], rate=400) as server:
+        async with agent_on(server, workspace) as watch:
+            await watch.turn("a rule")
+            before = watch.agent.state.history.visible()
+            work = asyncio.create_task(watch.agent.compact())
+            await watch.until(lambda e: isinstance(e, Compacting) and e.written_tokens > 10)
+            watch.agent.stop()
+            with pytest.raises(FulgurError, match="nothing was compacted"):
+                await work
+            assert watch.agent.state.history.visible() == before
+            assert (await watch.turn("still there?")).text.startswith("Noted.")
+
+
+async def test_the_context_is_known_after_a_stop_and_a_resume(workspace: Path) -> None:
+    async with serving([{"steps": [{"tokens": 4000}]}], rate=1000) as server:
+        async with agent_on(server, workspace) as watch:
+            watch.agent.submit("go")
+            await watch.until(MessageDelta)
+            watch.agent.stop()
+            await watch.agent.wait()
+            stopped = watch.agent.status()
+            assert stopped.context_used > 100
+        async with agent_on(server, workspace, session=stopped.session_id) as watch:
+            assert watch.agent.status().context_used > 100

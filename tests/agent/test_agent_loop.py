@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 from agent_world import agent_on, call, say, serving
+from waiting import until
 
+from fulgur.agent.loop.compaction import beginning
 from fulgur.agent.session.history import item_text, message
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
     Compacted,
     FileChanged,
+    Location,
     MessageDelta,
+    PlanChanged,
     Queued,
     ToolFinished,
     ToolOutput,
@@ -133,8 +137,7 @@ async def test_steer_at_a_token_keeps_the_partial_answer(workspace: Path) -> Non
 
     async with serving(replies, rate=400) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("long story")
-        await watch.until(MessageDelta)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(watch.text) > 12)
         watch.agent.submit("shorter please")
         end = await watch.until(TurnDone)
         assert end.text == "In the new direction."
@@ -152,19 +155,22 @@ async def test_steer_at_a_token_keeps_the_partial_answer(workspace: Path) -> Non
 
 
 async def test_steer_while_tools_run_is_said_before_the_next_answer(workspace: Path) -> None:
-    replies = [call("shell", {"command": "sleep 0.4; echo slept"}, times=1), say("Turned.", match="turn"), say("no")]
+    command = "until [ -e steered ]; do sleep 0.02; done; echo slept"
+    replies = [call("shell", {"command": command}, times=1), say("Turned.", match="turn"), say("no")]
 
     async with serving(replies) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("start")
         await watch.until(ToolStarted)
         watch.agent.steer("turn left")
+        (workspace / "steered").touch()
         assert (await watch.until(TurnDone)).text == "Turned."
         assert watch.outputs == ["slept"]
         assert len(watch.of(TurnSteered)) == 1
 
 
 async def test_queue_runs_after_the_turn(workspace: Path) -> None:
-    replies = [say("First.", match="one"), say("Second.", match="two"), say("Third.", match="three")]
+    first = "First." + " and on" * 20
+    replies = [say(first, match="one"), say("Second.", match="two"), say("Third.", match="three")]
 
     async with serving(replies, rate=100) as server, agent_on(server, workspace) as watch:
         watch.agent.submit("one")
@@ -172,7 +178,7 @@ async def test_queue_runs_after_the_turn(workspace: Path) -> None:
         watch.agent.queue("two")
         watch.agent.queue("three")
         await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 3)
-        assert [e.text for e in watch.of(TurnDone)] == ["First.", "Second.", "Third."]
+        assert [e.text for e in watch.of(TurnDone)] == [first, "Second.", "Third."]
         assert [(e.text, e.position) for e in watch.of(Queued)] == [("two", 1), ("three", 2)]
 
 
@@ -183,7 +189,6 @@ async def test_stop_keeps_what_was_said_and_the_queue(workspace: Path) -> None:
         watch.agent.submit("long")
         await watch.until(MessageDelta)
         watch.agent.queue("later")
-        await asyncio.sleep(0.1)
         watch.agent.stop()
         end = await watch.until(TurnStopped)
         assert end.text == watch.text != ""
@@ -221,7 +226,7 @@ async def test_a_failing_model_fails_the_turn_and_keeps_the_text(workspace: Path
 
 async def test_steer_in_the_middle_of_a_call(workspace: Path) -> None:
     """The call that was being written is never made; the new direction is taken."""
-    words = "echo " + "x " * 400
+    words = "echo " + "x " * 4000
     replies = [{**call("shell", {"command": words}), "match": "^start"}, say("Turned.", match="turn")]
 
     async with serving(replies, rate=200) as server, agent_on(server, workspace) as watch:
@@ -241,7 +246,7 @@ async def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> No
         await watch.turn("one")
         watch.agent.state.add_items([message("assistant", "a long answer " * 300)])
         compacting = asyncio.create_task(watch.agent.compact())
-        await asyncio.sleep(0.05)
+        await until(lambda: server.server.models.entries["m"].backend.running)
         watch.agent.submit("two")
         await compacting
         await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 2)
@@ -268,3 +273,29 @@ async def test_a_patch_typed_into_the_shell_is_a_patch(workspace: Path) -> None:
         assert watch.outputs == ["added a.txt (+1 -0)"]
         assert watch.of(ToolStarted)[0].title == "add a.txt"
         assert (workspace / "a.txt").read_text() == "$HOME\n"
+
+
+async def test_events_have_what_an_editor_shows(workspace: Path) -> None:
+    """Tool kinds, the files a call names, both texts of a change, and the model's plan."""
+    (workspace / "a.py").write_text("x = 1\n")
+    steps = [{"step": "change x", "status": "completed"}, {"step": "say so", "status": "in_progress"}]
+    replies = [
+        call("edit", {"path": "a.py", "old": "x = 1", "new": "x = 2"}, times=1),
+        call("update_plan", {"plan": steps}, times=1),
+        say("Done."),
+    ]
+    async with serving(replies) as server, agent_on(server, workspace, "features.quick_tests=false") as watch:
+        await watch.turn("change x")
+        edit, plan = watch.of(ToolStarted)
+        assert (edit.kind, edit.places) == ("edit", (Location("a.py"),)) and plan.kind == "think"
+        [changed] = watch.of(FileChanged)
+        assert (changed.old, changed.new, changed.call_id) == ("x = 1\n", "x = 2\n", edit.call_id)
+        [told] = watch.of(PlanChanged)
+        assert [(step.step, step.status) for step in told.steps] == [
+            ("change x", "completed"),
+            ("say so", "in_progress"),
+        ]
+        async with agent_on(server, workspace, session="last") as again:  # and whoever goes on with it is told
+            assert (await again.until(PlanChanged)).steps == told.steps
+        start = item_text(beginning([], "so far", [], told.steps, 10_000)[0])
+        assert "Your plan:\n- [completed] change x\n- [in_progress] say so" in start

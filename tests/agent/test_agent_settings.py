@@ -9,7 +9,8 @@ from aiohttp import web
 from fulgur.agent.agent import Agent
 from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import ToolFinished, TurnStarted, UsageReported, Warned
+from fulgur.protocol.agent import MessageDelta, ToolFinished, TurnDone, TurnStarted, UsageReported, Waiting, Warned
+from fulgur.server.config import Pool
 
 
 async def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:
@@ -22,7 +23,7 @@ async def test_rules_come_from_every_agents_file(home: Path, workspace: Path) ->
     async with serving([say("ok")]) as server:
         fallback = "project_doc_fallback_filenames=['RULES.md']"
         async with agent_on(server, workspace / "sub", fallback) as watch:
-            sent = watch.agent._instructions
+            sent = watch.agent.guidance.instructions
             assert sent.index("Mine.") < sent.index("Project.") < sent.index("Sub.")
             assert [Path(rule).name for rule in watch.agent.status().rules] == [
                 "AGENTS.md",
@@ -30,10 +31,10 @@ async def test_rules_come_from_every_agents_file(home: Path, workspace: Path) ->
                 "RULES.md",
             ]
         async with agent_on(server, workspace, "project_doc_max_bytes=4") as watch:
-            assert "Mine" in watch.agent._instructions and "Project." not in watch.agent._instructions
+            assert "Mine" in watch.agent.guidance.instructions and "Project." not in watch.agent.guidance.instructions
             (home / "AGENTS.md").write_text("New.")
             await watch.turn("hi")
-            assert "New." in watch.agent._instructions
+            assert "New." in watch.agent.guidance.instructions
 
 
 async def test_switching_the_model_changes_who_answers(workspace: Path) -> None:
@@ -86,6 +87,29 @@ async def test_status_says_what_is_what(home: Path, workspace: Path) -> None:
             assert ("service_tier", '"fast"', "-c") in status.config
             watch.agent.set_fast(False)
             assert not watch.agent.status().fast
+
+
+async def test_the_place_in_the_queue_is_told_and_fast_is_the_servers_priority(workspace: Path) -> None:
+    long = {"steps": [{"tokens": 100_000}], "match": "long"}
+    async with serving([long, say("here")], rate=300, pool=Pool(concurrent=1)) as server:
+        async with agent_on(server, workspace) as busy, agent_on(server, workspace) as one:
+            busy.agent.submit("a long story")
+            await busy.until(MessageDelta)
+            one.agent.set_fast(True)
+            one.agent.submit("first")
+            assert (await one.until(Waiting)).position == 1
+            busy.agent.stop()
+            await one.until(TurnDone)
+            assert [told.position for told in one.of(Waiting)] == [1, 0]
+            assert not [told for told in one.of(Warned) if "tier" in told.message]
+
+
+async def test_a_server_without_a_fast_tier_is_said_once(workspace: Path) -> None:
+    async with serving([say("ok")]) as server, agent_on(server, workspace, "service_tier=fast") as watch:
+        await watch.turn("hi")
+        await watch.turn("hi")
+        told = [warned.message for warned in watch.of(Warned) if "tier" in warned.message]
+        assert told == ["the server has no fast tier: it answered in the tier default"]
 
 
 async def test_each_subscription_gets_every_event(workspace: Path) -> None:

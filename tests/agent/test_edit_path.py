@@ -1,6 +1,5 @@
 """The edit path with a model that only rewrites regions."""
 
-import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fulgur.model.random import random_model, tiny_config, write_hf_folder
 from fulgur.protocol.agent import (
     FileChanged,
     GuardReported,
+    ToolFinished,
     ToolOutput,
     ToolStarted,
     TurnDone,
@@ -27,6 +27,7 @@ from fulgur.protocol.agent import (
 )
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
+from fulgur.text.edit_format import CALL
 from fulgur.workspace.folders import TOKENIZER
 
 EDITS = Capabilities(context=2048, chat=False, tools=False, edit=True)
@@ -49,6 +50,12 @@ async def edits(project: Path, replies: list[dict[str, Any]], prompt: str, *over
         return watch.seen
 
 
+async def test_a_folder_without_files_says_which_model_writes_new_ones(workspace: Path) -> None:
+    failed = (await edits(workspace, [say(NEW)], "write a snake game"))[-1]
+    assert isinstance(failed, TurnFailed) and failed.message == "there is no file to edit in this folder yet"
+    assert "/model" in failed.hint
+
+
 async def test_a_region_is_rewritten(project: Path) -> None:
     events = await edits(project, [say(NEW)], "add type hints to load")
     started = next(e for e in events if isinstance(e, TurnStarted))
@@ -58,6 +65,7 @@ async def test_a_region_is_rewritten(project: Path) -> None:
     assert "".join(e.text for e in events if isinstance(e, ToolOutput)) == NEW
     assert (project / "pkg/store.py").read_text() == SOURCE.replace(OLD, NEW)
     assert next(e for e in events if isinstance(e, FileChanged)).added == 1
+    assert [e.ok for e in events if isinstance(e, ToolFinished)] == [True]
     assert next(e for e in events if isinstance(e, UsageReported)).model == "m"
     assert isinstance(events[-1], TurnDone) and events[-1].text == "Edited pkg/store.py:4."
 
@@ -109,6 +117,12 @@ async def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -
     assert "path: str" in (project / "pkg/store.py").read_text()
 
 
+async def test_the_markers_of_a_call_are_not_shown(project: Path) -> None:
+    events = await edits(project, [say(f"{CALL}rename_parameter load path file")], "shorten load")
+    told = [e for e in events if isinstance(e, ToolFinished)]
+    assert told and all(CALL not in e.output and "rename_parameter" in e.output for e in told)
+
+
 WRONG = "def load(path):\n    return os.read_all(path)\n"
 
 
@@ -125,6 +139,7 @@ async def test_names_that_still_do_not_exist_are_refused(project: Path) -> None:
     events = await edits(project, [say(WRONG)], "shorten load")
     assert isinstance(events[-1], TurnFailed)
     assert "the rewrite was not applied: line 5: os has no attribute read_all" in events[-1].message
+    assert not any(e.ok for e in events if isinstance(e, ToolFinished))  # no ✓ before what is refused
     assert (project / "pkg/store.py").read_text() == SOURCE
 
 
@@ -146,7 +161,6 @@ async def test_steer_and_stop(project: Path) -> None:
     async with serving(slow, capabilities=EDITS, rate=300) as server, agent_on(server, project) as watch:
         watch.agent.submit("rewrite load")
         await watch.until(ToolOutput)
-        await asyncio.sleep(0.05)
         watch.agent.submit("add type hints to load")
         await watch.until(TurnDone)
         assert watch.of(TurnSteered)[0].text == "add type hints to load"
@@ -189,6 +203,22 @@ def test_places(project: Path, home: Path, prompt: str, file: str, symbol: str |
     assert (place.target.path, place.target.symbol) == (project / file, symbol)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "instruction"),
+    [
+        ("in pkg/store.py rename load to read", "rename load to read"),
+        ("pkg/store.py: rename load to read", "rename load to read"),
+        ("rename load to read in pkg/store.py.", "rename load to read"),
+        ("rename load in pkg/store.py to read", "rename load in pkg/store.py to read"),
+        ("pkg/store.py", "pkg/store.py"),
+    ],
+)
+def test_a_path_that_was_understood_is_no_word_for_the_model(
+    project: Path, home: Path, prompt: str, instruction: str
+) -> None:
+    assert find_place(prompt, project, home).instruction == instruction
+
+
 def test_places_that_are_not_clear(project: Path, home: Path) -> None:
     with pytest.raises(FulgurError, match="which file"):
         find_place("make it nicer", project, home)
@@ -217,6 +247,7 @@ async def test_a_real_engine_answers_and_nonsense_is_not_applied(project: Path, 
         usage = watch.of(UsageReported)[0]
         assert usage.model == "random" and usage.draft_tokens >= usage.accepted_tokens
         assert usage.draft_tokens > 0  # the region is the draft
-        assert (usage.raw_tokens_per_second > 0) == (usage.accepted_tokens > 0)
+        # Without accepted drafts the model wrote everything itself.
+        assert (usage.raw_tokens_per_second == usage.tokens_per_second) == (usage.accepted_tokens == 0)
         assert (project / "pkg/store.py").read_text() == SOURCE
     await running.close()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from agent_world import call, say, serving
+from waiting import PATIENCE
 
 from fulgur.protocol import agent as events
 from fulgur.sandbox.choose import probes, shortcomings
@@ -199,13 +200,13 @@ def test_interrupt_is_130_and_keeps_what_was_said(base_url: str, workspace: Path
         assert process.stdout is not None
         process.stdout.read(50)
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 130
+        assert process.wait(PATIENCE) == 130
     assert resumed_turns(workspace) == 1
 
 
 def resumed_turns(workspace: Path) -> int:
     with started(workspace, "--resume", "last", "--json", "hello") as done:
-        out, err = done.communicate(timeout=15)
+        out, err = done.communicate(timeout=PATIENCE)
     assert done.returncode == 0, err
     return int(json.loads(out.splitlines()[0])["resumed_turns"])
 
@@ -222,7 +223,7 @@ def test_interrupt_while_nobody_reads_the_output(base_url: str, workspace: Path)
             time.sleep(0.5)
             held = fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4))
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 130
+        assert process.wait(PATIENCE) == 130
     assert resumed_turns(workspace) == 1
 
 
@@ -231,7 +232,7 @@ def test_it_starts_the_local_server_by_itself(home: Path, workspace: Path) -> No
     script.write_text('[[reply]]\nsteps = [{text = "From my own server."}]\n')
     (home / "server.toml").write_text(f'[models.own]\nbackend = "scripted"\npath = "{script}"\n')
     with started(workspace, "-m", "own", "hi") as process:
-        out, err = process.communicate(timeout=40)
+        out, err = process.communicate(timeout=PATIENCE)
     record: dict[str, Any] = json.loads((home / "server.json").read_text())
     os.kill(record["pid"], signal.SIGTERM)
     assert (process.returncode, out) == (0, "From my own server.\n"), err

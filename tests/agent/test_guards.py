@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, say, serving
 
+from fulgur.edit.checks.covering import covering_tests
 from fulgur.edit.checks.imports import unknown_imports
 from fulgur.edit.checks.members.introduced import added_lines
 from fulgur.edit.checks.syntax import syntax_problems
-from fulgur.edit.checks.tests import touching_tests
-from fulgur.protocol.agent import GuardReported, TurnDone, Warned
+from fulgur.protocol.agent import GuardReported, GuardStarted, TurnDone, Warned
 
 
 def everything(source: str) -> set[int]:
@@ -95,20 +95,32 @@ def test_imports_of_javascript(source: str, wanted: str | None, workspace: Path)
     assert unknown_imports(source, workspace / "main.ts", set()) == []
 
 
-def test_tests_that_touch_a_file(workspace: Path) -> None:
+def test_tests_that_cover_a_file(workspace: Path) -> None:
+    """Whatever way a test reaches the module; the nearest come first."""
+    some = "def test_it(): ...\n"
     for name, text in {
-        "src/pkg/core.py": "",
-        "tests/test_core.py": "",
-        "tests/test_other.py": "from pkg.core import f\n",
-        "tests/test_third.py": "from pkg import core, y\n",
-        "tests/test_far.py": "import pkg.corex\n",
-        "node_modules/test_core.py": "",
+        "src/pkg/__init__.py": "from .api import (\n    run,\n)\n",
+        "src/pkg/api.py": "from . import core\n",
+        "src/pkg/core.py": "def f(): ...\n",
+        "src/pkg/apart.py": "import json\n",
+        "src/other/__init__.py": "",
+        "tests/test_core.py": some,
+        "tests/test_direct.py": f"from pkg.core import f\n{some}",
+        "tests/test_package.py": f"import pkg\n{some}",
+        "tests/test_program.py": f"run([python, '-m', 'pkg'])\n{some}",
+        "tests/test_other.py": f"import other\n{some}",
+        "tests/sub/conftest.py": "from pkg import api\n",
+        "tests/sub/test_fixture.py": some,
+        "node_modules/test_core.py": some,
     }.items():
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace / name).write_text(text)
-    wanted = ["tests/test_core.py", "tests/test_other.py", "tests/test_third.py"]
-    assert touching_tests(workspace, ["src/pkg/core.py"]) == wanted
-    assert touching_tests(workspace, ["README.md"]) == []
+    near = ["tests/test_core.py", "tests/test_direct.py"]
+    far = ["tests/sub/test_fixture.py", "tests/test_package.py", "tests/test_program.py"]
+    assert covering_tests(workspace, ["src/pkg/core.py"]) == near + far
+    assert covering_tests(workspace, ["src/other/__init__.py"]) == ["tests/test_other.py"]
+    assert covering_tests(workspace, ["src/pkg/apart.py"]) == []
+    assert covering_tests(workspace, ["README.md"]) == []
 
 
 def patched(old: str, new: str) -> dict:  # type: ignore[type-arg]
@@ -180,6 +192,7 @@ async def test_a_test_that_failed_before_is_not_the_edit_s_fault(workspace: Path
     async with serving(replies) as server, agent_on(server, workspace) as watch:
         assert (await watch.turn("turn it round")).text == "Done."
         assert [r.problems for r in watch.of(GuardReported) if r.check == "tests"] == [()]
+        assert [event.check for event in watch.of(GuardStarted)] == ["names exist", "tests"]  # for the screen
         assert any("1 of these tests failed before the edit too" in w.message for w in watch.of(Warned))
 
 
@@ -204,6 +217,5 @@ async def test_tests_that_cannot_be_run_are_said(workspace: Path) -> None:
     replies = [patched("    return a + b", "    return b + a"), say("Done.")]
     async with serving(replies) as server, agent_on(server, workspace) as watch:
         await watch.turn("change it")
-        assert [r for r in watch.of(GuardReported) if r.check == "tests"] == []
-        said = [w.message for w in watch.of(Warned)]
-        assert "tests not run: there is no pytest in the project's environment" in said
+        [report] = [r for r in watch.of(GuardReported) if r.check == "tests"]
+        assert report.unchecked == "tests not run: there is no pytest in the project's environment"

@@ -94,7 +94,8 @@ def test_all_or_nothing_when_a_write_fails(files: Files, workspace: Path, monkey
     assert contents(workspace) == {"a": b"1\n", "b": b"1\n", "c": b"1\n"}
 
 
-def test_recovers_after_a_kill_in_the_middle(files: Files, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_in_the_middle(files: Files, workspace: Path) -> None:
+    """A patch of three files whose process is killed before it writes the third."""
     (workspace / "a").write_text("1\n")
     (workspace / "b").write_text("1\n")
     patch = "*** Begin Patch\n*** Update File: a\n@@\n-1\n+2\n*** Add File: c\n+c\n*** Update File: b\n@@\n-1\n+2\n"
@@ -115,10 +116,23 @@ def test_recovers_after_a_kill_in_the_middle(files: Files, workspace: Path, monk
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == 9
     assert contents(workspace)["a"] == b"2\n"
+
+
+def test_recovers_after_a_kill_in_the_middle(files: Files, workspace: Path) -> None:
+    killed_in_the_middle(files, workspace)
     assert sorted(files.recover()) == ["a", "c"]
     left = {name: data for name, data in contents(workspace).items() if not name.endswith(".tmp")}
     assert left == {"a": b"1\n", "b": b"1\n"}
     assert files.recover() == []
+
+
+def test_a_file_edited_after_the_kill_is_not_put_back(files: Files, workspace: Path) -> None:
+    killed_in_the_middle(files, workspace)
+    (workspace / "a").write_text("by hand\n")
+    (workspace / "b").unlink()
+    assert files.recover() == ["c"]
+    left = {name: data for name, data in contents(workspace).items() if not name.endswith(".tmp")}
+    assert left == {"a": b"by hand\n"}
 
 
 def test_a_file_changed_meanwhile_is_not_overwritten(files: Files, workspace: Path) -> None:

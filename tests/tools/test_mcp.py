@@ -4,13 +4,14 @@ import contextlib
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agent_world import agent_on, call, say, serving
+from waiting import PATIENCE, wait_until
 
+from fulgur.bench.scripted_server import free_port
 from fulgur.protocol.agent import ToolFinished, ToolStarted, Warned
 from fulgur.ui.tui.crash import CapturedStderr
 
@@ -52,19 +53,20 @@ async def test_a_server_that_does_not_start_is_named(home: Path, workspace: Path
 @contextlib.contextmanager
 def over_http() -> Iterator[str]:
     """The same server as a program of its own, spoken to by streamable HTTP; its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, str(SERVER), str(port)], stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.05)
+        wait_until(lambda: listens(port))
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()
         process.wait()
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), PATIENCE):
+        return True
+    return False
 
 
 async def test_calls_over_http(home: Path, workspace: Path) -> None:
@@ -77,7 +79,7 @@ async def test_calls_over_http(home: Path, workspace: Path) -> None:
     ]
 
     async def main(address: str, stop: contextlib.ExitStack) -> None:
-        (home / "config.toml").write_text(f'[mcp_servers.far]\nurl = "{address}"\ntool_timeout_sec = 5\n')
+        (home / "config.toml").write_text(f'[mcp_servers.far]\nurl = "{address}"\ntool_timeout_sec = 60\n')
         async with serving(replies) as server, agent_on(server, workspace) as watch:
             assert (await watch.turn("add")).text == "ok"
             assert watch.of(ToolStarted)[0].title == "far: add"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox import bubblewrap, landlock
@@ -14,8 +15,9 @@ from fulgur.sandbox.backend import Probe, Sandbox
 from fulgur.sandbox.choose import Unconfined
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.environment import command_environment
+from fulgur.tools.jobs import JobArguments
 from fulgur.tools.output import BoundedOutput, plain
-from fulgur.tools.shell import JobArguments, Shell, ShellArguments
+from fulgur.tools.shell import Shell, ShellArguments
 
 BACKENDS = {
     "none": (Unconfined, Probe("none", True)),
@@ -40,7 +42,7 @@ def using(sandbox: Sandbox, workspace: Path, work: Any) -> None:
         shell = Shell(sandbox, policy, command_environment("all", [], {"EXTRA": "1"}))
         coroutine: Coroutine[Any, Any, None] = work(shell)
         try:
-            await asyncio.wait_for(coroutine, 20)
+            await asyncio.wait_for(coroutine, PATIENCE)
         finally:
             shell.close()
             sandbox.close()
@@ -78,15 +80,32 @@ def test_ends_are_told(sandbox: Sandbox, workspace: Path) -> None:
 def test_background_jobs(sandbox: Sandbox, workspace: Path) -> None:
     async def work(shell: Shell) -> None:
         begun = await output(shell, "echo ready; read line; echo got $line; sleep 30", background=True)
-        assert "ready" in begun and "[job1 runs]" in begun
-        look = await shell.job(JobArguments(job="job1", input="hello\n", wait=0.3), lambda text: None)
-        assert "got hello" in look.output
-        ended = await shell.job(JobArguments(job="job1", kill=True, wait=5), lambda text: None)
+        assert "[job1 runs]" in begun
+        while "ready" not in begun:  # a busy machine takes its time
+            begun += (await shell.jobs.look(JobArguments(job="job1", wait=0.3), lambda text: None)).output
+        look = JobArguments(job="job1", input="hello\n", wait=0.3)
+        while "got hello" not in (await shell.jobs.look(look, lambda text: None)).output:
+            look = JobArguments(job="job1", wait=0.3)
+        listed = await shell.jobs.look(JobArguments(), lambda text: None)
+        assert listed.output.startswith("job1  runs for ") and "$ echo ready; read line" in listed.output
+        assert "got hello" in shell.jobs.output("job1")
+        ended = await shell.jobs.look(JobArguments(job="job1", kill=True, wait=PATIENCE), lambda text: None)
         assert "job1 ended" in ended.output
         with pytest.raises(FulgurError, match="no job named job1"):
-            await shell.job(JobArguments(job="job1"), lambda text: None)
+            await shell.jobs.look(JobArguments(job="job1"), lambda text: None)
         done = await output(shell, "exit 4", background=True)
+        if "[job2 runs]" in done:  # a busy machine takes its time
+            done = (await shell.jobs.look(JobArguments(job="job2", wait=PATIENCE), lambda text: None)).output
         assert "[job2 ended: exit code 4]" in done
+        heard = asyncio.Event()
+        await output(shell, "until [ -e go ]; do sleep 0.02; done; exit 3", background=True)
+        shell.jobs.changed = heard.set
+        (workspace / "go").touch()
+        await heard.wait()  # that it ended by itself is told, and what it said stays until somebody looks
+        assert [(job.name, job.running, job.exit_code) for job in shell.jobs.states()] == [("job3", False, 3)]
+        await output(shell, "sleep 30", background=True)
+        await shell.jobs.stop("job4")
+        assert "[job4 ended: killed]" in (await shell.jobs.look(JobArguments(job="job4"), lambda text: None)).output
 
     using(sandbox, workspace, work)
 
@@ -99,14 +118,15 @@ def test_nothing_is_left_running(sandbox: Sandbox, workspace: Path) -> None:
         await output(shell, f"sleep {marker}", background=True)
 
     using(sandbox, workspace, work)
-    left = [
-        pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid) == b"sleep\0" + marker.encode() + b"\0"
-    ]
-    for pid in left:
-        os.kill(int(pid), 9)
+
+    def left() -> list[int]:
+        command = b"sleep\0" + marker.encode() + b"\0"
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _command(pid) == command]
+
     if isinstance(sandbox, Unconfined):
-        return  # nothing can hold a process that left its session; the sandboxes do
-    assert left == []
+        for pid in left():
+            os.kill(pid, 9)  # nothing can hold a process that left its session; the sandboxes do
+    wait_until(lambda: not left())
 
 
 def _command(pid: str) -> bytes:
@@ -119,7 +139,12 @@ def _command(pid: str) -> bytes:
 def test_live_output_and_long_commands(sandbox: Sandbox, workspace: Path) -> None:
     async def work(shell: Shell) -> None:
         seen: list[str] = []
-        await shell.run(ShellArguments(command="echo one; sleep 0.1; echo two"), seen.append)
+
+        def see(text: str) -> None:
+            seen.append(text)
+            (workspace / "seen").touch()
+
+        await shell.run(ShellArguments(command="echo one; until [ -e seen ]; do sleep 0.02; done; echo two"), see)
         assert "".join(seen) == "one\ntwo\n" and len(seen) >= 2
         assert await output(shell, f"echo {'x' * 150_000} | wc -c") == "150001"
         flood = await output(shell, "seq 1 200000")

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import msgspec
 
 from fulgur.agent.broadcast import Broadcast
-from fulgur.agent.loop.approvals import Approvals
+from fulgur.agent.crew.team import Team
+from fulgur.agent.guidance import Guidance
+from fulgur.agent.loop.approvals import Answered, Approvals
+from fulgur.agent.loop.calls import file_changed
 from fulgur.agent.loop.context import Progress, TurnContext
 from fulgur.agent.loop.guards import warm_guards
-from fulgur.agent.loop.prompt import find_rules, instructions, rules_left_out
+from fulgur.agent.loop.own_command import run_own
+from fulgur.agent.loop.program_turn import program_turn
 from fulgur.agent.loop.turn import Turn
+from fulgur.agent.route.answering import Answering
 from fulgur.agent.route.models import ModelLink
+from fulgur.agent.route.relay import Relay
 from fulgur.agent.route.router import route
 from fulgur.agent.session import log as session
-from fulgur.agent.session.changes import Changes
+from fulgur.agent.session.changes import Changes, restored_events
+from fulgur.agent.session.history import estimate_tokens, message
 from fulgur.agent.session.log import SessionLog, stored_log
 from fulgur.agent.session.opening import opening_events
 from fulgur.agent.session.state import SessionState
-from fulgur.agent.session.undo_store import prune_when_due
+from fulgur.agent.session.undo_store import prune_beside
 from fulgur.agent.status import status_of
+from fulgur.agent.work import Work
 from fulgur.agent.workbench import Workbench
-from fulgur.config.effects import without_effect
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
-from fulgur.protocol.agent import AgentEvent, Decision, SessionSummary, Status, TranscriptEntry, Warned
-from fulgur.sandbox.choose import shortcomings
+from fulgur.protocol.agent import AgentEvent, Decision, Warned
+from fulgur.protocol.session import ModelOffer, SessionSummary, Status, TranscriptEntry
+from fulgur.tools.base import Tool
 from fulgur.tools.mcp import McpTools
+from fulgur.tools.skill import skill_tool
+from fulgur.workspace.files import FileDiff
 
-T = TypeVar("T")
 _WARM_AFTER_SECONDS = 1.0
 
 
@@ -44,14 +54,16 @@ class Agent:
     events.
     """
 
-    def __init__(self, settings: Settings, link: ModelLink, log: SessionLog, *, interactive: bool) -> None:
+    def __init__(self, settings: Settings, answering: Answering, log: SessionLog, *, interactive: bool) -> None:
         self.settings = settings
-        self._link = link
+        self._answering = answering
         self._interactive = interactive
         self._broadcast = Broadcast()
-        self._emit = self._broadcast.send
+        self._config_problem = ""
         self._turn: Turn | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._tool_names: Collection[str] | None = None
+        self.team: Team | None = Team(self)
+        self._busy = Work(self._begin_queued)
         self._warming: asyncio.TimerHandle | None = None
         self._mcp = McpTools()
         self._format: dict[str, Any] | None = None
@@ -66,26 +78,32 @@ class Agent:
         fork: str | None = None,
         interactive: bool = True,
         format: dict[str, Any] | None = None,
+        link: ModelLink | None = None,
+        tools: Collection[str] | None = None,
     ) -> Agent:
         """Start a new session, go on with a stored one (`session`: id, prefix of an id, or "last"), or fork one.
 
         `interactive` False: nobody answers approvals, so they are denied. `format`: a `text.format` for the answers.
+        A subagent is given the `link` to its model and the names of its `tools` (None: all but subagents of its own).
         """
-        log = stored_log(settings.home, settings.workspace, session, fork)
-        link = await ModelLink.open(settings)
+        own = {"subagent": True} if link is not None else {}
+        log = stored_log(settings.home, settings.workspace, session, fork, **own)
+        answering = await Answering.open(settings) if link is None else Answering(settings, link)
         if log is None:
-            log = SessionLog.create(settings.home, settings.workspace, link.info.name)
+            log = SessionLog.create(settings.home, settings.workspace, answering.link.info.name, **own)
         try:
-            agent = cls(settings, link, log, interactive=interactive)
+            agent = cls(settings, answering, log, interactive=interactive)
         except BaseException:  # a damaged session
-            await link.connection.close()
+            await answering.close()
             raise
-        agent._format = format
-        if "tools" in link.info.abilities:
-            for warning in await agent._mcp.start(settings.mcp_servers):
-                agent._emit(Warned(message=warning))
+        agent._format, agent._tool_names = format, tools
+        if link is not None:
+            agent.team = None
+        await agent._start_mcp(settings)
         agent._announce()
-        agent._prune()
+        if unknown := set(tools or ()) - {tool.name for tool in agent._tools()}:
+            agent._emit(Warned(message=f"there is no tool named {', '.join(sorted(unknown))}"))
+        prune_beside(settings, agent.state.log.id, lambda pruned: agent._emit(Warned(message=str(pruned))))
         if interactive:
             # A person types for longer than this, and the first screen comes first.
             agent._warming = asyncio.get_running_loop().call_later(_WARM_AFTER_SECONDS, agent._warm)
@@ -123,30 +141,113 @@ class Agent:
         """
         if self._turn is not None and self.running:
             self._turn.stop()
+        else:
+            self._busy.cancel()
 
-    def approve(self, approval_id: str, decision: Decision) -> None:
-        """Answer an `approval.asked`."""
-        self._approvals.settle(approval_id, decision)
+    def overrule(self) -> str:
+        """With `model = "auto"`: give the running turn, or the next one, to the other model. What was done, in words;
+        empty when `Routed` says it."""
+        if self._answering.pair is None:
+            raise FulgurError('there is one model to answer: model = "auto" chooses between two')
+        if self._turn is not None and self.running:
+            self._turn.overrule()
+            return ""
+        return self._answering.pair.prefer_another()
+
+    def tell(self, member: str, text: str) -> None:
+        """Redirect one subagent at work, or `all` of them."""
+        if self.team is not None:
+            self.team.tell(member, text)
+
+    @property
+    def members(self) -> list[str]:
+        """The subagents at work."""
+        return self.team.members if self.team is not None else []
+
+    def approve(self, approval_id: str, decision: Decision, rejected: tuple[int, ...] = ()) -> None:
+        """Answer an `approval.asked`; `rejected` hunks of it, counted from 1, are left out."""
+        self._approvals.settle(approval_id, Answered(decision, rejected))
 
     async def undo(self) -> None:
         """Put the files back to what they were before the last turn that changed any (`Undone`)."""
-        turn, restored = await self._alone("undo", self.changes.undo())
-        for failure in restored.failed:
-            self._emit(Warned(message=f"not put back: {failure}"))
-        self._emit(events.Undone(turn=turn, paths=tuple(restored.paths), kept=tuple(restored.kept)))
+        for event in restored_events(*await self._busy.alone("undo", self.changes.undo())):
+            self._emit(event)
+
+    async def rewind(self, turn: int) -> str:
+        """Go back to before a turn: files as they were, and a copy of the session that ends there. Its prompt."""
+        if not 1 <= turn <= len(self.state.turns):
+            have = f"there are turns 1 to {len(self.state.turns)}" if self.state.turns else "nothing was said yet"
+            raise FulgurError(f"there is no turn {turn} to go back to: {have}")
+        prompt = self.state.turns[turn - 1].text
+        for restored in await self._busy.alone("rewind", self.changes.undo_back_to(turn)):
+            for event in restored_events(turn, restored):
+                self._emit(event)
+        self._switch(session.fork_session(self.settings.home, self.state.log.path, before=turn))
+        return prompt
+
+    async def run_own(self, command: str) -> None:
+        """Run a command that the person typed; `stop` ends it. It is shown as a call, and the model can read it."""
+        await self._busy.stoppable(
+            "run a command", run_own(command, self.bench.shell, self.state, self._emit), f"stopped: {command}"
+        )
+
+    async def job(self, name: str, *, stop: bool = False) -> str:
+        """What a command in the background has said; `stop` ends it first. `JobsChanged` names them."""
+        jobs = self.bench.shell.jobs
+        said = jobs.output(name)
+        if stop:
+            await jobs.stop(name)
+        return said
 
     async def compact(self) -> None:
-        """Replace old items by a summary now (`Compacted`)."""
-        await self._alone("compact", self._new_turn().compact())
+        """Replace old items by a summary now (`Compacting`, `Compacted`); `stop` stops it and changes nothing."""
+        await self._busy.stoppable("compact", self._new_turn().compact(), "stopped: nothing was compacted")
+
+    async def as_turn(self, text: str, work: Callable[[], Awaitable[str]]) -> bool:
+        """Do something of the program's own as a turn, such as a task list: kept, undone and stopped like any other.
+        What it returns is said. True when it was done."""
+        turn = program_turn(self.state, self.changes, self._emit, text, work)
+        return await self._busy.cancellable("do this", turn)
+
+    async def program(self, line: str) -> None:
+        """Run /tasks, /plan, /variants or /take, as they are typed, to the end of the turn that they are."""
+        from fulgur.agent.crew.programs import run_line
+
+        await run_line(self, line)
+
+    def tell_event(self, event: AgentEvent) -> None:
+        """Tell every screen."""
+        self._emit(event)
+
+    def note_change(self, diff: FileDiff) -> None:
+        """A file was changed in this turn."""
+        self.state.changed(diff)
+        self._emit(file_changed(self.state.turn.number, diff))
+
+    async def new(self) -> str:
+        """Leave this session and begin another; its id."""
+        self._busy.must_be_idle("begin anew")
+        self._switch(SessionLog.create(self.settings.home, self.settings.workspace, self.link.info.name))
+        return self.state.log.id
 
     async def set_model(self, model: str, *, provider: str | None = None) -> None:
-        """Answer with another model from the next turn on; warns about keys without effect on it."""
+        """Answer with another model from the next turn on; warns about keys without effect on it.
+
+        `ollama:qwen3` names the provider too; `ollama:` takes the first model it offers.
+        """
+        if provider is None:
+            provider, model = self.settings.split_model(model)
         settings = self.settings.with_changes(model=model, provider=provider)
-        await self._alone("change the model", self._change(settings))
+        await self._busy.alone("change the model", self._change(settings))
 
     async def set_profile(self, name: str) -> None:
         """Apply the profile's settings from the next turn on."""
-        await self._alone("change the profile", self._change(self.settings.with_changes(profile=name)))
+        await self._busy.alone("change the profile", self._change(self.settings.with_changes(profile=name)))
+
+    async def set_options(self, overrides: list[str]) -> None:
+        """Set config keys for this session from the next turn on, as `-c` takes them."""
+        settings = self.settings.with_changes(overrides=overrides)
+        await self._busy.alone("change the settings", self._change(settings))
 
     def set_fast(self, on: bool) -> None:
         """Ask for the fast service tier (`service_tier = "fast"`), or not."""
@@ -154,16 +255,20 @@ class Agent:
 
     async def models(self) -> list[str]:
         """The names of the models the provider offers."""
-        return [str(entry["id"]) for entry in await self._link.connection.models()]
+        return [str(entry["id"]) for entry in await self.link.connection.models()]
+
+    async def offers(self) -> list[ModelOffer]:
+        """Every model that could answer: the provider's, the embedded ones, and what runs on this machine."""
+        return await self._answering.offers(self.settings)
 
     async def resume(self, name: str) -> None:
         """Leave this session and go on with a stored one (id, prefix of an id, or "last"); `SessionStarted` follows."""
-        self._must_be_idle("resume")
+        self._busy.must_be_idle("resume")
         self._switch(SessionLog(session.find_session(self.settings.home, name, self.settings.workspace)))
 
     async def fork(self) -> str:
         """Go on in a copy of this session from here; the id of the copy."""
-        self._must_be_idle("fork")
+        self._busy.must_be_idle("fork")
         self._switch(session.fork_session(self.settings.home, self.state.log.path))
         return self.state.log.id
 
@@ -181,14 +286,25 @@ class Agent:
 
     def status(self) -> Status:
         """Which model really answers, the backend, limits, context, sandbox, and every config key with its source."""
-        return status_of(
-            self.settings, self._link, self.state, self._progress, self.bench, self._warnings, self.running
+        status = status_of(
+            self.settings, self.link, self.state, self._progress, self.bench, self.guidance.warnings, self.running
         )
+        return msgspec.structs.replace(status, mcp_tools=tuple(tool.name for tool in self._mcp.tools))
 
     @property
     def running(self) -> bool:
         """Whether a turn runs."""
-        return self._task is not None and not self._task.done()
+        return self._busy.running
+
+    @property
+    def model(self) -> str:
+        """The model asked for."""
+        return self.link.info.name
+
+    @property
+    def link(self) -> ModelLink:
+        """The connection to that model."""
+        return self._answering.link
 
     @property
     def workspace(self) -> Path:
@@ -197,107 +313,128 @@ class Agent:
 
     async def wait(self) -> None:
         """Until no turn runs and nothing is queued."""
-        while self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+        await self._busy.wait()
 
     async def close(self) -> None:
         """Stop the turn, end the shell, close the connection; the session stays on disk."""
         self.stop()
         if self._warming is not None:
             self._warming.cancel()
-        if self._task is not None:
-            if self._turn is None:
-                self._task.cancel()
-            await asyncio.wait([self._task])
-        self._leave()
+        if self._turn is None:
+            self._busy.cancel(whatever=True)
+        await self._busy.wait()
+        self.bench.close()
+        self.state.log.close()
+        if self.team is not None:
+            await self.team.close()
         await self._mcp.close()
-        await self._link.connection.close()
+        await self._answering.close()
         self._broadcast.close()
 
     def _load(self, log: SessionLog, state: SessionState | None = None) -> None:
         self.state = state or SessionState.load(log)
-        self.bench = Workbench.make(self.settings, log.id)
+        self._new_bench(log.id)
         self.changes = Changes(self.bench, self.state, self.settings.flag("features.undo"))
         self._progress = Progress()
         self._recovered = self.bench.files.recover()
         self._settle()
+        if self.state.turns:  # a resumed session fills the context before anything is asked
+            said = [message("developer", self.guidance.instructions), *self.state.history.visible()]
+            self._progress.context_used = estimate_tokens(said)
+            self._progress.covered = len(said) - 1
 
     def _settle(self) -> None:
         """What follows from the settings."""
-        self._rules = find_rules(self.settings)
+        self.guidance = Guidance.of(self.settings, self.bench.policy, self.link)
         self._approvals = Approvals(self.settings, self.bench.policy, self._emit, self._interactive)
-        self._instructions = instructions(self.settings, self.bench.policy, self._rules)
-        info = self._link.info
-        self._warnings = [*self.settings.warnings, *without_effect(self.settings, info.name, info.abilities)]
-        self._warnings += rules_left_out(self.settings)
-        self._limits = shortcomings(self.bench.policy)
-        if self._limits:
-            self._warnings.append(self._limits)
 
-    def _prune(self) -> None:
-        """Once a day, beside everything else: undo's contents stay within their bounds."""
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            if pruned := prune_when_due(self.settings, [self.state.log.id]):
-                with contextlib.suppress(RuntimeError):  # the loop may be over
-                    loop.call_soon_threadsafe(self._emit, Warned(message=str(pruned)))
-
-        threading.Thread(target=work, daemon=True).start()
+    async def _start_mcp(self, settings: Settings) -> None:
+        await self._mcp.close()
+        self._mcp = McpTools()
+        if "tools" in self.link.info.abilities:
+            for warning in await self._mcp.start(settings.mcp_servers):
+                self._emit(Warned(message=warning))
 
     def _warm(self) -> None:
-        if route(self._link.info, self.settings)[0] != "chat":
+        if route(self.link.info, self.settings)[0] != "chat":
             warm_guards(self.settings, self.bench)
 
     def _announce(self) -> None:
         for event in opening_events(
-            self.state, self._link.info.name, self._warnings, self._limits, self.bench.refusal, self._recovered
+            self.state,
+            self.link.info.name,
+            self.guidance.warnings,
+            self.guidance.limits,
+            self.bench.refusal,
+            self._recovered,
         ):
             self._emit(event)
 
     def _switch(self, log: SessionLog) -> None:
         state = SessionState.load(log)  # first: of a damaged one nothing comes, and this session goes on
-        self._leave()
+        self._leave_bench()
+        self.state.log.close()
         self._load(log, state)
         self._announce()
 
-    def _leave(self) -> None:
-        self.bench.close()
-        self.state.log.close()
+    def _new_bench(self, session_id: str) -> None:
+        self.bench = bench = Workbench.make(self.settings, session_id)
+        bench.shell.jobs.changed = lambda: self._emit(events.JobsChanged(jobs=bench.shell.jobs.states()))
+
+    def _leave_bench(self) -> None:
+        """End what runs there; a person hears which commands went on in the background."""
+        had = self.bench.shell.jobs.states()
+        if ended := self.bench.close():
+            self._emit(Warned(message=f"ended with it: {', '.join(ended)}"))
+        if had:
+            self._emit(events.JobsChanged(jobs=()))
+
+    def _emit(self, event: AgentEvent) -> None:
+        if isinstance(event, events.UsageReported):
+            self._answering.note_speed(self._turn.link if self._turn is not None else self.link, event)
+        self._broadcast.send(event)
+
+    async def _follow_config(self) -> None:
+        """What was changed in the config files counts from the next turn on; what is wrong with them is said once."""
+        try:
+            settings = self.settings.reloaded()
+            if settings is self.settings:
+                return
+            if changed := settings.differs_from(self.settings):
+                await self._change(settings)
+                named = ", ".join(changed)
+                self._emit(Warned(message=f"the config has changed and was read again: {named}"))
+            self.settings, self._config_problem = settings, ""
+        except FulgurError as error:
+            if error.message != self._config_problem:
+                self._config_problem = error.message
+                message = f"the changed config is not used: {error.message}"
+                self._emit(Warned(message=message, hint=error.hint or ""))
 
     async def _change(self, settings: Settings) -> None:
-        if settings.provider != self.settings.provider:
-            link = await ModelLink.open(settings)
-            await self._link.connection.close()
-            self._link = link
-        else:
-            await self._link.choose(settings)
+        await self._answering.change(settings)
+        if settings.mcp_servers != self.settings.mcp_servers:
+            await self._start_mcp(settings)
+        if self.team is not None:
+            await self.team.close_crew()
         self.settings = settings
-        self.bench.close()
-        self.bench = Workbench.make(settings, self.state.log.id)
+        if not self.bench.fits(settings):
+            self._leave_bench()
+            self._new_bench(self.state.log.id)
         self.changes = Changes(self.bench, self.state, settings.flag("features.undo"))
         self._progress.forget_server()
         self._settle()
-        self.state.chose_model(self._link.info.name, settings.provider.id)
-        for warning in self._warnings:
-            self._emit(Warned(message=warning, quiet=warning == self._limits))
-
-    async def _alone(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do what must not run beside a turn; prompts that come meanwhile are queued and start after it."""
-        try:
-            self._must_be_idle(what)
-        except FulgurError:
-            work.close()
-            raise
-        task = self._task = asyncio.get_running_loop().create_task(work)
-        try:
-            return await task
-        finally:
-            if self._task is task and task.done() and self.state.queued:
-                self._begin(self.state.take_queued())
+        self.state.chose_model(self.link.info.name, self.link.settings.provider.id)
+        self._emit(events.ModelChosen(model=self.link.info.name))
+        for warning in self.guidance.warnings:
+            self._emit(Warned(message=warning, quiet=warning == self.guidance.limits))
 
     def _begin(self, text: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._work(text))
+        self._busy.begin(self._work(text))
+
+    def _begin_queued(self) -> None:
+        if self.state.queued:
+            self._begin(self.state.take_queued())
 
     async def _work(self, text: str) -> None:
         """This turn, and those that were queued meanwhile. What goes wrong between turns is told as a failed one, so
@@ -313,32 +450,49 @@ class Agent:
 
     async def _turns(self, text: str) -> None:
         while True:
-            if self._link.connection.closed:
+            await self._follow_config()
+            if self.link.connection.closed:
                 self.state.queue(text)  # looking for the server takes a while, and nothing typed may be lost
-                self._link = await self._link.reopened(self.settings)
+                await self._answering.look_again()
                 self._progress.forget_server()
                 text = self.state.take_queued()
-            self._turn = turn = self._new_turn()
+            self._turn = turn = self._new_turn(await self._route(text))
             waits = await turn.run(text)
-            self._turn = None
+            self._turn, self._answering.link = None, turn.link
             for unsaid in turn.unsaid:
                 self.queue(unsaid)
             if waits or not self.state.queued:
                 return
             text = self.state.take_queued()
 
-    def _new_turn(self) -> Turn:
-        number = len(self.state.turns) + 1
-        if find_rules(self.settings) != self._rules:
-            self._settle()
-            self._emit(Warned(message="the rules (AGENTS.md) changed and were read again"))
-        context = TurnContext(
-            number, self.settings, self._link, self.state, self._progress, self._instructions, self._emit
-        )
-        way, reason = route(self._link.info, self.settings)
-        tools = [*self.bench.tools, *self._mcp.tools]
-        return Turn(context, self.bench, self.changes, self._approvals, tools, way, reason, self._format)
+    async def _route(self, text: str) -> Relay | None:
+        """With `model = "auto"`: which model works on the prompt."""
+        before, pair = self.link, self._answering.pair
+        choice = await self._answering.choose(text, self._progress.context_used)
+        if pair is None or choice is None:
+            return None
+        if self.link is not before:
+            self._progress.forget_model()
+            self.state.chose_model(self.link.info.name, self.link.settings.provider.id)
+        return Relay(pair, choice, self.settings, self._emit)
 
-    def _must_be_idle(self, what: str) -> None:
-        if self.running:
-            raise FulgurError(f"cannot {what} while a turn runs", hint="Esc stops it.")
+    def _new_turn(self, relay: Relay | None = None) -> Turn:
+        number = len(self.state.turns) + 1
+        if self.guidance.outdated(self.settings):
+            self._settle()
+            self._emit(Warned(message="the rules or skills changed and were read again"))
+        emit = relay.watch if relay is not None else self._emit
+        told = self.guidance.instructions
+        context = TurnContext(number, self.settings, self.link, self.state, self._progress, told, emit)
+        if relay is not None and relay.may_escalate:
+            context = replace(context, drift=relay.drift)
+        way, reason = route(self.link.info, self.settings)
+        return Turn(context, self.bench, self.changes, self._approvals, self._tools(), way, reason, self._format, relay)
+
+    def _tools(self) -> list[Tool[Any]]:
+        tools = [*self.bench.tools, *self._mcp.tools]
+        if self.guidance.skills:
+            tools.append(skill_tool(self.guidance.skills))
+        if self._tool_names is not None:
+            return [tool for tool in tools if tool.name in self._tool_names]
+        return tools + (self.team.tools() if self.team is not None else [])

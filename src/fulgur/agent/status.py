@@ -11,7 +11,7 @@ from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.config.toml_text import value_text
-from fulgur.protocol.agent import Status
+from fulgur.protocol.session import Status
 from fulgur.sandbox.choose import describe
 
 
@@ -32,7 +32,7 @@ def status_of(
         workspace=str(settings.workspace),
         model=link.info.name,
         answering_model=progress.answering_model,
-        provider=settings.provider.name,
+        provider=link.settings.provider.name,
         base_url=link.base_url,
         way=way,
         way_reason=reason,

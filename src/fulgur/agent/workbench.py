@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from fulgur.config.settings import Settings
@@ -16,9 +15,11 @@ from fulgur.sandbox.choose import choose
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.base import Tool
 from fulgur.tools.environment import command_environment, withheld
+from fulgur.tools.plan import plan_tool
 from fulgur.tools.reading import reading_tools
 from fulgur.tools.shell import Shell
 from fulgur.tools.writing import writing_tools
+from fulgur.workspace import folders
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.files import Files
 from fulgur.workspace.snapshots import Snapshots
@@ -36,6 +37,7 @@ class Workbench:
     refusal: FulgurError | None
     sandbox: Sandbox | None
     members: MemberCheck
+    environment: dict[str, str]
     withheld: list[str]
     """Variables that commands do not see because they look like secrets."""
 
@@ -51,29 +53,40 @@ class Workbench:
             sandbox = choose(policy)
         except FulgurError as error:
             refusal = error
-        environment = command_environment(
-            settings.text("shell_environment_policy.inherit") or "all",
-            settings.strings("shell_environment_policy.exclude"),
-            cast("dict[str, str]", settings.get("shell_environment_policy.set") or {}),
-            secrets=settings.flag("shell_environment_policy.ignore_default_excludes"),
-        )
+        environment = _environment(settings)
         shell = Shell(sandbox or cast(FulgurError, refusal), policy, environment)
-        tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools()]
+        tools: list[Tool[Any]] = [*reading_tools(files), *writing_tools(files), *shell.tools(), plan_tool()]
         digest = hashlib.sha256(os.fsencode(policy.workspace)).hexdigest()[:16]
         snapshots = Snapshots(policy.workspace, blobs, settings.home / "index" / f"{digest}.snapshot")
-        return cls(policy, files, shell, snapshots, tools, refusal, sandbox, MemberCheck(policy), withheld(environment))
+        members = MemberCheck(policy)
+        hidden = withheld(environment)
+        return cls(policy, files, shell, snapshots, tools, refusal, sandbox, members, environment, hidden)
 
-    def close(self) -> None:
-        """End the shells and what the sandbox left behind."""
-        self.shell.close()
+    def fits(self, settings: Settings) -> bool:
+        """Whether these settings would make the same one: then its shell and what runs in the background stay."""
+        return make_policy(settings) == self.policy and _environment(settings) == self.environment
+
+    def close(self) -> list[str]:
+        """End the shells and what the sandbox left behind; the commands that still ran in the background."""
+        ran = self.shell.close()
         self.members.close()
         if self.sandbox is not None:
             self.sandbox.close()
+        return ran
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    return command_environment(
+        settings.text("shell_environment_policy.inherit") or "all",
+        settings.strings("shell_environment_policy.exclude"),
+        cast("dict[str, str]", settings.get("shell_environment_policy.set") or {}),
+        secrets=settings.flag("shell_environment_policy.ignore_default_excludes"),
+    )
 
 
 def make_policy(settings: Settings) -> Policy:
     """The sandbox policy the settings ask for."""
-    roots = tuple(Path(root).expanduser() for root in settings.strings("sandbox_workspace_write.writable_roots"))
+    roots = tuple(folders.expanded(root) for root in settings.strings("sandbox_workspace_write.writable_roots"))
     return Policy.make(
         settings.sandbox_mode,
         settings.workspace,
@@ -81,5 +94,5 @@ def make_policy(settings: Settings) -> Policy:
         roots,
         settings.flag("sandbox_workspace_write.network_access"),
         hide_secrets=settings.flag("sandbox_hide_secrets"),
-        hide=[Path(place).expanduser() for place in settings.strings("sandbox_hidden")],
+        hide=[folders.expanded(place) for place in settings.strings("sandbox_hidden")],
     )

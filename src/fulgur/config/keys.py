@@ -33,6 +33,9 @@ class Key:
         return tuple(self.name.split("."))
 
 
+SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+POLICIES = ("untrusted", "on-failure", "on-request", "never")
+HOOK_EVENTS = ("session_start", "before_tool", "after_tool", "after_edit", "turn_end")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 KEYS: tuple[Key, ...] = (
@@ -42,6 +45,8 @@ KEYS: tuple[Key, ...] = (
     Key("model_providers.*.base_url", "string", "http(s)://host:port/v1 of the API"),
     Key("model_providers.*.env_key", "string", "the environment variable that holds the API key"),
     Key("model_providers.*.wire_api", "string", "what the API speaks", "responses", choices=("responses", "chat")),
+    Key("model_providers.*.images", "boolean", "its models take images; default: what the server says"),
+    Key("model_providers.*.request_max_retries", "integer", "how often a failed request is repeated, up to 6", 3),
     Key("model_reasoning_effort", "string", "how much the model reasons", choices=EFFORTS, needs="reasoning"),
     Key(
         "model_reasoning_summary",
@@ -63,20 +68,33 @@ KEYS: tuple[Key, ...] = (
         "`fast` asks for the fast lane",
         choices=("auto", "default", "fast", "flex", "priority"),
     ),
+    Key("router.fast", "string", 'the fast model of model = "auto", such as "ollama:qwen3"'),
+    Key("router.deep", "string", "its deep model"),
+    Key("router.default", "string", "for prompts that no rule fits", "deep", choices=("fast", "deep")),
+    Key("router.rules.*.use", "string", "the model for prompts that fit the rule", choices=("fast", "deep", "off")),
+    Key("router.rules.*.words", "strings", "it fits if one of these regular expressions is found"),
+    Key("router.rules.*.files", "integer", "it fits if the prompt names so many files"),
+    Key("router.rules.*.context_percent", "integer", "it fits if the fast model's context is so full"),
+    Key("router.rules.*.question", "boolean", "it fits if the prompt is a question"),
+    Key("router.rules.*.why", "string", "what is said when it decides"),
+    Key("router.escalate.guards", "integer", "failed checks of the fast model before the deep one takes over", 2),
+    Key("router.escalate.edits", "integer", "edits of one file in a turn before it does", 3),
+    Key("router.escalate.repeats", "integer", "equal calls with equal results before it does", 3),
+    Key("router.escalate.context_percent", "integer", "how full its context may get before it does", 85),
     Key("developer_instructions", "string", "added to the agent's own instructions"),
     Key(
         "approval_policy",
         "string",
         "when a person is asked",
         "on-request",
-        choices=("untrusted", "on-failure", "on-request", "never"),
+        choices=POLICIES,
     ),
     Key(
         "sandbox_mode",
         "string",
         "what commands may touch",
         "workspace-write",
-        choices=("read-only", "workspace-write", "danger-full-access"),
+        choices=SANDBOXES,
     ),
     Key("sandbox_workspace_write.writable_roots", "strings", "folders beside the workspace that may be written", []),
     Key("sandbox_workspace_write.network_access", "boolean", "whether commands may use the network", False),
@@ -93,6 +111,14 @@ KEYS: tuple[Key, ...] = (
     Key("shell_environment_policy.set", "table", "variables set for commands", {}),
     Key("project_doc_max_bytes", "integer", "how much of the AGENTS.md files is read", 32768),
     Key("project_doc_fallback_filenames", "strings", "names read where there is no AGENTS.md", []),
+    Key("tui.vim", "boolean", "vi keys in the input", False),
+    Key(
+        "tui.notify",
+        "string",
+        "how the terminal tells of the end of a long turn, or of a question",
+        "osc9",
+        choices=("osc9", "osc777", "bell", "off"),
+    ),
     Key("hide_agent_reasoning", "boolean", "do not show reasoning", False),
     Key("mcp_servers.*.command", "string", "the program of an MCP server", needs="tools"),
     Key("mcp_servers.*.args", "strings", "its arguments", needs="tools"),
@@ -101,18 +127,28 @@ KEYS: tuple[Key, ...] = (
     Key("mcp_servers.*.enabled", "boolean", "whether it is started", True, needs="tools"),
     Key("mcp_servers.*.startup_timeout_sec", "number", "how long it may take to start", 10.0, needs="tools"),
     Key("mcp_servers.*.tool_timeout_sec", "number", "how long one call may take", 60.0, needs="tools"),
+    Key("hooks.*.on", "string", "when the hook runs", choices=HOOK_EVENTS),
+    Key("hooks.*.command", "string", "what it runs: bash, in the sandbox, in the workspace"),
+    Key("hooks.*.tools", "strings", "only for these tools (patterns such as `github__*`); default: all"),
+    Key("hooks.*.files", "strings", "only for these files (patterns such as `*.py`); default: all"),
+    Key("hooks.*.timeout_sec", "number", "how long it may take", 30.0),
+    Key("hooks.*.enabled", "boolean", "whether it runs", True),
     Key("features.edit_path", "boolean", "models made for edits rewrite a region instead of calling tools", True),
     Key("features.parallel_tools", "boolean", "the model may call several tools at once", True, needs="tools"),
     Key("features.guards", "boolean", "edits are checked before they are called done", True),
     Key("features.quick_tests", "boolean", "the tests that touch a changed file are run (under 30 s)", True),
     Key("features.undo", "boolean", "the workspace is snapshotted so that /undo covers shell commands too", True),
+    Key("features.discovery", "boolean", "look for model servers on this machine, for /model", True),
     Key("undo_days", "integer", "what /undo needs is kept this long after a session's last use", 30),
     Key("undo_megabytes", "integer", "and up to this much of it, the oldest sessions first to lose theirs", 2048),
+    Key("worktree.folder", "string", "where worktrees of sessions are made; default: ~/.fulgur-worktrees"),
+    Key("worktree.copy", "strings", "files and folders git does not track that a new worktree gets a copy of", []),
+    Key("worktree.setup", "string", "a command run in the sandbox in every new worktree, such as `npm ci`"),
     Key("profile", "string", "the profile used when none is named"),
 )
 
 # What a profile may not hold: keys that name things for all profiles.
-_NOT_IN_PROFILES = ("profile", "model_providers", "mcp_servers", "model_prices")
+_NOT_IN_PROFILES = ("profile", "model_providers", "mcp_servers", "model_prices", "router", "hooks")
 
 PROFILE_KEYS = tuple(
     Key(f"profiles.*.{key.name}", key.kind, key.help, None, key.choices, key.needs)

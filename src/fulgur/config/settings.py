@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
 from fulgur.config import keys, layers
 from fulgur.config.keys import Value
+from fulgur.config.known import KNOWN
 from fulgur.config.records import ProjectRecords
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace import folders
@@ -26,6 +28,9 @@ class Provider:
     base_url: str | None
     env_key: str | None = None
     wire_api: str = "responses"
+    retries: int = 3
+    images: bool | None = None
+    """Whether its models take images; None: as the server says."""
 
     def api_key(self) -> str | None:
         """The key from the environment; a FulgurError when it is wanted and not set."""
@@ -69,6 +74,12 @@ class Settings:
     profiles: tuple[str, ...] = ()
     request: dict[str, object] = field(default_factory=dict, repr=False)
     """The arguments `load_settings` was called with, so that a profile or a model can be switched later."""
+    stamps: tuple[object, ...] = field(default=(), repr=False)
+    """Of the files that were read, to see when one has changed."""
+    follows_files: bool = True
+    """Whether a change of the files counts in mid-session."""
+    place: str = ""
+    """What the model is told of the workspace instead of its path: copies of it are all the same to the model."""
 
     def get(self, name: str) -> Value:
         """The value of a dotted key."""
@@ -114,11 +125,17 @@ class Settings:
     def provider(self) -> Provider:
         """The chosen provider."""
         name = cast(str, self.get("model_provider"))
-        fields = self._under("model_providers", name)
+        fields = self.under("model_providers", name)
         if name == "local" and "base_url" not in fields:
             return Provider("local", "local server", None)
+        if name in KNOWN:
+            usual = KNOWN[name]
+            known = {"name": usual.name, "base_url": usual.base_url, "wire_api": usual.wire_api}
+            fields = {**known, **({"env_key": usual.env_key} if usual.env_key else {}), **fields}
+            if usual.images:
+                fields.setdefault("images", True)
         if not fields:
-            have = sorted({path[1] for path in self.values if path[0] == "model_providers"} | {"local"})
+            have = sorted({*self.own_providers, *KNOWN, "local"})
             source = self.sources[("model_provider",)]
             raise UsageError(f"no [model_providers.{name}] ({source})", hint=f"There are: {', '.join(have)}")
         if "base_url" not in fields:
@@ -129,14 +146,64 @@ class Settings:
             cast(str, fields["base_url"]),
             cast("str | None", fields.get("env_key")) or None,
             cast(str, fields.get("wire_api", "responses")),
+            cast(int, fields.get("request_max_retries", 3)),
+            cast("bool | None", fields.get("images")),
         )
+
+    @property
+    def own_providers(self) -> list[str]:
+        """The providers that the config names."""
+        return list(dict.fromkeys(path[1] for path in self.values if path[0] == "model_providers"))
+
+    def split_model(self, name: str) -> tuple[str | None, str]:
+        """`ollama:qwen3:30b` is the model `qwen3:30b` of `ollama`; without a provider it is the chosen one's."""
+        provider, colon, model = name.partition(":")
+        if colon and provider in {*self.own_providers, *KNOWN, "local"}:
+            return provider, model
+        return None, name
+
+    def choosing(self, name: str) -> Settings:
+        """These settings for another model (`provider:model`), with nothing read again."""
+        provider, model = self.split_model(name)
+        values, sources = {**self.values, ("model",): model}, {**self.sources, ("model",): name}
+        if provider is not None:
+            values["model_provider",] = provider
+            sources["model_provider",] = name
+        return replace(self, values=values, sources=sources)
+
+    def inside(self, workspace: Path, changes: Mapping[str, Value]) -> Settings:
+        """These settings, with these keys changed, for a copy of the workspace; files that change do not count."""
+        values = {path: value for path, value in self.values.items() if path[0] != "mcp_servers"}
+        values.update({tuple(name.split(".")): value for name, value in changes.items()})
+        sources = {**self.sources, **{tuple(name.split(".")): "subagent" for name in changes}}
+        place = "" if workspace == self.workspace else "the current folder"
+        project = self.project if workspace == self.workspace else workspace
+        return replace(
+            self,
+            workspace=workspace,
+            project=project,
+            values=values,
+            sources=sources,
+            follows_files=False,
+            place=place,
+            warnings=(),
+        )
+
+    @property
+    def router_rules(self) -> list[str]:
+        """The names of the rules in the config."""
+        return list(dict.fromkeys(path[2] for path in self.values if path[:2] == ("router", "rules")))
+
+    def router_rule(self, name: str) -> dict[str, Value]:
+        """The keys of one of them."""
+        return self.under("router", "rules", name)
 
     @property
     def mcp_servers(self) -> list[McpServer]:
         """The enabled MCP servers."""
         servers = []
-        for name in sorted({path[1] for path in self.values if path[0] == "mcp_servers"}):
-            fields = self._under("mcp_servers", name)
+        for name in self.names_under("mcp_servers"):
+            fields = self.under("mcp_servers", name)
             if fields.get("enabled") is False:
                 continue
             command, url = cast("str | None", fields.get("command")), cast("str | None", fields.get("url"))
@@ -157,7 +224,7 @@ class Settings:
 
     def prices(self, model: str) -> dict[str, float]:
         """`input`, `cached_input` and `output` prices per million tokens, as far as configured."""
-        return {name: float(cast(float, price)) for name, price in self._under("model_prices", model).items()}
+        return {name: float(cast(float, price)) for name, price in self.under("model_prices", model).items()}
 
     def effective(self) -> list[tuple[str, Value, str]]:
         """Every effective key with its value and its source, in the schema's order."""
@@ -182,14 +249,33 @@ class Settings:
         overrides = [*cast("list[str]", request.get("overrides") or []), *(overrides or [])]
         if profile is not None:
             request["profile"] = profile
-        if model is not None:
+        if model:
             request["model"] = model
+        elif model is not None:  # whatever the provider offers first
+            request["model"] = None
+            overrides.append("model=")
         if provider is not None:
             overrides.append(f"model_provider={provider}")
         request["overrides"] = overrides
         return load_settings(self.workspace, **request)  # type: ignore[arg-type]
 
-    def _under(self, *prefix: str) -> dict[str, Value]:
+    def reloaded(self) -> Settings:
+        """The same request over the files as they are now; itself when they have not changed."""
+        if not self.follows_files or _stamps(self.home, self.project) == self.stamps:
+            return self
+        return load_settings(self.workspace, **self.request)  # type: ignore[arg-type]
+
+    def differs_from(self, other: Settings) -> list[str]:
+        """The keys with another value."""
+        paths = {*self.values, *other.values}
+        return sorted(keys.show(path) for path in paths if self.values.get(path) != other.values.get(path))
+
+    def names_under(self, table: str) -> list[str]:
+        """The names that the config gives to tables of this kind, such as `hooks`."""
+        return sorted({path[1] for path in self.values if path[0] == table})
+
+    def under(self, *prefix: str) -> dict[str, Value]:
+        """The keys of one of them."""
         return {path[-1]: value for path, value in self.values.items() if path[: len(prefix)] == prefix}
 
 
@@ -216,6 +302,7 @@ def load_settings(
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder")
     project = find_project(folder, home)
+    stamps = _stamps(home, project)  # first: what changes while it is read is read again
     trusted = ProjectRecords(home).trusted(project)
     stack = [layers.defaults()]
     warnings: list[str] = []
@@ -240,4 +327,18 @@ def load_settings(
         sources[("model",)] = "-m"
     profiles = sorted({path[1] for layer in stack for path in layer.values if path[0] == "profiles"})
     request: dict[str, object] = {"profile": profile, "model": model, "overrides": overrides}
-    return Settings(folder, project, home, trusted, values, sources, named, tuple(warnings), tuple(profiles), request)
+    return Settings(
+        folder, project, home, trusted, values, sources, named, tuple(warnings), tuple(profiles), request, stamps
+    )
+
+
+def _stamps(home: Path, project: Path) -> tuple[object, ...]:
+    """What changes when a config file does, or the trust in the project."""
+    found: list[object] = []
+    for file in (home / "config.toml", project / ".fulgur" / "config.toml", home / "projects.json"):
+        try:
+            info = file.stat()
+            found.append((info.st_mtime_ns, info.st_size, info.st_ino))
+        except OSError:
+            found.append(None)
+    return tuple(found)

@@ -1,7 +1,10 @@
-"""The one place that runs git, only ever to read. A repository's configuration may name programs; none of them runs.
+"""The one place that runs git: to read, and to make, merge (`git_merge.py`) and remove worktrees. A repository's
+configuration may name programs; none of them runs.
 
 Three fences: variables and `-c` switch off every way git has to start a program, no protocol is allowed, so that a
-missing object is never fetched, and where a sandbox works git runs inside it, read-only and without a network.
+missing object is never fetched, and where a sandbox works git reads inside it, read-only and without a network.
+Worktrees are written outside of it: there the filters and merge drivers that the configuration names are switched off
+one by one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from fulgur.sandbox.policy import Policy
 from fulgur.sandbox.secrets import without_secrets
 
 _SECONDS = 10.0
+_CHECKOUT_SECONDS = 300.0
 
 _OFF = {
     "alias.x": "",
@@ -32,6 +36,7 @@ _OFF = {
     "core.sshCommand": "false",
     "credential.helper": "",
     "diff.external": "",
+    "diff.ignoreSubmodules": "all",
     "gc.auto": "0",
     "gpg.program": "false",
     "maintenance.auto": "false",
@@ -59,8 +64,91 @@ def committed(file: Path, home: Path) -> bytes | None:
     return _read(real.parent, home, "cat-file", "blob", f"HEAD:./{real.name}")
 
 
+def top_folder(folder: Path) -> Path | None:
+    """The folder of the working tree that holds `folder`; None when there is none."""
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+def add_worktree(top: Path, folder: Path, branch: str) -> None:
+    """A new working tree at the last commit, on a new branch. No hook and no filter runs: what git-lfs and others keep
+    elsewhere stays a pointer."""
+    write(top, top, "worktree", "add", "--quiet", "--no-checkout", "-b", branch, "--", str(folder), "HEAD")
+    try:
+        # Asked in the new tree: its configuration may differ from that of the first one (`includeIf`).
+        off = no_programs(folder)
+        # The working tree is named: the configuration may name another (`core.worktree`).
+        write(folder, folder, f"--work-tree={folder}", "reset", "--hard", "--quiet", off=off)
+    except FulgurError:
+        remove_worktree(top, folder, branch)
+        raise
+
+
+def remove_worktree(top: Path, folder: Path, branch: str) -> None:
+    """Remove a working tree and its branch, whatever was changed there."""
+    write(top, top, "worktree", "remove", "--force", "--", str(folder))
+    write(top, top, "branch", "--quiet", "-D", "--", branch)
+
+
+def no_programs(folder: Path) -> dict[str, str]:
+    """Settings that make every filter the configuration names do nothing, and every merge driver fail."""
+    listed = write(folder, folder, "config", "--null", "--name-only", "--list").split("\0")
+    filters, drivers = (
+        {name.split(".", 1)[1].rpartition(".")[0] for name in listed if name.startswith(kind)}
+        for kind in ("filter.", "merge.")
+    )
+    if any("=" in name for name in filters | drivers):
+        raise FulgurError(f"{folder}: the repository's configuration names a filter or merge driver with a `=`")
+    off: dict[str, str] = {}
+    for name in filters:
+        off |= {f"filter.{name}.{key}": "" for key in ("smudge", "clean", "process")}
+        off[f"filter.{name}.required"] = "false"
+    return off | {f"merge.{name}.driver": "false" for name in drivers}
+
+
+def person(top: Path) -> dict[str, str]:
+    """Who commits: as the repository says, else as the user's own configuration does, which is read for this only."""
+    found = {}
+    for key, otherwise in (("user.name", "Fulgur"), ("user.email", "fulgur@localhost")):
+        own = write(top, top, "config", "--get", key, may_fail=True).strip()
+        found[key] = own or _personal(key) or otherwise
+    return found
+
+
+def _personal(key: str) -> str:
+    """A value of the user's own configuration; git only reads it, and starts nothing to do so."""
+    program = start.program("git")
+    command = [str(program), "config", "--global", "--get", key]
+    env = start.environment({**_VARIABLES})
+    del env["GIT_CONFIG_GLOBAL"]
+    try:
+        return start.run(command, start.ROOT, seconds=_SECONDS, env=env).stdout.decode(errors="replace").strip()
+    except (OSError, start.TimeoutExpired):
+        return ""
+
+
+def write(top: Path, folder: Path, *arguments: str, off: dict[str, str] | None = None, may_fail: bool = False) -> str:
+    """Run git in `folder`, outside of the sandbox and without any program of the repository; its output.
+
+    `may_fail`: an exit code of 1 is an answer too.
+    """
+    program = start.program("git", top)
+    if program is None:
+        raise FulgurError("git is not installed", hint="A worktree needs it.")
+    switches = [word for name, value in {**_OFF, **(off or {})}.items() for word in ("-c", f"{name}={value}")]
+    command = [program, "--no-pager", *switches, *arguments]
+    try:
+        env = without_secrets(start.environment(_VARIABLES))
+        done = start.run(command, folder, seconds=_CHECKOUT_SECONDS, env=env)
+    except (OSError, start.TimeoutExpired) as error:
+        raise FulgurError(f"git {arguments[0]}: {error}") from None
+    if done.returncode and not (may_fail and done.returncode == 1):
+        words = [word for word in arguments if not word.startswith(("--git-dir=", "--work-tree="))]
+        raise FulgurError(f"git {' '.join(words[:2])}: {done.stderr.decode(errors='replace').strip()[-400:]}")
+    return done.stdout.decode(errors="surrogateescape")
+
+
 def _read(folder: Path, home: Path, *arguments: str) -> bytes | None:
-    top = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    top = top_folder(folder)
     program = start.program("git", folder) if top is None else start.program("git", top)
     if program is None or top is None:
         return None

@@ -30,6 +30,8 @@ _PATH_LISTS = ("PATH", "LD_LIBRARY_PATH")
 DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
 TimeoutExpired = subprocess.TimeoutExpired
 Process = subprocess.Popen
+AsyncProcess = asyncio.subprocess.Process
+CompletedProcess = subprocess.CompletedProcess
 
 
 def environment(more: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None) -> dict[str, str]:

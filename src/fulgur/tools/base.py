@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Location, PlanStep, ToolKind
 from fulgur.workspace.files import Change, FileDiff
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -26,6 +27,8 @@ class ToolResult:
     ok: bool
     output: str
     diffs: list[FileDiff] = field(default_factory=list)
+    plan: tuple[PlanStep, ...] = ()
+    """The model's new plan, when the call was about that."""
 
 
 class BadCall(FulgurError):
@@ -45,6 +48,9 @@ class Tool(Generic[A]):
     parallel: bool = True
     plan: Callable[[A], list[Change]] | None = None
     """What a call would change in files, without changing it."""
+    kind: ToolKind = "other"
+    places: Callable[[A], list[Location]] = lambda arguments: []
+    """The files a call names."""
     schema: dict[str, Any] | None = None
     """The schema of a tool from elsewhere (MCP); ours is made from `arguments`."""
 
@@ -74,7 +80,9 @@ class Tool(Generic[A]):
         if self.schema is not None:
             return self.schema
         (schema,), definitions = msgspec.json.schema_components([self.arguments])
-        result = dict(definitions[schema["$ref"].rpartition("/")[2]])
+        result = dict(definitions.pop(schema["$ref"].rpartition("/")[2]))
+        if definitions:
+            result["$defs"] = definitions  # what the arguments hold, by the names the schema uses
         result.pop("title", None)
         result.pop("description", None)
         return result

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Location
 from fulgur.sandbox import start as begin
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
 from fulgur.workspace.beneath import shown
@@ -100,9 +101,22 @@ def reading_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
         return ToolResult(True, "\n".join(lines) or "[no match]")
 
     return [
-        Tool("read", "Read a text file, with line numbers.", ReadArguments, read, lambda a: f"read {a.path}"),
         Tool(
-            "list", "List a folder; ignored files are left out.", ListArguments, list_folder, lambda a: f"list {a.path}"
+            "read",
+            "Read a text file, with line numbers.",
+            ReadArguments,
+            read,
+            lambda a: f"read {a.path}",
+            kind="read",
+            places=lambda a: [Location(a.path, a.start)],
+        ),
+        Tool(
+            "list",
+            "List a folder; ignored files are left out.",
+            ListArguments,
+            list_folder,
+            lambda a: f"list {a.path}",
+            kind="search",
         ),
         Tool(
             "search",
@@ -110,6 +124,7 @@ def reading_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
             SearchArguments,
             search,
             lambda a: f"search {a.pattern!r}" + ("" if a.path == "." else f" in {a.path}"),
+            kind="search",
         ),
     ]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +15,9 @@ from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.choose import Unconfined
 from fulgur.sandbox.policy import Policy
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
-from fulgur.tools.output import BoundedOutput
+from fulgur.tools.jobs import Jobs
 from fulgur.tools.shell_process import CommandResult, ShellProcess
 
-_MOST_BACKGROUND = 8
 _LONGEST = 3600.0
 
 
@@ -34,23 +31,6 @@ class ShellArguments(Arguments, frozen=True):
     reason: Annotated[str, Meta(description="why it needs to be unsandboxed, for the person who is asked")] = ""
 
 
-class JobArguments(Arguments, frozen=True):
-    """Arguments of `shell_job`."""
-
-    job: Annotated[str, Meta(description="the name that shell gave")]
-    input: Annotated[str, Meta(description="text to type, with \\n for Enter")] = ""
-    wait: Annotated[float, Meta(description="seconds to wait for its end", ge=0, le=600)] = 1.0
-    kill: Annotated[bool, Meta(description="end it")] = False
-
-
-@dataclass
-class _Job:
-    shell: ShellProcess
-    task: asyncio.Task[CommandResult]
-    output: BoundedOutput
-    unconfined: bool
-
-
 class Shell:
     """The session's shells. `run` is the tool; `unconfined` runs a command that a person allowed out of the sandbox."""
 
@@ -59,13 +39,14 @@ class Shell:
         self._policy = policy
         self._environment = environment
         self._main: ShellProcess | None = None
-        self._jobs: dict[str, _Job] = {}
-        self._count = 0
+        self.jobs = Jobs()
 
     async def run(self, args: ShellArguments, report: Report, *, unconfined: bool = False) -> ToolResult:
         """One command, in the sandbox unless a person said otherwise."""
         if args.background:
-            return await self._begin(args, unconfined)
+            shell = self._new(unconfined)
+            shell.folder = self.folder
+            return await self.jobs.begin(shell, args.command, unconfined=unconfined)
         if unconfined and not isinstance(self._sandbox, Unconfined):
             shell = self._new(True)
             shell.folder = self.folder
@@ -121,38 +102,13 @@ class Shell:
         finally:
             shell.close()
 
-    async def job(self, args: JobArguments, report: Report) -> ToolResult:
-        """Look at a background command, type into it, or end it."""
-        job = self._jobs.get(args.job)
-        if job is None:
-            have = ", ".join(self._jobs) or "none"
-            raise FulgurError(f"no job named {args.job}", hint=f"There are: {have}")
-        if args.input:
-            if job.unconfined:
-                # What was allowed is the command, not whatever is typed into it later.
-                raise FulgurError("nothing can be typed into a command that runs outside the sandbox")
-            job.shell.type(args.input)
-        if args.kill:
-            job.task.cancel()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(args.wait or None if args.kill else args.wait):
-                await asyncio.shield(asyncio.gather(job.task, return_exceptions=True))
-        if not job.task.done():
-            return ToolResult(True, f"{job.output.text()}\n[{args.job} runs]")
-        del self._jobs[args.job]
-        job.shell.close()
-        code = "killed" if job.task.cancelled() else f"exit code {job.task.result().exit_code}"
-        return ToolResult(True, f"{job.output.text()}\n[{args.job} ended: {code}]")
-
-    def close(self) -> None:
-        """End everything."""
-        for job in self._jobs.values():
-            job.task.cancel()
-            job.shell.close()
-        self._jobs.clear()
+    def close(self) -> list[str]:
+        """End everything; the commands that still ran in the background."""
+        ran = self.jobs.close()
         if self._main is not None:
             self._main.close()
             self._main = None
+        return ran
 
     def tools(self) -> list[Tool]:  # type: ignore[type-arg]
         """shell and shell_job."""
@@ -165,15 +121,9 @@ class Shell:
                 lambda a: f"$ {a.command}",
                 mutates=True,
                 parallel=False,
+                kind="execute",
             ),
-            Tool(
-                "shell_job",
-                "Look at a command that runs in the background, type into it, or end it.",
-                JobArguments,
-                self.job,
-                lambda a: f"job {a.job}" + (" (kill)" if a.kill else ""),
-                mutates=True,
-            ),
+            self.jobs.tool(),
         ]
 
     def _foreground(self) -> ShellProcess:
@@ -186,23 +136,6 @@ class Shell:
             raise self._sandbox
         sandbox = Unconfined() if unconfined or isinstance(self._sandbox, FulgurError) else self._sandbox
         return ShellProcess(sandbox, self._policy, self._environment)
-
-    async def _begin(self, args: ShellArguments, unconfined: bool) -> ToolResult:
-        if len(self._jobs) >= _MOST_BACKGROUND:
-            raise FulgurError(f"{_MOST_BACKGROUND} jobs run already", hint="End one with shell_job.")
-        shell = self._new(unconfined)
-        if self._main is not None:
-            shell.folder = self._main.folder
-        self._count += 1
-        name = f"job{self._count}"
-        output = BoundedOutput()
-        task = asyncio.create_task(shell.run(args.command, _LONGEST * 24, lambda text: _keep(output, text)))
-        self._jobs[name] = _Job(shell, task, output, unconfined)
-        return await self.job(JobArguments(job=name, wait=0.5), lambda text: None)
-
-
-def _keep(output: BoundedOutput, text: str) -> None:
-    output.feed(text.encode())
 
 
 def _told(result: CommandResult, timeout: float) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Location
 from fulgur.tools import patch_match
 from fulgur.tools.apply_patch import plan_patch
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
@@ -60,8 +61,8 @@ def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
         return Change(path, before, file.encode(args.path)), note
 
     async def edit(args: EditArguments, report: Report) -> ToolResult:
-        change, note = plan_edit(args)
-        diffs = files.commit([change])
+        change, note = await asyncio.to_thread(plan_edit, args)
+        diffs = await asyncio.to_thread(files.commit, [change])
         return ToolResult(True, "\n".join([*summary(diffs), *note]), diffs)
 
     return [
@@ -74,6 +75,8 @@ def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
             mutates=True,
             parallel=False,
             plan=lambda a: plan_patch(a.patch, files).changes,
+            kind="edit",
+            places=_patch_places,
         ),
         Tool(
             "edit",
@@ -84,6 +87,8 @@ def writing_tools(files: Files) -> list[Tool]:  # type: ignore[type-arg]
             mutates=True,
             parallel=False,
             plan=lambda a: [plan_edit(a)[0]],
+            kind="edit",
+            places=lambda a: [Location(a.path)],
         ),
     ]
 
@@ -95,6 +100,13 @@ def _patch_title(args: PatchArguments) -> str:
         return "apply_patch"
     words = {AddFile: "add", UpdateFile: "change"}
     return ", ".join(f"{words.get(type(operation), 'delete')} {operation.path}" for operation in operations)
+
+
+def _patch_places(args: PatchArguments) -> list[Location]:
+    try:
+        return [Location(operation.path) for operation in parse_patch(args.patch)]
+    except PatchError:
+        return []
 
 
 def summary(diffs: list[FileDiff]) -> list[str]:

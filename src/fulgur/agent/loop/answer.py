@@ -11,12 +11,12 @@ import time
 from typing import Any
 
 from fulgur.agent.loop.context import TurnContext
-from fulgur.agent.loop.usage import usage_event
+from fulgur.agent.loop.usage import tell_tier, usage_event
 from fulgur.agent.session.history import Item, item_text, message
 from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
-from fulgur.protocol.agent import MessageDelta, ThinkingDelta, TurnSteered, Warned
+from fulgur.protocol.agent import MessageDelta, ThinkingDelta, TurnSteered, Waiting, Warned
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.response import Response
 
@@ -36,7 +36,9 @@ class Answer:
         self._steers: list[str] = []
         self._waiting_steers: list[str] = []
         self._sending: set[asyncio.Task[None]] = set()
+        self._cuts = False
         self._stopped = False
+        self._waits = False
         self._started = 0.0
         self._first = 0.0
         self.model = ""
@@ -48,6 +50,11 @@ class Answer:
     def late_steers(self) -> list[str]:
         """Steers that came too late for this answer; the caller says them next."""
         return [*self._waiting_steers, *self._steers]
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of it has come."""
+        return self._first > 0
 
     async def run(self, body: dict[str, Any]) -> list[Item]:
         """Stream it to its end; the tool calls to run next. FulgurError when the server or the model failed."""
@@ -66,9 +73,11 @@ class Answer:
             self._stream = None
         return calls
 
-    def steer(self, text: str) -> None:
-        """Redirect the running answer at the next token; from here on the text is applied or in `late_steers`."""
+    def steer(self, text: str, *, cut: bool = False) -> None:
+        """Redirect the running answer at the next token; from here on the text is applied or in `late_steers`.
+        `cut`: end the answer instead, so that the caller says it next."""
         self._waiting_steers.append(text)
+        self._cuts |= cut
         if self._stream is not None:
             task = asyncio.get_running_loop().create_task(self._send_steer(self._stream, text))
             self._sending.add(task)
@@ -86,7 +95,7 @@ class Answer:
             asyncio.get_running_loop().call_later(_STOP_SECONDS, stream.end)
 
     async def _send_steer(self, stream: ResponseStream, text: str) -> None:
-        if not self._link.connection.is_fulgur:
+        if self._cuts or not self._link.connection.is_fulgur:
             # Steering is our own: elsewhere the answer is cut and asked for anew, with what was said before it.
             await stream.cancel()
             return
@@ -119,6 +128,8 @@ class Answer:
                 self.response_id = event.response.id
                 self._started, self._first = time.perf_counter(), 0.0
                 return []
+            case ev.ResponseQueued() | ev.ResponseInProgress():
+                self._emit_place(event)
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
                 return self._finish(event.response)
             case ev.SteerPending():
@@ -131,6 +142,12 @@ class Answer:
                     asyncio.get_running_loop().create_task(self._stream.cancel())
         return calls
 
+    def _emit_place(self, event: ev.ResponseQueued | ev.ResponseInProgress) -> None:
+        place = waiting(self._turn, event, waited=self._waits)
+        if place is not None:
+            self._waits = place.position > 0
+            self._emit(place)
+
     def _steers_applied(self) -> None:
         for text in self._steers:
             self._context.state.add_items([message("user", text)], kind="steer")
@@ -139,7 +156,9 @@ class Answer:
 
     def _finish(self, response: Response) -> list[Item]:
         self.model = response.model or self._link.info.name
+        self._context.state.answered(self.model, response.id)
         self._report_usage(response)
+        tell_tier(self._context, response)
         items = [_clean(item) for item in response.output if _keeps(item)]
         said = "".join(item_text(item) for item in items if item.get("type") == "message")
         if self._open_text and not said:
@@ -168,6 +187,13 @@ class Answer:
         event = usage_event(self._turn, self.model, usage, self._link.info, self._started, self._first)
         self.cost, self.context_used = event.cost, event.context_used
         self._emit(event)
+
+
+def waiting(turn: int, event: ev.Event, *, waited: bool) -> Waiting | None:
+    """The place in the server's queue, or that the wait is over."""
+    if isinstance(event, ev.ResponseQueued) and isinstance(event.queue, ev.QueuePlace):
+        return Waiting(turn=turn, position=event.queue.position, seconds=event.queue.expected_wait_seconds)
+    return Waiting(turn=turn, position=0) if waited else None
 
 
 def _keeps(item: Item) -> bool:

@@ -37,6 +37,20 @@ class Question:
     outside: bool = False
     diff: str = ""
     """What it would change in files."""
+    hunks: tuple[str, ...] = ()
+    """The same in parts."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A person's answer. `rejected`: hunks that are left out, counted from 1."""
+
+    decision: Decision
+    rejected: tuple[int, ...] = ()
+
+    @property
+    def allows(self) -> bool:
+        return self.decision in ("once", "always")
 
 
 class Approvals:
@@ -49,7 +63,7 @@ class Approvals:
         self._policy = policy
         self._emit = emit
         self._interactive = interactive
-        self._waiting: dict[str, asyncio.Future[Decision]] = {}
+        self._waiting: dict[str, asyncio.Future[Answered]] = {}
 
     def about_command(
         self, call_id: str, command: str, folder: Path, *, unsandboxed: bool, reason: str
@@ -80,7 +94,9 @@ class Approvals:
         """Whether tools of ours may not change files unasked."""
         return self._settings.approval_policy == "untrusted"
 
-    def about_change(self, call_id: str, title: str, paths: Sequence[str], diff: str) -> Question | None:
+    def about_change(
+        self, call_id: str, title: str, paths: Sequence[str], diff: str, hunks: Sequence[str]
+    ) -> Question | None:
         """What must be asked before a tool of ours changes these files; `always` is for these files."""
         if not self.asks_about_changes:
             return None
@@ -88,7 +104,8 @@ class Approvals:
         if names and set(names) <= set(self._stored()):
             return None
         shown = ("edit", *paths) if paths else ()
-        return Question(call_id, title, "approval_policy is untrusted", names, shown, diff=diff)
+        parts = tuple(hunks) if len(hunks) > 1 else ()
+        return Question(call_id, title, "approval_policy is untrusted", names, shown, diff=diff, hunks=parts)
 
     def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
         """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
@@ -121,13 +138,13 @@ class Approvals:
     def _allowed(self) -> list[Allowed]:
         return [allowed for stored in self._stored() if (allowed := Allowed.decode(stored)) is not None]
 
-    async def ask(self, turn: int, question: Question) -> Decision:
+    async def ask(self, turn: int, question: Question) -> Answered:
         """The person's answer; `deny` where nobody can be asked."""
         approval_id = secrets.token_hex(4)
         if not self._interactive or self._settings.approval_policy == "never":
             self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision="deny", by="policy"))
-            return "deny"
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+            return Answered("deny")
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._waiting[approval_id] = future
         self._emit(
             ApprovalAsked(
@@ -140,25 +157,29 @@ class Approvals:
                 exact=question.exact,
                 outside=question.outside,
                 diff=question.diff,
+                hunks=question.hunks,
             )
         )
         try:
-            decision = await future
+            answer = await future
         finally:
             del self._waiting[approval_id]
+        decision, rejected = answer.decision, tuple(n for n in answer.rejected if 1 <= n <= len(question.hunks))
+        if answer.allows and rejected and len(set(rejected)) == len(question.hunks):
+            decision, rejected = "deny", ()
         if decision == "always":
             if question.always:
                 for allowed in question.always:
                     self._settings.records.approve(self._settings.project, allowed)
             else:
                 decision = "once"
-        self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision=decision))
-        return decision
+        self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision=decision, rejected=rejected))
+        return Answered(decision, rejected)
 
-    def settle(self, approval_id: str, decision: Decision) -> bool:
+    def settle(self, approval_id: str, answer: Answered) -> bool:
         """A person's answer; False when nothing waits under that id."""
         future = self._waiting.get(approval_id)
         if future is None or future.done():
             return False
-        future.set_result(decision)
+        future.set_result(answer)
         return True

@@ -3,27 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fulgur.agent.loop.approvals import Approvals, Question
+import msgspec
+from msgspec import structs
+
+from fulgur.agent.loop.approvals import Answered, Approvals, Question
+from fulgur.agent.loop.hooks import Hooks
 from fulgur.agent.loop.looks import LOOKING_ENVIRONMENT
 from fulgur.agent.session.history import Item, call_output
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import AgentEvent, FileChanged, ToolFinished, ToolOutput, ToolStarted
+from fulgur.protocol.agent import (
+    AgentEvent,
+    FileChanged,
+    PlanChanged,
+    PlanStep,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    Warned,
+)
 from fulgur.tools.base import BadCall, Tool, ToolResult
 from fulgur.tools.shell import Shell, ShellArguments
-from fulgur.tools.writing import PatchArguments
+from fulgur.tools.writing import PatchArguments, summary
 from fulgur.workspace.files import Change, FileDiff, Files, diff_of
+from fulgur.workspace.hunks import Hunk, hunks_of, without
+from fulgur.workspace.textfile import shown_text
 
+_REWRITE = "rewrite"  # what hooks know an edit by that no tool made
+_MOST_DIFF = 4000  # characters of what a hook changed, for the model
 _PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
 
 
 class StopTurn(Exception):
     """The person answered an approval with `stop`."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What an edit would change."""
+
+    changes: list[Change]
+    diffs: list[FileDiff]
+    hunks: list[Hunk]
+
+    @property
+    def shown(self) -> tuple[list[str], str, list[str]]:
+        """The files, the whole diff, and the diff in parts."""
+        paths = [diff.path for diff in self.diffs]
+        return paths, "".join(diff.diff for diff in self.diffs), [hunk.diff for hunk in self.hunks]
 
 
 @dataclass
@@ -43,17 +76,21 @@ class Calls:
         shell: Shell,
         files: Files,
         approvals: Approvals,
+        hooks: Hooks,
         emit: Callable[[AgentEvent], None],
         before_change: Callable[[], Awaitable[None]],
         note_change: Callable[[FileDiff], None],
+        note_plan: Callable[[Sequence[PlanStep]], None],
     ) -> None:
         self.tools = {tool.name: tool for tool in tools}
         self._shell = shell
         self._files = files
         self._approvals = approvals
+        self._hooks = hooks
         self._emit = emit
         self._before_change = before_change
         self._note_change = note_change
+        self._note_plan = note_plan
         self.changed: dict[str, FileDiff] = {}
         """Files changed by our own tools in this turn; `before` is that of the turn's first change."""
         self.malformed_in_a_row = 0
@@ -73,34 +110,61 @@ class Calls:
             await self._together(turn, [call], record)
         await self._together(turn, beside, record)
 
-    async def apply(self, turn: int, title: str, changes: list[Change]) -> bool:
-        """Make the changes of one edit, asked about like any other; False when it was not allowed."""
-        question = self._approvals.about_change("", title, *self._preview(changes))
-        if question is not None and not await self._asked(turn, question):
-            return False
+    async def apply(self, turn: int, title: str, changes: list[Change]) -> str | None:
+        """Make the changes of one edit, asked about like any other. None when it was not allowed, else what of it was
+        left out."""
+        left_out = ""
+        planned = self._preview(changes)
+        question = self._approvals.about_change("", title, *planned.shown)
+        if question is not None:
+            answer = await self._asked(turn, question)
+            if not answer.allows:
+                return None
+            if answer.rejected:
+                changes, left_out = _accepted(planned, answer)
+        if refused := await self._hooks.before_tool(_REWRITE, json.dumps({"title": title, "paths": planned.shown[0]})):
+            self._emit(Warned(message=refused))
+            return None
         await self._before_change()
-        for diff in await asyncio.to_thread(self._files.commit, changes):
+        diffs = await asyncio.to_thread(self._files.commit, changes)
+        for diff in diffs:
             self._changed(turn, diff)
-        return True
+        await self._after_edits(turn, diffs, "")
+        return left_out
 
-    async def _planned(self, tool: Tool[Any], arguments: Any) -> tuple[list[str], str]:
+    async def _planned(self, tool: Tool[Any], arguments: Any) -> _Planned:
         assert tool.plan is not None
         return self._preview(await asyncio.to_thread(tool.plan, arguments))
 
-    def _preview(self, changes: list[Change]) -> tuple[list[str], str]:
-        """The files that would change, and how."""
+    def _preview(self, changes: list[Change]) -> _Planned:
         diffs = [diff_of(self._files.show(c.path), c.before, c.after) for c in changes if c.before != c.after]
-        return [diff.path for diff in diffs], "".join(diff.diff for diff in diffs)
+        return _Planned(changes, diffs, hunks_of(changes, self._files.show))
 
-    def _changed(self, turn: int, diff: FileDiff) -> None:
+    def _changed(self, turn: int, diff: FileDiff, call_id: str = "") -> None:
         first = self.changed.get(diff.path)
         self.changed[diff.path] = diff if first is None else replace(diff, before=first.before)
         self._note_change(diff)
-        self._emit(
-            FileChanged(
-                turn=turn, path=diff.path, kind=diff.kind, diff=diff.diff, added=diff.added, removed=diff.removed
-            )
-        )
+        self._emit(file_changed(turn, diff, call_id))
+
+    async def _after_edits(self, turn: int, diffs: Sequence[FileDiff], call_id: str) -> str:
+        """Run the hooks of edits; what the model should read. A hook may have changed the file, a formatter say."""
+        told = []
+        for diff in diffs if self._hooks.after_edits else []:
+            if diff.after is None:
+                continue
+            told.append(await self._hooks.after_edit(diff.path))
+            now = await asyncio.to_thread(self._now, diff.path)
+            if now not in (diff.after, None):
+                formatted = diff_of(diff.path, diff.after, now)
+                self._changed(turn, formatted, call_id)
+                told.append(f"[A hook changed {diff.path} after your edit]\n{formatted.diff[:_MOST_DIFF]}")
+        return "\n".join(filter(None, told))
+
+    def _now(self, path: str) -> bytes | None:
+        try:
+            return self._files.read(self._files.locate(path))
+        except FulgurError:
+            return None
 
     async def _together(self, turn: int, calls: list[_Call], record: Callable[[list[Item]], None]) -> None:
         async def one(call: _Call) -> None:
@@ -133,8 +197,13 @@ class Calls:
     async def _one(self, turn: int, call: _Call) -> str:
         call_id, name = str(call.item["call_id"]), str(call.item.get("name", ""))
         arguments = str(call.item.get("arguments", ""))
-        title = call.tool.title(call.arguments) if call.tool is not None and not call.problem else f"{name} (malformed)"
-        self._emit(ToolStarted(turn=turn, call_id=call_id, name=name, title=title, arguments=arguments))
+        started = ToolStarted(turn=turn, call_id=call_id, name=name, title=f"{name} (malformed)", arguments=arguments)
+        if call.tool is not None and not call.problem:
+            tool = call.tool
+            places = tuple(tool.places(call.arguments))
+            started = structs.replace(started, title=tool.title(call.arguments), kind=tool.kind, places=places)
+        title = started.title
+        self._emit(started)
         began = time.perf_counter()
 
         def report(text: str) -> None:
@@ -150,7 +219,15 @@ class Calls:
         except OSError as error:
             result = ToolResult(False, f"{name}: {error}")
         for diff in result.diffs:
-            self._changed(turn, diff)
+            self._changed(turn, diff, call_id)
+        told = [await self._after_edits(turn, result.diffs, call_id)]
+        if call.tool is not None and not call.problem:
+            told.append(await self._hooks.after_tool(call.tool.name, arguments, result.ok, result.output))
+        if any(told):
+            result = replace(result, output="\n\n".join([result.output, *filter(None, told)]))
+        if result.plan:
+            self._note_plan(result.plan)
+            self._emit(PlanChanged(turn=turn, steps=result.plan))
         self._emit(
             ToolFinished(
                 turn=turn,
@@ -166,23 +243,32 @@ class Calls:
     async def _allowed(
         self, turn: int, call_id: str, title: str, tool: Tool[Any], arguments: Any, report: Callable[[str], None]
     ) -> ToolResult:
-        """Ask if it must be asked, then run."""
+        """Ask the hooks, and the person if they must be asked, then run."""
+        if refused := await self._hooks.before_tool(tool.name, msgspec.json.encode(arguments).decode()):
+            return ToolResult(False, refused)
         if isinstance(arguments, ShellArguments):
             return await self._command(turn, call_id, arguments, report)
         question: Question | None = None
-        planned: tuple[list[str], str] = ([], "")
+        answer = Answered("once")
+        planned = _Planned([], [], [])
         if tool.schema is not None:
             question = self._approvals.about_tool(call_id, tool.name, title)
         elif tool.plan is not None and self._approvals.asks_about_changes:
             planned = await self._planned(tool, arguments)
-            question = self._approvals.about_change(call_id, title, *planned)
-        if question is not None and not await self._asked(turn, question):
+            question = self._approvals.about_change(call_id, title, *planned.shown)
+        if question is not None:
+            answer = await self._asked(turn, question)
+        if not answer.allows:
             return ToolResult(False, "The person did not allow this.")
         # What was shown is what is done: the files may have changed while the person read.
         if question is not None and tool.plan is not None and await self._planned(tool, arguments) != planned:
             return ToolResult(False, "The files changed meanwhile; nothing was changed. Read them again.")
         if tool.mutates:
             await self._before_change()
+        if answer.rejected:
+            changes, left_out = _accepted(planned, answer)
+            diffs = await asyncio.to_thread(self._files.commit, changes)
+            return ToolResult(True, "\n".join([*summary(diffs), left_out]), diffs)
         return await tool.run(arguments, report)
 
     async def _command(
@@ -190,7 +276,7 @@ class Calls:
     ) -> ToolResult:
         command, folder, outside = arguments.command, self._shell.folder, arguments.unsandboxed
         question = self._approvals.about_command(call_id, command, folder, unsandboxed=outside, reason=arguments.reason)
-        if question is not None and not await self._asked(turn, question):
+        if question is not None and not (await self._asked(turn, question)).allows:
             return ToolResult(False, "The person did not allow this command. Find another way, or ask.")
         await self._before_change()
         if question is None and not outside and not arguments.background and self._approvals.spared(command):
@@ -201,12 +287,37 @@ class Calls:
         again = self._approvals.about_failure(call_id, command, folder, result.output)
         if again is None:
             return result
-        if self._approvals.allowed_outside(command, folder) or await self._asked(turn, again):
+        if self._approvals.allowed_outside(command, folder) or (await self._asked(turn, again)).allows:
             return await self._shell.run(arguments, report, unconfined=True)
         return result
 
-    async def _asked(self, turn: int, question: Question) -> bool:
-        decision = await self._approvals.ask(turn, question)
-        if decision == "stop":
+    async def _asked(self, turn: int, question: Question) -> Answered:
+        answer = await self._approvals.ask(turn, question)
+        if answer.decision == "stop":
             raise StopTurn
-        return decision in ("once", "always")
+        return answer
+
+
+def file_changed(turn: int, diff: FileDiff, call_id: str = "") -> FileChanged:
+    """The event of a changed file."""
+    return FileChanged(
+        turn=turn,
+        path=diff.path,
+        kind=diff.kind,
+        diff=diff.diff,
+        added=diff.added,
+        removed=diff.removed,
+        call_id=call_id,
+        old=shown_text(diff.before),
+        new=shown_text(diff.after),
+    )
+
+
+def _accepted(planned: _Planned, answer: Answered) -> tuple[list[Change], str]:
+    """What of an edit the person accepted, and the rest in words for the model."""
+    rejected = {number - 1 for number in answer.rejected}
+    left_out = "".join(hunk.diff for place, hunk in enumerate(planned.hunks) if place in rejected)
+    told = (
+        f"The person left out {len(rejected)} of {len(planned.hunks)} hunks. These lines were not changed:\n{left_out}"
+    )
+    return without(planned.changes, planned.hunks, rejected), told

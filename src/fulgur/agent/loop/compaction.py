@@ -18,6 +18,7 @@ from fulgur.agent.session.history import (
     item_text,
     message,
 )
+from fulgur.protocol.agent import PlanStep
 
 REQUEST = """Summarise our work so far, for yourself: everything before this message will be gone. Write only:
 1. The task and every rule or preference the person gave, in their words.
@@ -48,13 +49,17 @@ def shortened(items: Sequence[Item], tokens: int) -> list[Item]:
     return result
 
 
-def beginning(items: Sequence[Item], summary: str, changed: Sequence[str], context: int) -> list[Item]:
+def beginning(
+    items: Sequence[Item], summary: str, changed: Sequence[str], plan: Sequence[PlanStep], context: int
+) -> list[Item]:
     """What the model sees instead of `items`."""
     parts = [RECORD]
     if kept := _words(items, int(context * _KEPT_SHARE * CHARACTERS_PER_TOKEN)):
         parts.append("The person said, word for word:\n" + "\n".join(f"- {text}" for text in kept))
     if changed:
         parts.append("Files changed so far: " + ", ".join(changed))
+    if any(step.status != "completed" for step in plan):
+        parts.append("Your plan:\n" + "\n".join(f"- [{step.status}] {step.step}" for step in plan))
     parts.append(f"Summary:\n{summary}" if summary else _bare(items))
     return [message("user", "\n\n".join(parts))]
 

@@ -21,10 +21,19 @@ class Progress:
     response_id: str | None = None
     answering_model: str = ""
     cost: float | None = None
+    tier_told: bool = False
+    """Whether it was said that the server does not give the tier asked for."""
+    greeted: bool = False
+    """Whether the hooks of the session's start have run."""
 
     def forget_server(self) -> None:
-        """After a change of model or connection nothing is held there any more."""
+        """After a change of connection nothing is held there any more."""
         self.response_id = None
+
+    def forget_model(self) -> None:
+        """After a change of model its counts mean nothing to the next one, which estimates anew."""
+        self.response_id = None
+        self.context_used = self.covered = 0
 
 
 @dataclass(frozen=True)
@@ -38,3 +47,5 @@ class TurnContext:
     progress: Progress
     instructions: str
     emit: Callable[[AgentEvent], None]
+    drift: Callable[[], str] | None = None
+    """Why another model should take the turn over now, empty while all is well; None: there is none to take over."""

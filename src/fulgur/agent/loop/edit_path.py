@@ -11,10 +11,14 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
+from fulgur.agent.loop.answer import waiting
 from fulgur.agent.loop.calls import Calls
 from fulgur.agent.loop.context import TurnContext
-from fulgur.agent.loop.guards import Guards
-from fulgur.agent.loop.usage import usage_event
+from fulgur.agent.loop.guards import Guards, unjudged
+from fulgur.agent.loop.request import service_tier
+from fulgur.agent.loop.usage import tell_tier, usage_event
 from fulgur.agent.route.question import is_question, places_of
 from fulgur.agent.session.history import message
 from fulgur.client.stream import ResponseStream
@@ -22,11 +26,12 @@ from fulgur.edit.checks import NAMES, PARSES
 from fulgur.edit.document import Document
 from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose
 from fulgur.edit.locate import Place, find_place
-from fulgur.edit.model import ABILITIES
+from fulgur.edit.model import ABILITIES, LOGPROBS, parts_of, probability_of
 from fulgur.edit.region import locate_region
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.agent import (
+    Location,
     MessageDelta,
     ToolFinished,
     ToolOutput,
@@ -35,8 +40,9 @@ from fulgur.protocol.agent import (
     Warned,
 )
 from fulgur.protocol.errors import ApiError
-from fulgur.text.edit_format import CALL, NOEDIT
+from fulgur.text.edit_format import CALL, NOEDIT, Call
 from fulgur.workspace.files import Change, Files
+from fulgur.workspace.ignore import walk
 
 _OTHER_TEMPERATURE = 0.6
 
@@ -104,8 +110,14 @@ class EditPath:
         raise FulgurError("nothing to compact: every edit starts from the file alone")
 
     def _locate(self, instruction: str) -> Place:
-        settings = self._context.settings
-        return find_place(instruction, settings.workspace, settings.home, self._recent)
+        settings, model = self._context.settings, self._context.link.info.name
+        try:
+            return find_place(instruction, settings.workspace, settings.home, self._recent)
+        except FulgurError as error:
+            if next(walk(settings.workspace, limit=1), None) is not None:
+                raise
+            hint = f"{model} edits code that is there. One that chats can write something new: /model lists them."
+            raise FulgurError("there is no file to edit in this folder yet", hint=hint) from error
 
     async def _attempt(self, place: Place, problem: str) -> str:
         """Rewrite and apply; what is wrong with the answer, or nothing."""
@@ -114,26 +126,36 @@ class EditPath:
         region = locate_region(document.text, place.target, place.instruction)
         task = Task(document, region, place.instruction, root=self._context.settings.workspace)
         title = f"rewrite {document.name}:{region.first_line}-{region.last_line} ({place.how})"
-        said = await self._rewrite(title, task, problem)
+        said: str | Call | None = task.spelled_out()
+        probability, rewritten = None, None
+        if said is None:
+            said, probability, rewritten = await self._rewrite(title, task, problem)
         if self._stopped or self._steers:
+            self._end(rewritten, ok=True)
             return ""
-        result = await asyncio.to_thread(propose, task, said, self._guards.members, checked=self._guards.on)
+        members, on = self._guards.members, self._guards.on
+        result = await asyncio.to_thread(propose, task, said, members, probability=probability, checked=on)
+        self._end(rewritten, ok=isinstance(result, Proposal))
         self._report_checks(result, again=bool(problem))
         if isinstance(result, Refusal):
             if result.check != NOTHING:
                 return result.reason
-            already = f"{document.name}:{region.first_line} is like that already"
-            why = result.reason or f"{already}, or this is beyond {self._context.link.info.name}"
-            self._say(f"No edit: {why}.\nIt can {ABILITIES}.\nFor more choose a larger model: `/model`.")
+            can = "" if isinstance(said, Call) else f"\n{self._context.link.info.name} can {ABILITIES}."
+            self._say(f"No edit: {result.reason}.{can}\nFor more choose a larger model: `/model`.")
             return ""
+        if result.understood:
+            self._say(f"Understood: {result.understood}.\n")
         for note in result.notes:
             self._context.emit(Warned(message=note))
-        if await self._calls.apply(self._context.turn, title, self._changes(result)):
+        left_out = await self._calls.apply(self._context.turn, title, self._changes(result))
+        if left_out is None:
+            self._say("The change was not allowed.")
+        elif left_out:
+            self._say("Edited what you accepted.")
+        else:
             more = len(result.others)
             also = f" and {more} more file{'s' * (more > 1)}" if more else ""
             self._say(f"Edited {document.name}:{region.first_line}{also}.")
-        else:
-            self._say("The change was not allowed.")
         return ""
 
     def _changes(self, proposal: Proposal) -> list[Change]:
@@ -151,10 +173,19 @@ class EditPath:
             self._guards.report(PARSES, found.parses, fed_back=refused == PARSES and fed_back)
             if not found.parses:
                 problems = [str(problem) for problem in found.names]
-                self._guards.report(NAMES, problems, fed_back=refused == NAMES and fed_back)
+                left = ""
+                if isinstance(result, Proposal) and found.unchecked:
+                    left = unjudged(result.document.name, found.unchecked)
+                self._guards.report(NAMES, problems, left, fed_back=refused == NAMES and fed_back)
 
-    async def _rewrite(self, title: str, task: Task, problem: str) -> str:
-        """The model's answer, shown as it is written. `problem` is what was wrong with the one before.
+    def _end(self, rewritten: ToolFinished | None, *, ok: bool) -> None:
+        """Say how the rewrite ended: well only when it can be applied."""
+        if rewritten is not None:
+            self._context.emit(msgspec.structs.replace(rewritten, ok=rewritten.ok and ok))
+
+    async def _rewrite(self, title: str, task: Task, problem: str) -> tuple[str, float | None, ToolFinished | None]:
+        """The model's answer, shown as it is written, its probability, and the event that ends it, which is sent when
+        the answer was judged. `problem` is what was wrong with the one before.
 
         A model that chats is told. One that only knows edits would take the words for a part of the instruction: it is
         asked the same once more, and draws its words instead of taking the likeliest, which were wrong.
@@ -169,36 +200,60 @@ class EditPath:
             "temperature": _OTHER_TEMPERATURE if problem and not chats else 0,
             "store": False,
         }
+        if tier := service_tier(context):
+            body["service_tier"] = tier
+        if "logprobs" in context.link.info.abilities:
+            body["include"] = [LOGPROBS]
         call_id = f"edit-{context.turn}-{int(time.monotonic() * 1000)}"
-        context.emit(ToolStarted(turn=context.turn, call_id=call_id, name="rewrite", title=title))
-        began, first, said = time.perf_counter(), 0.0, ""
+        context.emit(
+            ToolStarted(
+                turn=context.turn,
+                call_id=call_id,
+                name="rewrite",
+                title=title,
+                kind="edit",
+                places=(Location(task.document.name, task.region.first_line),),
+            )
+        )
+        began, first, said, probability, whole = time.perf_counter(), 0.0, "", None, False
         try:
             self._stream = await context.link.connection.create(body)
             if self._stopped or self._steers:
                 await self._stream.cancel()
+            waits = False
             async for event in self._stream:
-                if isinstance(event, ev.OutputTextDelta):
+                if isinstance(event, ev.ResponseQueued | ev.ResponseInProgress):
+                    if (place := waiting(context.turn, event, waited=waits)) is not None:
+                        waits = place.position > 0
+                        context.emit(place)
+                elif isinstance(event, ev.OutputTextDelta):
                     first = first or time.perf_counter()
                     said += event.delta
-                    shown = event.delta.replace(CALL, "").replace(NOEDIT, "")
-                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=shown))
+                    context.emit(ToolOutput(turn=context.turn, call_id=call_id, text=_shown(event.delta)))
                 elif isinstance(event, ev.TERMINAL):
                     self._report(event, began, first)
+                    probability = probability_of(parts_of(msgspec.to_builtins(event.response)))
+            whole = True
         finally:
             self._stream = None
-            seconds = round(time.perf_counter() - began, 3)
-            context.emit(
-                ToolFinished(
-                    turn=context.turn, call_id=call_id, name="rewrite", ok=bool(said), output=said, seconds=seconds
-                )
+            ended = ToolFinished(
+                turn=context.turn,
+                call_id=call_id,
+                name="rewrite",
+                ok=bool(said),
+                output=_shown(said),
+                seconds=round(time.perf_counter() - began, 3),
             )
+            if not whole:
+                self._end(ended, ok=False)
             if (self._stopped or self._steers) and said:
                 context.state.add_items([message("assistant", said)])
-        return said
+        return said, probability, ended
 
     def _report(self, event: ev.ResponseEvent, began: float, first: float) -> None:
         context, response = self._context, event.response
         context.progress.answering_model = response.model
+        tell_tier(context, response)
         if response.usage is not None:
             told = usage_event(context.turn, response.model, response.usage, context.link.info, began, first)
             context.progress.context_used = told.context_used
@@ -221,3 +276,8 @@ class EditPath:
     def _say(self, text: str) -> None:
         self._context.emit(MessageDelta(turn=self._context.turn, text=text))
         self._context.state.add_items([message("assistant", text)])
+
+
+def _shown(said: str) -> str:
+    """A model's answer without the markers that only `propose` reads."""
+    return said.replace(CALL, "").replace(NOEDIT, "")

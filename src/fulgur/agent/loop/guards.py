@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fulgur.agent.loop.context import TurnContext
@@ -16,22 +18,35 @@ from fulgur.agent.session.history import CHECKED
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.edit.checks import NAMES, PARSES, TESTS, check
+from fulgur.edit.checks.covering import covering_tests
 from fulgur.edit.checks.members.process import MemberCheck
 from fulgur.edit.checks.tests import (
     MOST_SECONDS,
+    NO_PYTHON,
+    NONE_COVERS,
     TestRun,
-    copy_as_before,
+    copy_with,
+    in_turn,
     interpreter,
     judged,
     pytest_command,
     read_run,
-    touching_tests,
+    together,
 )
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import GuardReported, Warned
+from fulgur.protocol.agent import GuardReported, GuardStarted, Warned
 from fulgur.tools.shell import Shell, ShellArguments
 from fulgur.workspace.files import FileDiff
 from fulgur.workspace.textfile import TextFile
+
+
+@dataclass(frozen=True)
+class Report:
+    """One check: what is wrong, or why it was not made (or not of everything)."""
+
+    check: str
+    problems: list[str] = field(default_factory=list)
+    unchecked: str = ""
 
 
 class Guards:
@@ -55,23 +70,33 @@ class Guards:
         if not self.on:
             return ""
         present = {path: diff for path, diff in changed.items() if diff.kind != "deleted"}
-        found: dict[str, list[str] | None] = await self._all_static(present) if read else {}
-        if not found.get(PARSES) and self._context.settings.flag("features.quick_tests"):
-            found[TESTS] = await self._tests(changed)
+        if read:
+            self._begin(NAMES)
+        found = await self._all_static(present) if read else []
+        if not any(report.check == PARSES and report.problems for report in found):
+            self._begin(TESTS)
+            found.append(await self._tests(changed))
         told: list[str] = []
-        for name, problems in found.items():
-            if problems is None:
-                continue
-            self.report(name, problems, fed_back=bool(problems) and read)
-            told += problems
+        for report in found:
+            self.report(report.check, report.problems, report.unchecked, fed_back=bool(report.problems) and read)
+            told += report.problems
         if not told:
             return ""
         return f"{CHECKED} Mend it, or say why it is right:\n" + "\n".join(told)
 
-    def report(self, check: str, problems: list[str], *, fed_back: bool) -> None:
-        """Show what a check found, or that it passed."""
+    def _begin(self, check: str) -> None:
+        self._context.emit(GuardStarted(turn=self._context.turn, check=check))
+
+    def report(self, check: str, problems: Sequence[str], unchecked: str = "", *, fed_back: bool) -> None:
+        """Show what a check found, that it passed, or why it was not made."""
         self._context.emit(
-            GuardReported(turn=self._context.turn, check=check, problems=tuple(problems), fed_back=fed_back)
+            GuardReported(
+                turn=self._context.turn,
+                check=check,
+                problems=tuple(problems),
+                unchecked=unchecked,
+                fed_back=fed_back,
+            )
         )
 
     @property
@@ -79,9 +104,10 @@ class Guards:
         """What judges attributes and parameters."""
         return self._bench.members
 
-    async def _all_static(self, changed: Mapping[str, FileDiff]) -> dict[str, list[str] | None]:
+    async def _all_static(self, changed: Mapping[str, FileDiff]) -> list[Report]:
         parses: list[str] = []
         names: list[str] = []
+        unchecked: list[str] = []
         for path, diff in changed.items():
             try:
                 after = TextFile.decode(self._bench.files.read(self._bench.files.locate(path)), path).plain
@@ -93,44 +119,55 @@ class Guards:
             parses += [f"{path}, {problem}" for problem in found.parses]
             names += [f"{path}, {problem}" for problem in found.names]
             if found.unchecked:
-                message = f"attributes and parameters in {path} were not all checked: {found.unchecked}"
-                self._context.emit(Warned(message=message))
-        return {PARSES: parses, NAMES: names}
+                unchecked.append(unjudged(path, found.unchecked))
+        return [Report(PARSES, parses), Report(NAMES, names, "; ".join(unchecked))]
 
-    async def _tests(self, changed: Mapping[str, FileDiff]) -> list[str] | None:
-        """New failures of the tests that touch these files; None when none could be run, which is said."""
+    async def _tests(self, changed: Mapping[str, FileDiff]) -> Report:
+        """New failures of the tests that cover these files, or why nothing is known of them."""
+        if not self._context.settings.flag("features.quick_tests"):
+            return Report(TESTS, unchecked="tests not run: `features.quick_tests` is off")
         workspace = self._bench.policy.workspace
-        present = [path for path, diff in changed.items() if diff.kind != "deleted"]
-        tests = await asyncio.to_thread(touching_tests, workspace, present)
+        tests = await asyncio.to_thread(covering_tests, workspace, list(changed))
         if not tests:
-            return None
+            return Report(TESTS, unchecked=NONE_COVERS)
         python = interpreter(workspace)
         if python is None:
-            self._note("tests not run: the project has no Python environment of its own")
-            return None
-        after = await self._pytest(self._bench.shell, python, workspace, tests)
+            return Report(TESTS, unchecked=NO_PYTHON)
+        parts = in_turn(tests)
+        runs = await self._runs(self._bench.shell, python, workspace, parts)
         before = None
-        if not after.clean and not after.missing:
-            before = await self._baseline(python, tests, {path: diff.before for path, diff in changed.items()})
-        problems, note = judged(after, before)
-        self._note(note)
-        return None if after.missing else problems
+        if unclean := [part for part, run in zip(parts, runs, strict=True) if not (run.clean or run.missing)]:
+            before = await self._baseline(python, unclean, {path: diff.before for path, diff in changed.items()})
+        found = judged(together(runs), before)
+        if found.problems or found.passed:
+            self._note(found.note)
+            return Report(TESTS, list(found.problems))
+        return Report(TESTS, unchecked=found.note)
 
-    async def _baseline(self, python: str, tests: list[str], before: Mapping[str, bytes | None]) -> TestRun:
+    async def _runs(self, shell: Shell, python: str, folder: Path, parts: Sequence[list[str]]) -> list[TestRun]:
+        """One run after the other, in the time that one has."""
+        deadline = time.monotonic() + MOST_SECONDS
+        return [
+            await self._pytest(shell, python, folder, part, max(deadline - time.monotonic(), 1.0)) for part in parts
+        ]
+
+    async def _baseline(self, python: str, parts: list[list[str]], before: Mapping[str, bytes | None]) -> TestRun:
         """The same tests on a copy of the workspace as it was before the edit."""
         with tempfile.TemporaryDirectory(prefix="fulgur-before-") as place:
             folder = Path(place).resolve()
-            if not await asyncio.to_thread(copy_as_before, self._bench.policy.workspace, before, folder):
+            if not await asyncio.to_thread(copy_with, self._bench.policy.workspace, before, folder):
                 return TestRun(missing="the workspace is too large to copy")
-            there = [test for test in tests if (folder / test).exists()]
-            if not there:
+            there = [[test for test in part if (folder / test).exists()] for part in parts]
+            if not any(there):
                 return TestRun()  # the edit brought the tests
-            return await self._pytest(self._bench.shell.inside(folder), python, folder, there)
+            return together(
+                await self._runs(self._bench.shell.inside(folder), python, folder, list(filter(None, there)))
+            )
 
-    async def _pytest(self, shell: Shell, python: str, folder: Path, tests: list[str]) -> TestRun:
+    async def _pytest(self, shell: Shell, python: str, folder: Path, tests: list[str], seconds: float) -> TestRun:
         command = pytest_command(python, folder, tests)
         try:
-            result = await shell.aside(ShellArguments(command=command, timeout=MOST_SECONDS))
+            result = await shell.aside(ShellArguments(command=command, timeout=seconds))
         except FulgurError as error:
             return TestRun(missing=error.message)
         return read_run(result.exit_code, result.output, timed_out=result.timed_out)
@@ -138,6 +175,11 @@ class Guards:
     def _note(self, message: str) -> None:
         if message:
             self._context.emit(Warned(message=message))
+
+
+def unjudged(path: str, why: str) -> str:
+    """What is said of members that were not judged."""
+    return f"attributes and parameters in {path} not all checked: {why}"
 
 
 def warm_guards(settings: Settings, bench: Workbench) -> None:

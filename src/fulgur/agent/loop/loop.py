@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,22 +12,36 @@ from fulgur.agent.loop import compaction
 from fulgur.agent.loop.answer import Answer
 from fulgur.agent.loop.calls import Calls
 from fulgur.agent.loop.context import TurnContext
+from fulgur.agent.loop.images import Named, images_named
 from fulgur.agent.loop.request import request_body
-from fulgur.agent.session.history import IN_FORM, NOT_IN_FORM, Item, estimate_tokens, item_text, message
+from fulgur.agent.loop.retry import Patience
+from fulgur.agent.route.relay import HandOver
+from fulgur.agent.session.history import (
+    CHARACTERS_PER_TOKEN,
+    IN_FORM,
+    NOT_IN_FORM,
+    Item,
+    estimate_tokens,
+    item_text,
+    message,
+)
+from fulgur.client.stream import ResponseStream
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import Compacted, TurnSteered, Warned
+from fulgur.protocol import events as ev
+from fulgur.protocol.agent import Compacted, Compacting, TurnSteered, Warned
 from fulgur.protocol.errors import ApiError
 
 MOST_STEPS = 200
 _MOST_MALFORMED = 5
-_BUSY = ("rate_limit_exceeded", "server_is_overloaded")
-_RETRY_SECONDS = (0.5, 2.0, 8.0)
+_SHOWN_SECONDS = 0.1  # between two words on how far a summary is
 
 
 class ToolLoop:
     """One turn by tool calls (or, without tools, one plain answer).
 
-    `check` runs the guards over the changed files and says what the model should mend, or nothing.
+    `check` runs the guards over the changed files and says what the model should mend, or nothing. `at_end` does the
+    same with the hooks of the turn's end; it is told whether it had its say before. `attach` sends the images that a
+    new direction names.
     """
 
     def __init__(
@@ -34,22 +49,30 @@ class ToolLoop:
         context: TurnContext,
         calls: Calls,
         check: Callable[[], Awaitable[str]],
+        at_end: Callable[[bool], Awaitable[str]],
+        attach: Callable[[str], Awaitable[None]],
         format: dict[str, Any] | None = None,
     ) -> None:
         self._context = context
         self._calls = calls
         self._check = check
+        self._at_end = at_end
+        self._attach = attach
         self._format = format
         self._answer: Answer | None = None
         self._steers: list[str] = []
         self._stopped = False
         self._formatting = False
+        self._begun = False
 
     async def run(self) -> None:
         """Work until the model is done; FulgurError when it cannot go on."""
-        checked = False
+        checks = 1 if self._context.drift is None else 2  # the second shows whether the model can mend what it did
+        hooked = False
         for _ in range(MOST_STEPS):
-            self._take_steers()
+            if self._context.drift is not None and (why := self._context.drift()):
+                raise HandOver(why)
+            await self._take_steers()
             calls = await self._step()
             if self._stopped:
                 return
@@ -61,8 +84,10 @@ class ToolLoop:
                 continue
             if self._steers:
                 continue
-            problems = await self._check() if self._calls.changed and not checked else ""
-            checked = True
+            problems = await self._check() if self._calls.changed and checks > 0 else ""
+            checks -= 1
+            if not problems and not self._formatting:
+                problems, hooked = await self._at_end(hooked), True
             if not problems:
                 if self._format is not None:
                     await self._in_form()
@@ -73,7 +98,9 @@ class ToolLoop:
     def steer(self, text: str) -> None:
         """At the next token while the model writes; before its next answer while tools run."""
         if self._answer is not None:
-            self._answer.steer(text)
+            named = images_named(text) if "vision" in self._context.link.info.abilities else Named()
+            # A running answer takes words only: with images it is cut, and what was said before them stays.
+            self._answer.steer(text, cut=bool(named.asked or named.pasted))
         else:
             self._steers.append(text)
 
@@ -98,10 +125,11 @@ class ToolLoop:
         room = int(info.context * 0.7) - estimate_tokens([message("developer", context.instructions)])
         question = [*compaction.shortened(items, room), message("user", compaction.REQUEST)]
         summary = ""
+        context.progress.forget_server()  # of a lane the server holds the latest response only
         try:
             stream = await context.link.connection.create(request_body(context, question, tools=[]))
             try:
-                summary = (await stream.final()).output_text
+                summary = await self._read_summary(stream, before)
             except asyncio.CancelledError:
                 await stream.cancel()
                 raise
@@ -110,16 +138,28 @@ class ToolLoop:
                 Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
             )
         # From everything ever said, not from an earlier record of it: a second compaction loses no more than the first.
-        said, changed = state.history.everything(), state.recent_files()
-        starts = [compaction.beginning(said, text, changed, info.context) for text in (summary.strip(), "")]
+        said, changed, plan = state.history.everything(), state.recent_files(), state.plan
+        starts = [compaction.beginning(said, text, changed, plan, info.context) for text in (summary.strip(), "")]
         start = next((start for start in starts if estimate_tokens(start) < estimate_tokens(items)), None)
         if start is None:
             raise FulgurError("nothing was compacted: a record of the conversation would be longer than it is")
         state.compacted(start)
         progress = context.progress
-        progress.response_id = None
         progress.context_used, progress.covered = self._size(), len(state.history.visible())
         context.emit(Compacted(before_tokens=before, after_tokens=progress.context_used))
+
+    async def _read_summary(self, stream: ResponseStream, reads: int) -> str:
+        """The summary, with a word now and then on how far it is: reading and writing it takes a while."""
+        told, written = 0.0, 0
+        self._context.emit(Compacting(reads_tokens=reads))
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta | ev.ReasoningTextDelta | ev.ReasoningSummaryTextDelta):
+                written += len(event.delta)
+                if time.monotonic() - told > _SHOWN_SECONDS:
+                    told = time.monotonic()
+                    written_tokens = int(written / CHARACTERS_PER_TOKEN)
+                    self._context.emit(Compacting(reads_tokens=reads, written_tokens=written_tokens))
+        return (await stream.final()).output_text
 
     async def _in_form(self) -> None:
         """The result once more in the wanted form: a grammar and tool calls exclude each other, so this comes last."""
@@ -143,20 +183,18 @@ class ToolLoop:
         if self._would_be() > self._limit():
             await self.summarise()
         compacted = False
-        delays = iter(_RETRY_SECONDS)
+        patience = Patience(self._context)
         while True:
             try:
                 return await self._ask()
-            except ApiError as error:
-                if error.code == "context_length_exceeded" and not compacted:
+            except FulgurError as error:
+                if isinstance(error, ApiError) and error.code == "context_length_exceeded" and not compacted:
                     compacted = True
                     await self.summarise()
-                    continue
-                delay = next(delays, None) if error.code in _BUSY and not self._stopped else None
-                if delay is None:
+                elif self._stopped:
                     raise
-                self._context.emit(Warned(message=f"the server is busy ({error.message}); again in {delay:g} s"))
-                await asyncio.sleep(delay)
+                else:
+                    await patience.again(error, begun=self._begun)
 
     async def _ask(self) -> list[Item]:
         context, progress = self._context, self._context.progress
@@ -179,19 +217,22 @@ class ToolLoop:
             progress.response_id = answer.response_id
         finally:
             self._answer = None
+            self._begun = answer.begun
             self._steers += answer.late_steers
             progress.answering_model = answer.model or progress.answering_model
-            progress.context_used = answer.context_used or progress.context_used
+            # An answer that was cut off may come without numbers: then what was said is estimated.
+            progress.context_used = answer.context_used or self._would_be()
             progress.covered = len(history.visible())
             if answer.cost:
                 progress.cost = (progress.cost or 0.0) + answer.cost
         return calls
 
-    def _take_steers(self) -> None:
-        for text in self._steers:
+    async def _take_steers(self) -> None:
+        while self._steers:  # more may come while images are read
+            text = self._steers.pop(0)
             self._context.state.add_items([message("user", text)], kind="steer")
             self._context.emit(TurnSteered(turn=self._context.turn, text=text))
-        self._steers = []
+            await self._attach(text)
 
     def _limit(self) -> int:
         settings, info = self._context.settings, self._context.link.info

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.config.settings import Settings
+from fulgur.config.skills import Skill
 from fulgur.sandbox.policy import Policy
 from fulgur.workspace.beneath import read_inside, shown
 
@@ -17,6 +18,7 @@ _BASE = """You are Fulgur, a coding agent in a person's terminal. You work in th
 - Look before you change: read the files concerned, search for uses. Never invent names, attributes or parameters.
 - Change as little as the task needs, in the style of the code around it. Prefer apply_patch; one patch may change
   many files.
+- For a task of several steps keep a plan with update_plan; the person sees it.
 - Independent look-ups go into one step as parallel calls.
 - Check your work: run the tests that cover what you changed. If a check reports a problem in your edit, mend it.
 - The person may redirect you at any moment; then follow the new direction and keep what is still useful.
@@ -32,7 +34,7 @@ _SANDBOX = {
 
 @dataclass(frozen=True)
 class RuleFile:
-    """One AGENTS.md in use."""
+    """One AGENTS.md (or CLAUDE.md, GEMINI.md) in use."""
 
     path: Path
     text: str
@@ -71,7 +73,13 @@ def _candidates(settings: Settings) -> Iterator[list[Path]]:
     """The names of rules, folder by folder; the first that is there counts."""
     below = settings.workspace.relative_to(settings.project)
     inside = [settings.project.joinpath(*below.parts[:depth]) for depth in range(len(below.parts) + 1)]
-    names = ("AGENTS.override.md", "AGENTS.md", *settings.strings("project_doc_fallback_filenames"))
+    names = (
+        "AGENTS.override.md",
+        "AGENTS.md",
+        "CLAUDE.md",
+        "GEMINI.md",
+        *settings.strings("project_doc_fallback_filenames"),
+    )
     for place in dict.fromkeys([settings.home, *inside]):
         yield [place / name for name in names]
 
@@ -92,7 +100,7 @@ def _read(path: Path, settings: Settings, limit: int) -> bytes | None:
         return None
 
 
-def instructions(settings: Settings, policy: Policy, rules: list[RuleFile]) -> str:
+def instructions(settings: Settings, policy: Policy, rules: list[RuleFile], skills: Sequence[Skill] = ()) -> str:
     """The instructions sent with every request; the same text each time, so that the server's cache stays warm."""
     extra = "".join(f" and {root}" for root in policy.extra_roots)
     network = (
@@ -101,13 +109,19 @@ def instructions(settings: Settings, policy: Policy, rules: list[RuleFile]) -> s
     shell = os.path.basename(os.environ.get("SHELL", "bash"))
     parts = [
         _BASE,
-        f"Workspace: {shown(str(policy.workspace))} ({platform.system()}, {shell}). "
+        f"Workspace: {settings.place or shown(str(policy.workspace))} ({platform.system()}, {shell}). "
         f"{_SANDBOX[policy.mode].format(extra=extra)} {network} {_ASKING[settings.approval_policy]}",
     ]
     if own := settings.text("developer_instructions"):
         parts.append(own)
     for rule in rules:
-        parts.append(f"Rules from {shown(str(rule.path))}:\n\n{rule.text}")
+        path = rule.path
+        if settings.place and path.is_relative_to(settings.workspace):
+            path = path.relative_to(settings.workspace)
+        parts.append(f"Rules from {shown(str(path))}:\n\n{rule.text}")
+    if skills:
+        listed = "\n".join(f"- {skill.name}: {skill.description}" for skill in skills)
+        parts.append(f"Skills. Before you do what one of them is about, read it with the tool `skill`:\n\n{listed}")
     return "\n\n".join(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fulgur.agent.loop.context import TurnContext
+from fulgur.agent.loop.images import without_images
 from fulgur.agent.session.history import Item
 from fulgur.tools.base import Tool
 
@@ -18,7 +19,9 @@ def request_body(
         "model": context.link.info.name,
         "instructions": context.instructions,
         # Reasoning is only understood by the server that wrote it, which still holds it.
-        "input": [item for item in items if item.get("type") != "reasoning"],
+        "input": [
+            item if "vision" in abilities else without_images(item) for item in items if item.get("type") != "reasoning"
+        ],
         "store": False,
     }
     if tools and "tools" in abilities:
@@ -34,8 +37,14 @@ def request_body(
         text["format"] = format
     if text:
         body["text"] = text
-    if tier := settings.text("service_tier"):
+    if tier := service_tier(context):
         body["service_tier"] = tier
     if most := settings.integer("model_max_output_tokens"):
         body["max_output_tokens"] = most
     return body
+
+
+def service_tier(context: TurnContext) -> str | None:
+    """The lane asked for. `fast` is what our own server and people call it; elsewhere its name is `priority`."""
+    tier = context.settings.text("service_tier")
+    return "priority" if tier == "fast" and not context.link.connection.is_fulgur else tier

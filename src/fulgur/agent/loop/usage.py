@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import time
 
+from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.route.models import ModelInfo
-from fulgur.protocol.agent import UsageReported
-from fulgur.protocol.response import ResponseUsage
+from fulgur.protocol.agent import UsageReported, Warned
+from fulgur.protocol.response import Response, ResponseUsage
+
+
+def tell_tier(context: TurnContext, response: Response) -> None:
+    """Say once that the fast tier was asked for and another one answered."""
+    wanted, given, progress = context.settings.text("service_tier"), response.service_tier, context.progress
+    if wanted == "fast" and given not in ("fast", "priority", None) and not progress.tier_told:
+        progress.tier_told = True
+        context.emit(Warned(message=f"the server has no fast tier: it answered in the tier {given}"))
 
 
 def usage_event(
@@ -32,5 +41,5 @@ def usage_event(
         cost=ours if ours is not None else said,
         draft_tokens=accepted + (details.rejected_prediction_tokens or 0),
         accepted_tokens=accepted,
-        raw_tokens_per_second=round(max(later - accepted, 0) / seconds, 1) if seconds > 0 and accepted else 0.0,
+        raw_tokens_per_second=round(max(later - accepted, 0) / seconds, 1) if seconds > 0 else 0.0,
     )

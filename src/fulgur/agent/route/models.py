@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fulgur.client.connection import Connection
+from fulgur.client.connection import Connection, Lane
 from fulgur.client.front import ensure_front
 from fulgur.client.local import ensure_server
 from fulgur.client.once import LocalServer
@@ -14,7 +14,7 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 
 # What a server that does not say is taken to offer: any hosted model of today chats, calls tools and takes these keys.
-_ASSUMED = frozenset({"chat", "tools", "reasoning", "verbosity"})
+_ASSUMED = frozenset({"chat", "tools", "reasoning", "verbosity", "vision"})
 _ASSUMED_CONTEXT = 128_000
 
 
@@ -44,7 +44,7 @@ def model_info(entry: dict[str, Any], settings: Settings) -> ModelInfo:
     if isinstance(capabilities, dict):
         abilities = frozenset(key for key, value in capabilities.items() if value)
     else:
-        abilities = _ASSUMED
+        abilities = _ASSUMED if settings.provider.images is not False else _ASSUMED - {"vision"}
     said = entry.get("context_window") or entry.get("max_model_len") or entry.get("context_length")
     context = settings.integer("model_context_window") or (int(said) if said else _ASSUMED_CONTEXT)
     price = settings.prices(name) or {key: float(value) for key, value in (entry.get("price") or {}).items()}
@@ -55,9 +55,11 @@ def model_info(entry: dict[str, Any], settings: Settings) -> ModelInfo:
 class ModelLink:
     """A warm connection and the chosen model on it."""
 
-    connection: Connection
+    connection: Connection | Lane
     base_url: str
     info: ModelInfo
+    settings: Settings
+    """Those it was opened with: they name the provider and the model."""
 
     @classmethod
     async def open(cls, settings: Settings) -> ModelLink:
@@ -73,6 +75,7 @@ class ModelLink:
                 key=key,
                 model=settings.model,
                 context=settings.integer("model_context_window") or 0,
+                images=bool(provider.images),
             )
             key = None
         else:
@@ -91,27 +94,24 @@ class ModelLink:
             ) from None
         try:
             entries = await _catalog(connection, settings)
-            return cls(connection, base_url, _choose(entries, settings, base_url))
+            return cls(connection, base_url, _choose(entries, settings, base_url), settings)
         except BaseException:
             await connection.close()
             raise
 
-    async def reopened(self, settings: Settings) -> ModelLink:
-        """After the connection was lost for good: another, to the same server or a new one; itself if none answers."""
-        try:
-            link = await ModelLink.open(settings)
-        except FulgurError:
-            return self  # the next request fails and says why
+    async def reopen(self) -> None:
+        """After the connection was lost for good: another, to the same server or a new one; FulgurError if none is."""
+        link = await ModelLink.open(self.settings)
         await self.connection.close()
-        return link
+        self.connection, self.base_url, self.info = link.connection, link.base_url, link.info
 
-    async def choose(self, settings: Settings) -> None:
-        """Another model on the same connection."""
+    async def beside(self, settings: Settings) -> ModelLink:
+        """A link to another model on the same connection."""
         entries = await _catalog(self.connection, settings)
-        self.info = _choose(entries, settings, self.base_url)
+        return ModelLink(self.connection, self.base_url, _choose(entries, settings, self.base_url), settings)
 
 
-async def _catalog(connection: Connection, settings: Settings) -> list[dict[str, Any]]:
+async def _catalog(connection: Connection | Lane, settings: Settings) -> list[dict[str, Any]]:
     """The server's models; one that has no such list is taken at its word for the model that was named."""
     try:
         return await connection.models()
@@ -132,4 +132,6 @@ def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) ->
             return model_info(entry, settings)
     have = ", ".join(str(entry["id"]) for entry in entries[:12])
     source = settings.sources.get(("model",), "default")
-    raise FulgurError(f"{base_url} has no model named {wanted!r} ({source})", hint=f"It has: {have}")
+    raise FulgurError(
+        f"{base_url} has no model named {wanted!r} ({source})", hint=f"It has: {have}. PROVIDER:NAME is one elsewhere."
+    )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import Iterator
 
 import msgspec
 
 from fulgur.agent.session.state import SessionState
 from fulgur.agent.workbench import Workbench
 from fulgur.errors import FulgurError
+from fulgur.protocol.agent import AgentEvent, Undone, Warned
 from fulgur.workspace.beneath import shown
 from fulgur.workspace.files import diff_of
 from fulgur.workspace.snapshots import Manifest, SnapshotEntry, differences, read_manifest, store_manifest
 from fulgur.workspace.undo import Restored, restore
+
+
+class NothingToUndo(FulgurError):
+    """No turn is left that changed a file."""
 
 
 class Changes:
@@ -43,10 +50,10 @@ class Changes:
         before = self._read(self._state.turn.before)
         return [shown(difference.path) for difference in differences(before, await self._take("after"))]
 
-    async def undo(self) -> tuple[int, Restored]:
-        """Take back the last turn that changed files and was not taken back yet."""
+    async def undo(self, first: int = 1) -> tuple[int, Restored]:
+        """Take back the last turn (`first` or later) that changed files and was not taken back yet."""
         for turn in reversed(self._state.turns):
-            if turn.before is None or turn.undone:
+            if turn.before is None or turn.undone or turn.number < first:
                 continue
             if turn.let_go:
                 raise FulgurError(
@@ -62,7 +69,15 @@ class Changes:
                 raise FulgurError(f"turn {turn.number} was not undone: {'; '.join(restored.failed)}")
             self._state.undone(turn.number, restored.paths)
             return turn.number, restored
-        raise FulgurError("nothing to undo: no turn of this session changed a file")
+        raise NothingToUndo("nothing to undo: no turn of this session changed a file")
+
+    async def undo_back_to(self, first: int) -> list[Restored]:
+        """Take back every turn from the last down to `first`."""
+        restored = []
+        with contextlib.suppress(NothingToUndo):
+            while True:
+                restored.append((await self.undo(first))[1])
+        return restored
 
     def diff(self) -> str:
         """What the session changed, against the first snapshot."""
@@ -93,3 +108,10 @@ class Changes:
         if entry is None or entry.kind in ("folder", "large"):
             return None
         return os.fsencode(entry.blob) if entry.kind == "link" else self._bench.files.blobs.get(entry.blob)
+
+
+def restored_events(turn: int, restored: Restored) -> Iterator[AgentEvent]:
+    """What screens hear of files that were put back."""
+    for failure in restored.failed:
+        yield Warned(message=f"not put back: {failure}")
+    yield Undone(turn=turn, paths=tuple(restored.paths), kept=tuple(restored.kept))

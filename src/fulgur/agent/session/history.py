@@ -10,13 +10,16 @@ from typing import Any
 Item = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 3.5
+_IMAGE_TOKENS = 1500  # what a screenshot takes with most models
 STOPPED_OUTPUT = "[stopped by the person before it ended]"
 # How messages begin that we put to the model in the person's place: a compaction does not take them for the person's.
 CHECKED = "A check of your changes found this."
 IN_FORM = "Give the result as JSON that follows the schema, and nothing else."
 NOT_IN_FORM = f"That was not valid JSON. {IN_FORM}"
 RECORD = "The earlier conversation was replaced by this record of it."
-_OURS = (CHECKED, IN_FORM, NOT_IN_FORM, RECORD)
+HANDED_OVER = "You take over from another model"
+HOOK = "[Told by a hook, not by the person]"
+_OURS = (CHECKED, IN_FORM, NOT_IN_FORM, RECORD, HANDED_OVER, HOOK)
 
 
 class History:
@@ -79,4 +82,10 @@ def item_text(item: Item) -> str:
 
 def estimate_tokens(items: list[Item]) -> int:
     """A cautious guess, for the decision to compact before the server refuses."""
-    return int(sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items) / CHARACTERS_PER_TOKEN)
+    characters = sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items)
+    return int(characters / CHARACTERS_PER_TOKEN) + _IMAGE_TOKENS * sum(map(_images, items))
+
+
+def _images(item: Item) -> int:
+    content = item.get("content")
+    return sum(part.get("type") == "input_image" for part in content) if isinstance(content, list) else 0

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from fulgur import __version__
 from fulgur.agent.session.records import DamagedRecord, Record, decode_record, encode_record, is_cut, is_sealed
 from fulgur.errors import FulgurError, UsageError
-from fulgur.protocol.agent import SessionSummary
+from fulgur.protocol.session import SessionSummary
 
 
 class SessionLog:
@@ -165,7 +165,8 @@ def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]
     found = [
         cached.summary
         for cached in fresh.values()
-        if workspace is None or cached.summary.workspace in ("", str(workspace))  # "": the file does not say any more
+        if workspace is None
+        or (cached.summary.workspace in ("", str(workspace)) and not cached.summary.subagent)  # "": it says no more
     ]
     return sorted(found, key=lambda summary: (summary.updated, summary.session_id), reverse=True)
 
@@ -200,7 +201,11 @@ def _summed(so_far: SessionSummary, record: Record) -> SessionSummary:
                 started=record["time"],
                 updated=record["time"],
                 forked_from=record.get("forked_from", ""),
+                subagent=bool(record.get("subagent")),
             )
+        case "member" if record["session_id"]:
+            members = so_far.members | {record["session_id"]: record["member"]}
+            return replace(so_far, updated=record["time"], members=members)
         case "let_go":
             return replace(so_far, undo=False)
         case "turn":
@@ -232,27 +237,31 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
     )
 
 
-def fork_session(home: Path, source: Path) -> SessionLog:
-    """A copy that goes its own way from here; the original stays as it is."""
+def fork_session(home: Path, source: Path, before: int | None = None, **more: Any) -> SessionLog:
+    """A copy that goes its own way from here, or from just `before` a turn; the original stays as it is. `more` goes
+    into the copy's first record."""
     records = list(read_records(source, damaged="stop"))
+    if before is not None:
+        ends = (n for n, record in enumerate(records) if record["type"] == "turn" and record["turn"] == before)
+        records = records[: next(ends, len(records))]
     if not records or records[0]["type"] != "session":
         raise damage(source, 1, "it does not begin as a session does")
     head = records[0]
     extra = {
         key: value
         for key, value in head.items()
-        if key not in ("type", "time", "id", "version", "sealed", "forked_from")
+        if key not in ("type", "time", "id", "version", "sealed", "forked_from", "subagent")
     }
     workspace, model = extra.pop("workspace"), extra.pop("model")
-    log = SessionLog.create(home, Path(workspace), model, forked_from=head["id"], **extra)
+    log = SessionLog.create(home, Path(workspace), model, forked_from=head["id"], **{**extra, **more})
     for record in records[1:]:
         fields = {key: value for key, value in record.items() if key not in ("type", "time")}
         log.append(record["type"], **fields)
     return log
 
 
-def stored_log(home: Path, workspace: Path, name: str | None, fork: str | None) -> SessionLog | None:
-    """The log of a session to resume (`name`) or of a new copy (`fork`); None for neither."""
+def stored_log(home: Path, workspace: Path, name: str | None, fork: str | None, **more: Any) -> SessionLog | None:
+    """The log of a session to resume (`name`) or of a new copy (`fork`, with `more` in its first record), or None."""
     if fork is not None:
-        return fork_session(home, find_session(home, fork, workspace))
+        return fork_session(home, find_session(home, fork, workspace), **more)
     return SessionLog(find_session(home, name, workspace)) if name is not None else None

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from fulgur.protocol.agent import PlanStep, UsageReported
+
 Record = dict[str, Any]
 
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}$')
@@ -73,8 +75,33 @@ class _Undo(msgspec.Struct):
     paths: list[str]
 
 
+class _Judged(msgspec.Struct):
+    path: str
+    base: str | None
+
+
+class _Usage(msgspec.Struct):
+    usage: UsageReported
+
+
 class _Model(msgspec.Struct):
     model: str
+
+
+class _Options(msgspec.Struct):
+    overrides: list[str]
+
+
+class _Member(msgspec.Struct):
+    member: str
+    model: str
+    models: list[str]
+    session_id: str
+    how: str
+
+
+class _Plan(msgspec.Struct):
+    steps: list[PlanStep]
 
 
 class _Nothing(msgspec.Struct):
@@ -90,11 +117,17 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "snapshot": _Snapshot,
     "compaction": _Items,
     "end": _End,
+    "plan": _Plan,
     "let_go": _Nothing,
     "queued": _Text,
     "taken": _Nothing,
     "undo": _Undo,
+    "judged": _Judged,
+    "usage": _Usage,
     "model": _Model,
+    "answered": _Model,
+    "options": _Options,
+    "member": _Member,
 }
 
 

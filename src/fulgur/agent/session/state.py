@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from fulgur.agent.session.history import STOPPED_OUTPUT, History, Item, call_output, item_text, message
 from fulgur.agent.session.log import Record, SessionLog, damage
-from fulgur.protocol.agent import TranscriptEntry
+from fulgur.protocol.agent import MemberFinished, PlanStep
+from fulgur.protocol.session import TranscriptEntry
 from fulgur.workspace.files import FileDiff
 
 _PARTIAL_SECONDS = 0.25
@@ -36,16 +40,32 @@ class SessionState:
         self.history = History()
         self.turns: list[TurnState] = []
         self.queued: list[str] = []
+        self.plan: tuple[PlanStep, ...] = ()
         self.transcript: list[TranscriptEntry] = []
         self._open_text = ""
         self._unsaved = ""
         self._saved_at = 0.0
         self._changed_files: list[str] = []
         self.interrupted = False
+        self.watch_changes: Callable[[FileDiff], None] | None = None
+        """Told of every file that a tool changed."""
 
     @classmethod
     def load(cls, log: SessionLog) -> SessionState:
         """From the file. A turn that a kill cut off is closed, with what had been said kept."""
+        state = cls.read(log)
+        if state.turns and not state.turns[-1].ended:
+            state.interrupted = True
+            state.save_partial_as_message()
+            outputs = [call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()]
+            if outputs:
+                state.add_items(outputs)
+            state.end_turn("stopped", "the program was ended during this turn")
+        return state
+
+    @classmethod
+    def read(cls, log: SessionLog) -> SessionState:
+        """As the file says it, to look at: nothing is closed, and somebody may still be writing it."""
         state = cls(log)
         number = 0
         for number, record in enumerate(log.records(), 1):
@@ -57,19 +77,17 @@ class SessionState:
                 raise damage(log.path, number, f"it does not follow from the lines before it ({error})") from None
         if number == 0:
             raise damage(log.path, 1, "it does not begin as a session does")
-        if state.turns and not state.turns[-1].ended:
-            state.interrupted = True
-            state.save_partial_as_message()
-            outputs = [call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()]
-            if outputs:
-                state.add_items(outputs)
-            state.end_turn("stopped", "the program was ended during this turn")
         return state
 
     @property
     def turn(self) -> TurnState:
         """The latest turn."""
         return self.turns[-1]
+
+    @property
+    def open_text(self) -> str:
+        """What the model has said of a message that it still writes."""
+        return self._open_text
 
     def begin_turn(self, text: str) -> int:
         """A prompt, on disk before anything is done with it."""
@@ -100,6 +118,12 @@ class SessionState:
     def changed(self, diff: FileDiff) -> None:
         """A file changed by a tool, for the transcript."""
         self._write({"type": "change", "path": diff.path, "kind": diff.kind, "diff": diff.diff})
+        if self.watch_changes is not None:
+            self.watch_changes(diff)
+
+    def planned(self, steps: Sequence[PlanStep]) -> None:
+        """The model's plan as it stands now."""
+        self._write({"type": "plan", "steps": [msgspec.structs.asdict(step) for step in steps]})
 
     def recent_files(self) -> list[str]:
         """Files changed in this session, the latest first."""
@@ -135,6 +159,15 @@ class SessionState:
         """Another model answers from here on."""
         self._write({"type": "model", "model": model, "provider": provider})
 
+    def answered(self, model: str, response_id: str | None) -> None:
+        """Which model the server named in a response: the proof of who answered."""
+        self._write({"type": "answered", "model": model, "response_id": response_id or ""})
+
+    def member(self, finished: MemberFinished) -> None:
+        """A subagent's end, with the models that answered it."""
+        fields = msgspec.structs.asdict(finished)
+        self._write({"type": "member", **fields})
+
     def _write(self, record: Record, *, durable: bool = False) -> None:
         fields = {key: value for key, value in record.items() if key != "type"}
         self.log.append(record["type"], durable=durable, **fields)
@@ -157,6 +190,8 @@ class SessionState:
                     self._changed_files.remove(record["path"])
                 self._changed_files.append(record["path"])
                 self._show("diff", record["diff"])
+            case "plan":
+                self.plan = tuple(msgspec.convert(record["steps"], list[PlanStep]))
             case "snapshot":
                 setattr(self.turn, record["when"], record["manifest"])
             case "compaction":
@@ -175,6 +210,10 @@ class SessionState:
                 self.queued.append(record["text"])
             case "taken":
                 self.queued.pop(0)
+            case "member":
+                who = ", ".join(record["models"]) or "nobody"
+                note = f"{record['member']}: {record['how']}, answered by {who} (asked for: {record['model']})"
+                self._show("note", f"{note}, session {record['session_id']}")
             case "undo":
                 if not 1 <= record["turn"] <= len(self.turns):
                     raise ValueError(f"there is no turn {record['turn']}")

@@ -6,9 +6,11 @@ show it, and whoever starts the program is told. Conversations are never touched
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +97,18 @@ def prune_when_due(settings: Settings, spare: Collection[str] = ()) -> Pruned | 
     return None
 
 
+def prune_beside(settings: Settings, session: str, tell: Callable[[Pruned], None]) -> None:
+    """The same in a thread of its own, beside everything else; this session is spared."""
+    loop = asyncio.get_running_loop()
+
+    def work() -> None:
+        if pruned := prune_when_due(settings, [session]):
+            with contextlib.suppress(RuntimeError):  # the loop may be over
+                loop.call_soon_threadsafe(tell, pruned)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
 def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[str]:
     """What `fulgur edit --undo` wants; edits beyond the bounds are forgotten, the oldest first."""
     journal = EditJournal(home)
@@ -102,7 +116,7 @@ def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[s
     needed: set[str] = set()
     size, oldest = 0, float("inf")
     for when in sorted({entry.time for entry in entries}, reverse=True):
-        more = {name for entry in entries if entry.time == when for name in (entry.before, entry.after)} - needed
+        more = {name for entry in entries if entry.time == when for name in (entry.before, entry.after)} - {*needed, ""}
         size += sum(_size(blobs, name) for name in more)
         if when < since or size > most_bytes:
             break
@@ -141,8 +155,9 @@ def _current(home: Path, since: float) -> Iterator[str]:
 
 def _unfinished(home: Path) -> Iterator[str]:
     """What a patch that was cut off by a kill has to put back."""
-    for path in (home / "sessions").glob("*.journal"):
-        yield from (before for _, before in read_journal(path) if before)
+    for folder in ("sessions", "tasks"):
+        for path in (home / folder).glob("*.journal"):
+            yield from (entry.before for entry in read_journal(path) if entry.before)
 
 
 def _stored(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,138 @@
+"""The subagents of a session: they run beside each other, can be steered one by one, and their changes are merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fulgur.agent.crew.links import Links
+from fulgur.agent.crew.member import Member
+from fulgur.agent.crew.roles import Role
+from fulgur.agent.route.models import ModelLink
+from fulgur.config.settings import Settings
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import AgentEvent, MemberFinished, MemberTold
+from fulgur.workspace.copies import Merged
+from fulgur.workspace.files import Change, Files
+
+More = Callable[[], list[Change]]
+
+
+class Crew:
+    """`files` writes into the workspace. `link` is a connection to share; without it the crew opens its own. `copies`
+    is where copies of the workspace are made, if not among the temporary files."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: Files,
+        emit: Callable[[AgentEvent], None],
+        link: ModelLink | None = None,
+        copies: Path | None = None,
+    ) -> None:
+        self.settings = settings
+        self._files = files
+        self._emit = emit
+        self._links = Links(link)
+        self._members: dict[str, Member] = {}
+        self._copies = copies
+        self._merging = asyncio.Lock()
+
+    @property
+    def running(self) -> list[str]:
+        """The names of the members at work."""
+        return list(self._members)
+
+    def member(self, role: Role, *, more: dict[str, Any] | None = None, fork: str | None = None) -> Member:
+        """A new member; `reviewer`, `reviewer-2`, … are their names."""
+        name, number = role.name, 1
+        while name in self._members:
+            number += 1
+            name = f"{role.name}-{number}"
+        member = Member(name, role, self.settings, self._links, self._emit, more=more, fork=fork, copies=self._copies)
+        self._members[name] = member
+        return member
+
+    async def run(self, role: Role, task: str, more: More = list) -> tuple[MemberFinished, Merged]:
+        """Let a member work on a task, and merge what it changed if it was done. `more` are changes to be made in the
+        same step."""
+        member = self.member(role)
+        try:
+            outcome = await member.run(task)
+            merged = Merged()
+            if outcome.how == "done":
+                merged = await self.merge(member, more)
+            finished = self.finished(member, merged)
+        finally:
+            self.leave(member)
+            await asyncio.to_thread(member.close)
+        self._emit(finished)
+        return finished, merged
+
+    def finished(self, member: Member, merged: Merged) -> MemberFinished:
+        """The member's end, for the transcript."""
+        outcome = member.outcome
+        patch, diff = self._keep(member) if merged.conflicts else ("", "")
+        return MemberFinished(
+            member=member.name,
+            role=member.role.name,
+            model=member.model,
+            models=tuple(outcome.models),
+            how=outcome.how,
+            text=outcome.text,
+            session_id=member.session_id,
+            seconds=outcome.seconds,
+            input_tokens=outcome.input_tokens,
+            output_tokens=outcome.output_tokens,
+            cost=outcome.cost,
+            paths=tuple(diff.path for diff in merged.diffs),
+            conflicts=tuple(merged.conflicts),
+            patch=patch,
+            diff=diff,
+        )
+
+    def steer(self, name: str, text: str) -> None:
+        """Redirect one member, or `all`."""
+        if name != "all" and name not in self._members:
+            raise FulgurError(f"no subagent {name!r} is at work", hint=f"At work: {', '.join(self._members) or 'none'}")
+        for member in self._members.values() if name == "all" else [self._members[name]]:
+            member.steer(text)
+
+    def writes(self, path: Path) -> bool:
+        """Whether a file is one of the workspace that may be written."""
+        return self._files.policy.refusal(path) is None and path.is_relative_to(self.settings.workspace)
+
+    async def change(self, more: More) -> None:
+        """Change files of the workspace, between two merges."""
+        async with self._merging:
+            await asyncio.to_thread(lambda: self._files.commit(more()))
+
+    async def close(self) -> None:
+        """Close the connections that were opened here."""
+        await self._links.close()
+
+    def leave(self, member: Member) -> None:
+        """It has ended."""
+        self._members.pop(member.name, None)
+
+    async def merge(self, member: Member, more: More = list) -> Merged:
+        """Make a member's changes in the workspace, in one step with `more`."""
+        async with self._merging:
+            if (copy := member.copy) is None:
+                return Merged(diffs=await asyncio.to_thread(lambda: self._files.commit(more())))
+            if large := await asyncio.to_thread(copy.left_out):
+                text = f"too large to be merged, and left out: {', '.join(large)}"
+                self._emit(MemberTold(member=member.name, kind="warning", text=text))
+            return await asyncio.to_thread(lambda: copy.merged(self._files, more()))
+
+    def _keep(self, member: Member) -> tuple[str, str]:
+        """What could not be merged is kept as a patch: the file, and its text."""
+        assert member.copy is not None
+        folder = self.settings.home / "patches"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = folder / f"{member.session_id}.patch"
+        text = "".join(diff.diff for diff in member.copy.diffs())
+        file.write_text(text, encoding="utf-8", errors="surrogateescape")
+        return str(file), text

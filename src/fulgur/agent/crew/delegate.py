@@ -1,0 +1,63 @@
+"""The tool by which a model gives tasks to subagents; calls of one step run beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fulgur.agent.crew.crew import Crew
+from fulgur.agent.crew.roles import Role
+from fulgur.protocol.agent import MemberFinished
+from fulgur.tools.base import Arguments, Report, Tool, ToolResult
+
+_MOST_DIFF = 12_000  # characters of what could not be merged
+
+
+class DelegateArguments(Arguments, frozen=True):
+    """What to do, and who."""
+
+    role: str
+    task: str
+
+
+def delegate_tool(
+    crew: Callable[[], Crew], roles: Mapping[str, Role], record: Callable[[MemberFinished], None]
+) -> Tool[DelegateArguments]:
+    """`crew` makes the crew when the first task is given; `record` keeps each end in the transcript."""
+
+    async def run(arguments: DelegateArguments, report: Report) -> ToolResult:
+        role = roles.get(arguments.role)
+        if role is None:
+            return ToolResult(False, f"There is no role {arguments.role!r}. There are: {', '.join(roles)}")
+        finished, merged = await crew().run(role, arguments.task)
+        record(finished)
+        return ToolResult(finished.how == "done" and not merged.conflicts, told(finished), merged.diffs)
+
+    listed = "; ".join(f"{role.name}: {role.description or 'no description'}" for role in roles.values())
+    return Tool(
+        "delegate",
+        "Give a task to a subagent and get its last message. It sees only the task, so say everything it needs. "
+        f"Several calls in one step run in parallel. Roles: {listed}",
+        DelegateArguments,
+        run,
+        lambda arguments: f"{arguments.role}: {arguments.task}",
+        mutates=True,
+        parallel=True,
+    )
+
+
+def told(finished: MemberFinished) -> str:
+    """What whoever gave the task gets to read."""
+    parts = [finished.text or "(no message)"]
+    if finished.how != "done":
+        parts.append(f"It ended early ({finished.how}); nothing of it is in the project.")
+    if finished.paths:
+        parts.append(f"Changed: {', '.join(finished.paths)}")
+    if finished.conflicts:
+        diff, left = finished.diff[:_MOST_DIFF], len(finished.diff) - _MOST_DIFF
+        parts.append(
+            f"Not merged: its changes conflict with others in {', '.join(finished.conflicts)}. "
+            f"This is what it would have changed; make what still fits yourself:\n{diff}"
+        )
+        if left > 0:
+            parts.append(f"[{left} characters more are in {finished.patch}]")
+    return "\n\n".join(parts)

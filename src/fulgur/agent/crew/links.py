@@ -1,0 +1,51 @@
+"""Connections that several subagents share: one warm socket a provider, a lane for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fulgur.agent.route.models import ModelLink
+from fulgur.client.connection import Connection, Lane
+from fulgur.config.settings import Provider, Settings
+
+
+class Links:
+    """`first` is a link whose connection is used too, and is not closed here."""
+
+    def __init__(self, first: ModelLink | None = None) -> None:
+        self._open: dict[Provider, ModelLink] = {}
+        self._borrowed = first.settings.provider if first is not None else None
+        if first is not None and isinstance(first.connection, Connection):
+            self._open[first.settings.provider] = first
+        self._lanes: set[int] = set()
+        self._opening = asyncio.Lock()
+
+    async def lane(self, settings: Settings, more: dict[str, Any]) -> tuple[ModelLink, int]:
+        """A link to the model of the settings in a lane of its own, and the lane's number for `free`."""
+        provider = settings.provider
+        async with self._opening:  # two that begin at once share one, too
+            base = self._open.get(provider)
+            if base is None or base.connection.closed:
+                base = await ModelLink.open(settings)
+                if not base.connection.is_fulgur:
+                    return base, 0  # lanes are ours: elsewhere everybody has a connection
+                self._open[provider] = base
+                self._borrowed = None if provider == self._borrowed else self._borrowed
+        assert isinstance(base.connection, Connection)
+        number = next(n for n in range(1, len(self._lanes) + 2) if n not in self._lanes)
+        self._lanes.add(number)
+        link = await base.beside(settings)
+        link.connection = Lane(base.connection, f"crew-{number}", more)
+        return link, number
+
+    def free(self, number: int) -> None:
+        """A lane that is not used any more."""
+        self._lanes.discard(number)
+
+    async def close(self) -> None:
+        """Close what was opened here."""
+        for provider, link in self._open.items():
+            if provider != self._borrowed:
+                await link.connection.close()
+        self._open.clear()

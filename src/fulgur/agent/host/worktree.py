@@ -1,0 +1,110 @@
+"""A git worktree for one session: made on a branch of its own, set up, merged, taken away again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulgur.config.settings import Settings
+from fulgur.errors import FulgurError
+from fulgur.sandbox import git, git_merge
+from fulgur.workspace import beneath, folders
+
+_MOST_COPIED = 256 << 20
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """`folder` is where the session works, on `branch`; `workspace` is the folder it was made from."""
+
+    folder: Path
+    workspace: Path
+    repository: Path
+    branch: str
+
+
+def make(settings: Settings, name: str) -> Worktree:
+    """A worktree of the workspace's repository at its last commit, with the untracked files that the config names."""
+    top = git.top_folder(settings.workspace)
+    if top is None:
+        raise FulgurError(f"{settings.workspace} is in no git repository", hint="A worktree needs one with a commit.")
+    base = _base(settings)
+    folder = base / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', top.name)}-{name}"
+    branch = f"fulgur/{name}"
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    git.add_worktree(top, folder, branch)
+    inside = folder / settings.workspace.relative_to(top)
+    inside.mkdir(parents=True, exist_ok=True)
+    for path in settings.strings("worktree.copy"):
+        _copy(top, folder, path)
+    return Worktree(inside, settings.workspace, top, branch)
+
+
+def of(settings: Settings) -> Worktree | None:
+    """The worktree that a stored session works in; None when its workspace is none that was made here."""
+    top = git.top_folder(settings.workspace)
+    if top is None or not top.is_relative_to(_base(settings)):
+        return None
+    try:
+        place = Path((top / ".git").read_text(encoding="utf-8").strip().removeprefix("gitdir: "))
+        branch = (place / "HEAD").read_text(encoding="utf-8").strip().removeprefix("ref: refs/heads/")
+    except (OSError, UnicodeDecodeError):
+        return None
+    repository = place.parents[2]  # .git/worktrees/NAME
+    return Worktree(settings.workspace, repository / settings.workspace.relative_to(top), repository, branch)
+
+
+def _base(settings: Settings) -> Path:
+    """Beside Fulgur's home and not in it: what is inside, no command may write."""
+    return folders.expanded(settings.text("worktree.folder") or settings.home.parent / ".fulgur-worktrees").resolve()
+
+
+def merge(worktree: Worktree, title: str) -> git_merge.Merge:
+    """Commit what is in the worktree and merge it into the folder it was made from; both stay."""
+    message = _message(title)
+    commit = git_merge.commit_all(worktree.repository, _top(worktree), message)
+    return git_merge.merge(worktree.repository, commit, f"Merge {worktree.branch}: {message}")
+
+
+def bring(worktree: Worktree, title: str) -> git_merge.Merge:
+    """Bring what the folder has meanwhile into the worktree, conflicts between markers."""
+    git_merge.commit_all(worktree.repository, _top(worktree), _message(title))
+    return git_merge.bring(worktree.repository, _top(worktree), f"Merge into {worktree.branch}")
+
+
+def _message(title: str) -> str:
+    return " ".join(title.split())[:72] or "Work of a session"
+
+
+def remove(worktree: Worktree) -> None:
+    """Take the folder and the branch away, with everything that was changed there."""
+    git.remove_worktree(worktree.repository, _top(worktree), worktree.branch)
+
+
+def _top(worktree: Worktree) -> Path:
+    """The worktree's own top: the session may work in a folder below it."""
+    folder = worktree.folder
+    while git.top_folder(folder) not in (folder, None) and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _copy(top: Path, folder: Path, path: str) -> None:
+    """Copy one file or folder that git does not track; a link is not followed out of the repository."""
+    source = (top / path).resolve()
+    if not source.is_relative_to(top.resolve()) or ".git" in source.relative_to(top.resolve()).parts:
+        raise FulgurError(f"worktree.copy: {path} is not in the repository")
+    if not source.exists():
+        return
+    target = folder / source.relative_to(top.resolve())
+    if source.is_dir():
+        size = sum(file.stat().st_size for file in source.rglob("*") if file.is_file() and not file.is_symlink())
+        if size > _MOST_COPIED:
+            raise FulgurError(f"worktree.copy: {path} has {size >> 20} MiB", hint="Use worktree.setup instead.")
+        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(beneath.read(top.resolve(), source))
+        target.chmod(source.stat().st_mode & 0o777)

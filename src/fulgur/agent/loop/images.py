@@ -1,0 +1,87 @@
+"""Images that a prompt names: `@shot.png`, or a whole path as terminals paste it when a file is dropped on them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from fulgur.agent.session.history import Item
+from fulgur.errors import FulgurError
+from fulgur.workspace.files import Files
+
+_ENDING = r"\.(?:png|jpe?g|gif|webp)"
+_MENTION = re.compile(rf"(?<!\S)@(\S+?{_ENDING})(?=[\s,;:.!?)]|$)", re.IGNORECASE)
+_QUOTED = re.compile(rf"""(["'])((?:file://)?[/~][^"'\n]*?{_ENDING})\1""", re.IGNORECASE)
+_BARE = re.compile(rf"(?<![\w\"'@:/])((?:file://)?~?/(?:\\.|[^\s\"'\\])*?{_ENDING})(?=[\s,;:.!?)]|$)", re.IGNORECASE)
+_BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
+_MOST_IMAGES, _MOST_BYTES = 8, 10 << 20
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image, as it was named."""
+
+    name: str
+    kind: str
+    data: bytes
+
+    def part(self) -> dict[str, str]:
+        """As a message holds it."""
+        encoded = base64.b64encode(self.data).decode()
+        return {"type": "input_image", "detail": "auto", "image_url": f"data:image/{self.kind};base64,{encoded}"}
+
+
+@dataclass(frozen=True)
+class Named:
+    """The names of a prompt. Those `asked` for with `@` must be sent; those `pasted` may be meant as paths only."""
+
+    asked: tuple[str, ...] = ()
+    pasted: tuple[str, ...] = ()
+
+
+def images_named(text: str) -> Named:
+    """What a prompt names that ends as images do."""
+    pasted = [match[2] for match in _QUOTED.finditer(text)]
+    pasted += [re.sub(r"\\(.)", r"\1", match[1]) for match in _BARE.finditer(_QUOTED.sub(" ", text))]
+    paths = [unquote(path.removeprefix("file://")) if path.startswith("file://") else path for path in pasted]
+    return Named(tuple(dict.fromkeys(_MENTION.findall(text))), tuple(dict.fromkeys(paths)))
+
+
+def read_images(named: Named, files: Files) -> list[Image]:
+    """The images; a pasted path that leads to none is only text. FulgurError for one that cannot be sent."""
+    found = [_read(name, files) for name in named.asked]
+    for path in named.pasted:
+        if files.locate(path).is_file():
+            found.append(_read(path, files))
+    if len(found) > _MOST_IMAGES:
+        raise FulgurError(f"{len(found)} images in one prompt", hint=f"At most {_MOST_IMAGES} can be sent at once.")
+    return found
+
+
+def message_of(images: Sequence[Image]) -> Item:
+    """The message that brings them, each after its name."""
+    content: list[dict[str, str]] = []
+    for image in images:
+        content += [{"type": "input_text", "text": f"[image: {image.name}]"}, image.part()]
+    return {"type": "message", "role": "user", "content": content}
+
+
+def without_images(item: Item) -> Item:
+    """An item for a model that sees none: only the names stay."""
+    content = item.get("content")
+    if not isinstance(content, list) or not any(part.get("type") == "input_image" for part in content):
+        return item
+    return {**item, "content": [part for part in content if part.get("type") != "input_image"]}
+
+
+def _read(name: str, files: Files) -> Image:
+    data = files.read(files.locate(name))
+    kind = next((kind for beginning, kind in _BEGINNINGS.items() if data.startswith(beginning)), "")
+    if not kind or (kind == "webp" and data[8:12] != b"WEBP"):
+        raise FulgurError(f"{name} is no PNG, JPEG, GIF or WebP image, whatever its name says")
+    if len(data) > _MOST_BYTES:
+        raise FulgurError(f"{name} has {len(data) >> 20} MiB", hint=f"An image may have {_MOST_BYTES >> 20} MiB.")
+    return Image(name, kind, data)

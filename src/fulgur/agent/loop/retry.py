@@ -1,0 +1,53 @@
+"""Requests that failed for no fault of their own are repeated: after a pause, and with a word to the person."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fulgur.agent.loop.context import TurnContext
+from fulgur.errors import FulgurError
+from fulgur.protocol.agent import Warned
+from fulgur.protocol.errors import ApiError
+
+_SECONDS = (0.5, 2.0, 8.0, 16.0, 30.0, 60.0)
+_BUSY = ("rate_limit_exceeded", "server_is_overloaded")
+
+
+class Patience:
+    """The attempts at one request."""
+
+    def __init__(self, context: TurnContext) -> None:
+        self._context = context
+        self._delays = iter(_SECONDS[: context.link.settings.provider.retries])
+        self._reopened = False
+
+    async def again(self, error: FulgurError, *, begun: bool) -> None:
+        """Return when the request may be sent again; raise the error when that is of no use, or was tried enough.
+
+        `begun`: the answer had begun. Then only a lost connection or a busy server is worth another attempt, so that
+        nothing is said twice.
+        """
+        if self._context.link.connection.closed:
+            await self._reopen(error)
+            return
+        delay = next(self._delays, None) if _passes(error, begun) else None
+        if delay is None:
+            raise error
+        self._context.emit(Warned(message=f"no answer ({error.message}); again in {delay:g} s"))
+        await asyncio.sleep(delay)
+
+    async def _reopen(self, error: FulgurError) -> None:
+        """The client has tried for a while to mend its connection: look for the server once more from the start."""
+        if self._reopened:
+            raise error
+        self._reopened = True
+        self._context.emit(Warned(message=f"{error.message}; looking for the server again"))
+        await self._context.link.reopen()
+        self._context.progress.forget_server()
+
+
+def _passes(error: FulgurError, begun: bool) -> bool:
+    """Whether an error is of the kind that passes by itself."""
+    if not isinstance(error, ApiError):
+        return False
+    return error.code in _BUSY or (not begun and (error.status >= 500 or error.status in (408, 429)))

@@ -1,0 +1,74 @@
+"""What a session is busy with: one thing at a time, a turn or something that must not run beside one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fulgur.errors import FulgurError
+
+T = TypeVar("T")
+
+
+class Work:
+    """`after` is called when something other than a turn has ended and nothing else has begun."""
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        self._after = after
+        self._task: asyncio.Task[Any] | None = None
+        self._cancels = False  # what runs is ended by cancelling it
+
+    @property
+    def running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a turn."""
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def must_be_idle(self, what: str) -> None:
+        """FulgurError while something runs."""
+        if self.running:
+            raise FulgurError(f"cannot {what} while a turn runs", hint="Esc stops it.")
+
+    async def alone(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do what must not run beside a turn; prompts that come meanwhile are queued and start after it."""
+        try:
+            self.must_be_idle(what)
+        except FulgurError:
+            work.close()
+            raise
+        task = self._task = asyncio.get_running_loop().create_task(work)
+        try:
+            return await task
+        finally:
+            if self._task is task and task.done():
+                self._after()
+
+    async def cancellable(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """As `alone`, for work that `cancel` may end."""
+        self._cancels = True
+        try:
+            return await self.alone(what, work)
+        finally:
+            self._cancels = False
+
+    async def stoppable(self, what: str, work: Coroutine[Any, Any, T], stopped: str) -> T:
+        """As `cancellable`; a work that was ended says so."""
+        try:
+            return await self.cancellable(what, work)
+        except asyncio.CancelledError:
+            if self._task is None or not self._task.cancelled():
+                raise
+            raise FulgurError(stopped) from None
+
+    def cancel(self, *, whatever: bool = False) -> None:
+        """End what runs, if it may be ended so, or `whatever` it is."""
+        if self._task is not None and (self._cancels or whatever):
+            self._task.cancel()
+
+    async def wait(self) -> None:
+        """Until nothing runs."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
