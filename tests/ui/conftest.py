@@ -15,8 +15,11 @@ from fulgur.bench.scripted_server import ScriptedServer
 SCRIPT = '''
 rate = 300
 [[reply]]
+match = "rename the drifting one"
+steps = [{call = "read", arguments = {path = "app.py"}}]
+[[reply]]
 match = "long story"
-steps = [{tokens = 1200}]
+steps = [{tokens = 9000}]
 [[reply]]
 match = "short story"
 steps = [{tokens = 220}]
@@ -32,6 +35,12 @@ steps = [{reasoning = "let me think"}, {text = "thought of it"}]
 [[reply]]
 match = "engine dies"
 steps = [{text = "Half an ans"}, {fail = "the engine died"}]
+[[reply]]
+match = "never answers"
+steps = [{fail = "out of memory"}]
+[[reply]]
+match = "^Summarise"
+steps = [{tokens = 900}]
 [[reply]]
 after = "function_call_output"
 steps = [{text = "The call is over."}]
@@ -53,6 +62,39 @@ arguments = {patch = """*** Begin Patch
 @@
 -x = 1
 +x = 2
+*** End Patch
+"""}
+[[reply]]
+match = "start a server"
+steps = [{call = "shell", arguments = {command = "echo serving; sleep 612345", background = true}}]
+[[reply]]
+match = "work by a plan"
+[[reply.steps]]
+call = "update_plan"
+arguments = {plan = [{step = "look", status = "completed"}, {step = "change it", status = "in_progress"}]}
+[[reply.steps]]
+call = "shell"
+arguments = {command = "echo first; sleep 60"}
+[[reply]]
+match = "finish the plan"
+[[reply.steps]]
+call = "update_plan"
+arguments = {plan = [{step = "look", status = "completed"}, {step = "change it", status = "completed"}]}
+[[reply]]
+match = "change three places"
+[[reply.steps]]
+call = "apply_patch"
+arguments = {patch = """*** Begin Patch
+*** Update File: three.py
+@@
+-a = 1
++a = 10
+@@
+-b = 2
++b = 20
+@@
+-c = 3
++c = 30
 *** End Patch
 """}
 '''

@@ -53,15 +53,28 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_random_model_changes_nothing(file: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["edit", "-m", str(model), "app.py:load", "rename data to rows", "--write"])
+    code = main(["edit", "-m", str(model), "app.py:load", "tidy the data up", "--write"])
     assert code == 1 and file.read_bytes() == SOURCE
     assert "nothing was changed" in capsys.readouterr().err
 
 
-def test_complete_prints_text_and_speeds(file: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["complete", "-m", str(model), "app.py:2:12", "--max-tokens", "8"]) == 0
+def test_a_plain_instruction_needs_no_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", "app.py:load", "rename data to rows", "--write"]) == 0
     shown = capsys.readouterr()
-    assert "(raw " in shown.err and "tokens in" in shown.err
+    assert "+    rows = read(path)" in shown.out and "rows" in file.read_text()
+    assert "Understood: rename data to rows." in shown.err and "tests not run: this project is not trusted" in shown.err
+    assert main(["edit", "app.py:load", "rename nothing to rows"]) == 1
+    assert "tokens in" not in shown.err
+
+
+def test_complete_prints_text_and_speeds(file: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["complete", "-m", str(model), "app.py:2:12", "--max-tokens", "8"]
+    assert main(command) == 0  # random weights are sure of nothing
+    shown = capsys.readouterr()
+    assert shown.out.strip() and "a guess" in shown.err and "(raw " in shown.err and "tokens in" in shown.err
+    assert main([*command, "--unsure"]) == 0
+    again = capsys.readouterr()
+    assert again.out == shown.out and "a guess" not in again.err
 
 
 def test_wrong_use_is_said_plainly(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +126,8 @@ def test_commands_work_beside_a_server_with_settings_of_its_own(
     (home / "server.toml").write_text(f"[server]\nport = 0\n{other.format(model=model)}\n")
     monkeypatch.setenv("FULGUR_HOME", str(home))
     try:
-        assert main(["edit", "app.py:load", "rename data to rows"]) == 0
-        assert "+    rows = read(path)" in capsys.readouterr().out
+        assert main(["edit", "app.py:load", "check that path is not None"]) == 0  # not spelled out: the model reads it
+        assert "+    assert path is not None" in capsys.readouterr().out
         assert len(list(home.rglob("server.json"))) == servers
     finally:
         for record in home.rglob("server.json"):
@@ -124,3 +137,50 @@ def test_commands_work_beside_a_server_with_settings_of_its_own(
 def test_next_without_a_change_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["next", "app.py"]) == 1
     assert "no earlier version" in capsys.readouterr().err
+
+
+def test_refactorings_by_name_and_in_plain_words(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = SOURCE.replace(b"read(path)", b"str(path)")
+    file.write_bytes(source)
+    (tmp_path / "user.py").write_text("from app import load\n\nprint(load)\n")
+    assert main(["refactor", "move", "app.py:load", "reading.py"]) == 0
+    shown = capsys.readouterr()
+    assert "+from reading import load" in shown.out and "Checked: parses" in shown.err and file.read_bytes() == source
+    assert main(["edit", "app.py:load", "move load to reading.py", "--write"]) == 0
+    assert "Understood: move load to reading.py, with its imports." in capsys.readouterr().err
+    assert (tmp_path / "reading.py").read_text().startswith("def load(path):\n")
+    assert (tmp_path / "user.py").read_text() == "from reading import load\n\nprint(load)\n"
+    assert main(["edit", "--undo"]) == 0
+    assert file.read_bytes() == source and not (tmp_path / "reading.py").exists()
+    # The old module goes on to use it: what it imports is written with it.
+    for target in ("reading.py", "there.py"):
+        file.write_bytes(source + b"\r\n\r\nprint(load(1))\r\n")
+        (tmp_path / "there.py").write_text("X = 1\n")
+        assert main(["refactor", "move", "app.py:load", target, "--write"]) == 0
+        assert file.read_text().startswith(f"from {target[:-3]} import load\n")
+
+
+def test_the_help_of_refactor_says_which_place_each_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["refactor", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "extract FILE:A-B NAME · inline FILE[:NAME] VARIABLE" in told and "rename FILE:NAME NEW" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rename", "app.py", "x"], "names no symbol"),
+        (["rename", "app.py:load"], "rename takes NEW after the place"),
+        (["async", "app.py:load", "--write"], "user.py:3 load is handed on"),
+    ],
+    ids=["no symbol", "no name", "in the way"],
+)
+def test_a_refactoring_that_is_refused(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    (tmp_path / "user.py").write_text("from app import load\n\nprint(load)\n")
+    assert main(["refactor", *words]) in (1, 2)
+    assert told in capsys.readouterr().err and file.read_bytes() == SOURCE

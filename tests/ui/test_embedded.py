@@ -43,7 +43,7 @@ def test_an_edit_is_shown_applied_and_undone(fulgur: object, project: Path) -> N
     terminal: Terminal = fulgur(columns=100, rows=40)
     terminal.wait("›")
     terminal.send("rename result to amount in total in @shop.py", ENTER)
-    terminal.wait("Edited shop.py", seconds=30)
+    terminal.wait("Edited shop.py")
     assert "+     amount = 0" in terminal.everything and "-     result = 0" in terminal.everything
     assert shop.read_text() == SHOP.replace("result", "amount")
     terminal.wait("tok/s")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from fulgur.protocol import agent as events
+from fulgur.ui.foreign import uncoloured
 from fulgur.ui.tui import approvals as approvals_module
 from fulgur.ui.tui.approvals import Approvals
-from fulgur.ui.tui.blocks import count, duration, tool_rows
+from fulgur.ui.tui.blocks import count, duration, member_rows, tool_rows
 from fulgur.ui.tui.complete import Choice, Completer
 from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.draft import Draft
 from fulgur.ui.tui.files import FileIndex
 from fulgur.ui.tui.outbox import Outbox
+from fulgur.ui.tui.prompts import init_prompt, review_prompt
 from fulgur.ui.tui.status import Meter
 from fulgur.ui.tui.transcript import Transcript
 
@@ -93,6 +97,16 @@ def test_accepting_a_file_keeps_the_rest_of_the_draft(tmp_path: Path) -> None:
     assert draft.text == "fix @src/app.py please"
 
 
+def test_enter_sends_a_draft_whose_file_is_named_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/app.pyi").write_text("")  # another file that fits keeps the menu open
+    draft = Draft(tmp_path / "history", completer(tmp_path))
+    draft.buffer.insert_text("fix @src/app.py")
+    assert draft.menu is not None
+    assert draft.accept(False, and_run=True) is True
+    assert draft.text == "fix @src/app.py"
+
+
 def asked(name: str) -> events.ApprovalAsked:
     return events.ApprovalAsked(turn=1, approval_id=name, call_id="c", title="$ rm x", reason="", prefix=("rm",))
 
@@ -153,6 +167,26 @@ def test_the_status_line_shows_the_reported_numbers_and_drops_what_does_not_fit(
     meter.report(usage())
     assert "$1.00" in "".join(text for _, text in meter.fragments(100))  # the cost adds up
     assert "".join(text for _, text in meter.fragments(24)) == "  m · 1,234 tok/s"
+    assert "".join(text for _, text in meter.fragments(27)) == "  m · 1,234 tok/s · $1.00"  # what is short still fits
+
+
+@pytest.mark.parametrize("prompt", [init_prompt(), review_prompt("")], ids=["init", "review"])
+def test_a_prompt_is_folded_by_the_screen_alone(prompt: str) -> None:
+    assert all(line.endswith((".", "!")) for line in prompt.split("\n"))
+
+
+def test_a_little_context_is_not_none() -> None:
+    meter = Meter()
+    for used, shown in ((0, "ctx 0/200k 0%"), (634, "ctx 634/200k <1%"), (199_900, "ctx 199k/200k 100%")):
+        meter.context(used, 200_000)
+        assert shown in "".join(text for _, text in meter.fragments(100))
+
+
+def test_an_answer_that_failed_has_no_rate() -> None:
+    meter = Meter()
+    meter.start_turn()
+    meter.report(usage(output_tokens=0, tokens_per_second=0.0, ttft_seconds=0.0, cost=None))
+    assert "".join(text for _, text in meter.fragments(100)) == "  m · ctx 30.0k/32.8k 92%"
 
 
 def test_the_end_of_a_turn_says_what_was_drafted_and_the_raw_rate() -> None:
@@ -196,7 +230,7 @@ def test_events_keep_their_order_and_the_partial_answer_stays() -> None:
         "Right.",
         "✗ $ ls",
         "  │ no such file",
-        "✓ checked: parses, names exist",
+        "· checked: parses, names exist",
         "Hm",
         "■ stopped; what was said is kept",
     ]
@@ -233,3 +267,42 @@ def test_an_approval_of_an_edit_shows_its_diff_once() -> None:
     assert rows[0] == "app.py" and "    5 + x = 2" in rows
     transcript.on_event(events.FileChanged(turn=1, path="app.py", kind="modified", diff=DIFF, added=3, removed=2))
     assert [row for row in plain(list(transcript.take())) if row] == ["• Edited app.py  +3 −2"]
+
+
+@pytest.mark.parametrize(
+    ("reports", "row"),
+    [
+        ([("tests", "")], "✓ checked: tests"),
+        ([("tests", "tests not run: none")], "· tests not run: none"),
+        ([], ""),
+    ],
+    ids=["ran", "not run", "no report"],
+)
+def test_a_check_mark_needs_the_tests(reports: list[tuple[str, str]], row: str) -> None:
+    """Names were checked before the diff, the tests run after it: the mark waits for them."""
+    transcript = Transcript(60)
+    transcript.on_event(events.GuardReported(turn=1, check="names exist"))
+    transcript.on_event(events.MessageDelta(turn=1, text="Edited."))
+    for check, unchecked in reports:
+        transcript.on_event(events.GuardReported(turn=1, check=check, unchecked=unchecked))
+    transcript.on_event(events.TurnDone(turn=1, text="Edited."))
+    rows = [line for line in plain(transcript.take()) if "checked" in line or "tests" in line]
+    assert rows == ["· checked: names exist", *filter(None, [row])]
+
+
+def test_a_problem_before_keeps_the_check_mark_away() -> None:
+    transcript = Transcript(60)
+    transcript.on_event(events.GuardReported(turn=1, check="names exist", problems=("line 3: no such name",)))
+    transcript.on_event(events.GuardReported(turn=1, check="tests"))
+    transcript.on_event(events.TurnDone(turn=1, text=""))
+    assert "· checked: tests" in plain(transcript.take())
+
+
+def test_what_a_subagent_could_not_merge_is_shown() -> None:
+    diff = "--- a/a.txt\n+++ b/a.txt\n@@ -1,1 +1,1 @@\n-old\n+theirs\n"
+    done = events.MemberFinished(
+        member="b", role="b", model="m", models=("m",), how="done", text="did it", session_id="s",
+        conflicts=("a.txt",), patch="/p/s.patch", diff=diff,
+    )  # fmt: skip
+    text = uncoloured("\n".join(member_rows(done, 80)))
+    assert "not merged: a.txt changed meanwhile" in text and "/p/s.patch" in text and "    1 + theirs" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fulgur.ui.foreign import shown
@@ -35,8 +35,12 @@ def test_rows_do_not_depend_on_how_the_text_was_cut(text: str, width: int, size:
 
 
 @given(WORDS, st.integers(10, 60))
-def test_every_character_but_the_spaces_at_folds_is_kept(text: str, width: int) -> None:
-    assert "".join("".join(plain(stream(text, width, 3))).split()) == "".join(text.split())
+def test_every_letter_is_kept(text: str, width: int) -> None:
+    """Marks (`*`, `` ` ``, `#`, `-`) may be drawn instead of shown; what they mark never goes. Of the line that opens a
+    code block only the language is shown."""
+    assume(not re.search(r"(?m)^ {0,3}```+ *[\w+#.-]*[^\w+#.\n-].*[ab1日]", text))
+    letters = re.compile("[ab1日]")
+    assert letters.findall("".join(plain(stream(text, width, 3)))) == letters.findall(text)
 
 
 @example("a" + " " * 30, 10)
@@ -46,7 +50,7 @@ def test_rows_of_prose_fit_the_width(text: str, width: int) -> None:
 
 
 def test_words_fold_at_spaces_and_bullets_hang() -> None:
-    assert plain(stream("- one two three four", 12, 5)) == ["- one two", "  three four"]
+    assert plain(stream("- one two three four", 12, 5)) == ["• one two", "  three four"]
 
 
 def test_the_tail_shows_the_row_under_way() -> None:
@@ -57,14 +61,13 @@ def test_the_tail_shows_the_row_under_way() -> None:
 
 def test_code_is_coloured_line_by_line_across_a_docstring() -> None:
     rows = stream('```python\ndef f():\n    """a\n    b"""\n    return 1\n```\nafter', 60, 4)
-    assert plain(rows)[1:6] == ["def f():", '    """a', '    b"""', "    return 1", "```"]
-    assert "\x1b[35mdef" in rows[1] and "\x1b[32m" in rows[3] and "\x1b[35mreturn" in rows[4]
-    assert rows[6] == "after"
+    assert plain(rows) == ["python", "def f():", '    """a', '    b"""', "    return 1", "after"]
+    assert "\x1b[35mdef" in rows[1] and "\x1b[33m" in rows[3] and "\x1b[35mreturn" in rows[4]
 
 
 def test_a_code_line_without_end_is_cut_and_not_kept_back() -> None:
     prose = Prose(20)
-    assert prose.feed("```\n" + "x" * 200)[1:] == ["x" * 20] * 7
+    assert prose.feed("```\n" + "x" * 200) == ["x" * 20] * 7
 
 
 def test_escape_codes_of_the_model_do_not_reach_the_terminal() -> None:
@@ -82,3 +85,89 @@ def test_a_fold_stays_where_it_is_when_more_text_comes(text: str, width: int) ->
     if first := break_row(text, width):
         longer = break_row(text + "x yz", width)
         assert longer is not None and longer[0] == first[0]
+
+
+def drawn(text: str, width: int = 60) -> list[str]:
+    return plain(stream(text, width, 10_000))
+
+
+def test_marks_are_drawn_and_not_shown() -> None:
+    rows = stream("# Title\nUse **bold**, *soft* and `x = 1`, see [docs](https://a.example/b).\n", 80, 5)
+    assert plain(rows) == ["Title", "Use bold, soft and x = 1, see docs (https://a.example/b)."]
+    assert "\x1b[1mbold\x1b[0m" in rows[1] and "\x1b[3msoft\x1b[0m" in rows[1] and "\x1b[36mx = 1\x1b[0m" in rows[1]
+    assert "\x1b[4mdocs\x1b[0m" in rows[1], "and the address stands beside the words"
+
+
+def test_what_is_no_mark_stays() -> None:
+    for line in (
+        "2 * 3 * 4",
+        "snake_case_name",
+        "a**b",
+        "def f(*args, **kwargs)",
+        "`open",
+        "x[0](y",
+        "__init__.py",
+        "5*",
+    ):
+        assert drawn(line) == [line]
+    assert drawn(r"\*literal\* and \_this\_") == ["*literal* and _this_"]
+
+
+def test_lists_quotes_and_rules() -> None:
+    assert drawn("* a\n  + b\n1. c\n- [x] done\n- [ ] open\n> said\n---\n") == [
+        *("• a", "  • b", "1. c", "☑ done", "☐ open", "│ said", "─" * 40)
+    ]
+
+
+def test_a_strong_run_goes_on_in_the_next_row() -> None:
+    rows = stream("**one two three four** five", 12, 4)
+    assert plain(rows) == ["one two", "three four", "five"]
+    assert rows[0] == "\x1b[1mone two\x1b[0m" and rows[1] == "\x1b[1mthree four\x1b[0m" and rows[2] == "five"
+
+
+def test_tables_are_aligned_and_wide_cells_folded() -> None:
+    text = "| name | n |\n|---|--:|\n| `alpha` | 1 |\n| b | **20** |\n\nafter"
+    assert drawn(text) == ["name  │  n", "──────┼───", "alpha │  1", "b     │ 20", "", "after"]
+    narrow = drawn("| a | b |\n|---|---|\n| one two three four five | x |\n", 20)
+    assert [row.rstrip() for row in narrow] == [
+        *("a                │ b", "─────────────────┼──", "one two three    │ x", "four five        │")
+    ]
+
+
+def test_a_line_without_end_costs_what_its_rows_cost() -> None:
+    rows = stream("**word** " * 20_000, 40, 100_000)
+    assert len(rows) == 2500 and all(cells(row) <= 40 for row in plain(rows))
+
+
+def test_lines_with_bars_that_are_no_table_are_shown_as_written() -> None:
+    assert drawn("| not a table\nbut prose") == ["| not a table", "but prose"]
+
+
+def test_a_growing_table_is_seen() -> None:
+    prose = Prose(40)
+    assert prose.feed("| a | b |\n|---|---|\n| 1 |") == []
+    assert plain([prose.tail])[0].split("\n") == ["| a | b |", "|---|---|", "| 1 |"]
+
+
+MARKDOWN = st.lists(
+    st.sampled_from(
+        [
+            "**a b**",
+            "*c d*",
+            "`e f`",
+            "[g](h)",
+            "| i | j |\n|---|---|\n| k | l |\n",
+            "\n",
+            "\n- ",
+            " word",
+            "\n> ",
+            "```\n",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@given(MARKDOWN, st.integers(10, 40), st.integers(1, 9))
+def test_rows_of_markdown_do_not_depend_on_the_pieces(text: str, width: int, size: int) -> None:
+    assert stream(text, width, size) == stream(text, width, 10_000)

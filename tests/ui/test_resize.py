@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -34,12 +35,20 @@ class Tmux:
     def everything(self) -> str:
         return self._run("capture-pane", "-t", "t", "-p", "-S", "-5000")
 
-    def wait(self, holds: Callable[[str], object], seconds: float = 15) -> str:
+    def wait(self, holds: Callable[[str], object], seconds: float = PATIENCE) -> str:
         end = time.monotonic() + seconds
         while not holds(text := self.everything()):
             assert time.monotonic() < end, f"not shown in time:\n{text[-3000:]}"
             time.sleep(0.05)
         return text
+
+    def rest(self) -> None:
+        """Until nothing has changed for a while."""
+        before, same = "", 0
+        while same < 8:
+            time.sleep(0.1)
+            now = self.everything()
+            before, same = now, same + 1 if now == before else 0
 
     def close(self) -> None:
         self._run("kill-server")
@@ -63,11 +72,13 @@ def test_resizing_in_mid_stream_loses_nothing(tmux: Tmux) -> None:
     for columns, rows in ((50, 20), (36, 12), (100, 30), (80, 24)):
         tmux.resize(columns, rows)
         time.sleep(0.2)
-    text = tmux.wait(lambda text: "220 tokens" in text)
-    # A narrower terminal may have folded a word. tmux says late that it is narrower, so rows may be there twice.
-    said = [int(number) for number in re.findall(r"w(\d{4})", text.replace("\n", ""))]
-    assert list(dict.fromkeys(said)) == list(range(220))
-    assert DRAFT in text
+
+    def whole(text: str) -> bool:
+        # A narrower terminal may have folded a word. tmux says late that it is narrower, so rows may be there twice.
+        said = [int(number) for number in re.findall(r"w(\d{4})", text.replace("\n", ""))]
+        return list(dict.fromkeys(said)) == list(range(220)) and DRAFT in text
+
+    tmux.wait(lambda text: "220 tokens" in text and whole(text))
 
 
 def test_resizing_at_rest_leaves_nothing_over(tmux: Tmux) -> None:
@@ -77,8 +88,9 @@ def test_resizing_at_rest_leaves_nothing_over(tmux: Tmux) -> None:
     tmux.send(DRAFT)
     tmux.wait(lambda text: DRAFT in text)
     for columns, rows in ((50, 20), (36, 12), (100, 30), (80, 24)):
-        time.sleep(0.8)
+        tmux.rest()
         tmux.resize(columns, rows)
+    tmux.rest()
     text = tmux.wait(lambda text: DRAFT in text and "ctx " in text)
     assert re.findall(r"w(\d{4})", text.replace("\n", "")) == [f"{number:04}" for number in range(220)]
     assert text.count("a draft that is") == text.count("on a narrow") == text.count("ctx ") == 1

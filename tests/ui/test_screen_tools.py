@@ -116,6 +116,31 @@ def test_a_change_is_shown_in_colour_and_undone(screen: Terminal, project: Path)
     assert (project / "app.py").read_text() == "x = 1\n"
 
 
+def test_an_edit_is_taken_hunk_by_hunk(fulgur: Start, project: Path, home: Path) -> None:
+    (project / "three.py").write_text("a = 1\n\n\nb = 2\n\n\nc = 3\n")
+    terminal = fulgur(*ASK)
+    terminal.wait("›")
+    terminal.send("change three places", ENTER)
+    terminal.wait("choose of 3 hunks")
+    assert "+ c = 30" in terminal.everything
+    time.sleep(ARM_SECONDS + 0.3)
+    terminal.send("h")
+    terminal.wait(lambda: "hunk 1 of 3" in terminal.text)
+    terminal.send("n", ESC)  # back: nothing was answered yet
+    terminal.wait(lambda: "choose of 3 hunks" in terminal.text)
+    terminal.send("h", "y")
+    terminal.wait(lambda: "hunk 2 of 3" in terminal.text and "+ b = 20" in terminal.text)
+    terminal.send("n", "y")
+    terminal.wait("without 1 of 3 hunks, because:")
+    terminal.send("b is right", ENTER)
+    terminal.wait("› b is right")
+    terminal.wait("allowed once, without 1 of its hunks")
+    terminal.wait("• Edited three.py  +2 −2")
+    assert (project / "three.py").read_text() == "a = 10\n\n\nb = 2\n\n\nc = 30\n"
+    (session,) = (home / "sessions").glob("*.jsonl")
+    assert "left out 1 of 3 hunks. These lines were not changed:" in session.read_text()
+
+
 def test_a_session_goes_on_after_a_kill(fulgur: Start) -> None:
     first = fulgur()
     first.wait("›")
@@ -140,6 +165,8 @@ def test_commands_say_what_they_did(screen: Terminal) -> None:
     screen.wait("queue for after it")
     screen.send("/frok", ENTER)
     screen.wait("there is no /frok")
+    screen.send("/skills", ENTER)
+    screen.wait("what this project brings itself is left out")
     screen.send("/fork", ENTER)
     screen.wait("a copy from here")
 

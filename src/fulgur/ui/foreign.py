@@ -120,6 +120,14 @@ def note(text: str) -> None:
     _write(sys.stderr, shown(text) + "\n")
 
 
+def progress(text: str) -> bool:
+    """Draw a line over the one before on stderr; False where that is no terminal, and nothing was written."""
+    if not sys.stderr.isatty():
+        return False
+    _write(sys.stderr, f"\r\x1b[K{shown(text)}")
+    return True
+
+
 def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)

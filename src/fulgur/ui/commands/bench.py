@@ -23,7 +23,15 @@ BENCHES: dict[str, tuple[str, str]] = {
     "kernels": ("fulgur.bench.kernels", "single operations on every instruction set this CPU has"),
     "transport": ("fulgur.bench.transport", "a warm socket beside new HTTP connections, and CPU per streamed token"),
     "steer": ("fulgur.bench.steer", "from a steer to the first token of the new direction, beside stop and resend"),
+    "fairness": ("fulgur.bench.fairness", "waits of light users beside a heavy one, simulated with the server's queue"),
+    "cluster": (
+        "fulgur.bench.cluster",
+        "CPU of a front and a replica per token, sessions that stay, steers across fronts",
+    ),
     "gpu": ("fulgur.bench.gpu", "the GPU engine: first tokens beside transformers, joining requests, the host's part"),
+    "variants": ("fulgur.bench.variants", "what five variants of an answer cost, in times of one"),
+    "editor": ("fulgur.bench.editor", "from a key to ghost text, from a change to the next edit, in 2,000 lines"),
+    "app": ("fulgur.bench.app", "the web app: its first load, and frames while two sessions stream"),
     "tui": ("fulgur.bench.tui", "start of the terminal UI and key lag while text streams"),
 }
 

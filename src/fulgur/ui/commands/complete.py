@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", action="store_true", help="several lines, up to the text after the cursor (much less often right)"
     )
+    parser.add_argument("--unsure", action="store_true", help="the whole guess, as editors do not show it")
     add_common(parser, None)
 
 
@@ -32,7 +33,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--max-tokens must be at least 1")
     document = Document.open((args.cd or Path()) / match[1])
     line, column = int(match[2]), int(match[3])
-    answer = complete(document, line, column, Model(args.model), args.max_tokens, one_line=not args.lines)
-    out(answer.text, end="" if answer.text.endswith("\n") else "\n")
-    note(answer.speed() + ("" if answer.finished else " · cut off at --max-tokens"))
+    model, one_line = Model(args.model), not args.lines
+    answer = complete(document, line, column, model, args.max_tokens, one_line=one_line, unsure=args.unsure)
+    guess = ""
+    if not answer.text and one_line and not args.unsure:  # somebody asked: a guess is better than nothing
+        answer = complete(document, line, column, model, args.max_tokens, one_line=True, unsure=True)
+        guess = "a guess, which an editor would not show · "
+    if answer.text:
+        out(answer.text, end="" if answer.text.endswith("\n") else "\n")
+        note(guess + answer.speed() + ("" if answer.finished else " · cut off at --max-tokens"))
+    else:
+        note("nothing to suggest here")
     return 0

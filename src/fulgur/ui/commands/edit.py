@@ -55,13 +55,10 @@ def run(args: argparse.Namespace) -> int:
     with members_of(task.document.path, args.write) as members:
         result, answer = plan(task, Model(args.model), members)
     if isinstance(result, Refusal):
-        if result.check == NOTHING:
-            why = result.reason or "this is done already, or it is beyond the embedded model"
-            raise FulgurError(f"no edit: {why}; nothing was changed", hint=f"It can: {ABILITIES}.\n  {BIGGER}")
-        wrong = "is not what was asked" if result.check == AS_ASKED else "is wrong"
-        raise FulgurError(f"the model's answer {wrong}: {result.reason}; nothing was changed", hint=BIGGER)
-    show(result, answer, args.write)
-    return 0
+        kind = "no edit" if result.check in (NOTHING, AS_ASKED) else "the edit would be wrong"
+        hint = BIGGER if answer is None else f"It can {ABILITIES}.\n  {BIGGER}"
+        raise FulgurError(f"{kind}: {result.reason}; nothing was changed", hint=hint)
+    return show(result, answer, args.write, task.root)
 
 
 @contextlib.contextmanager
@@ -82,27 +79,58 @@ def members_of(path: Path, write: bool) -> Iterator[MemberCheck | None]:
         members.close()
 
 
-def show(proposal: Proposal, answer: Answer, write: bool) -> None:
-    """The diff, the notes and the speeds; with `write`, the file too."""
+def show(proposal: Proposal, answer: Answer | None, write: bool, root: Path | None) -> int:
+    """What was understood, the diff, the notes and the speeds; with `write`, the file too. The exit code: 1 when tests
+    of the project at `root` fail since."""
     from fulgur.workspace.diff import unified
 
     document = proposal.document
+    if proposal.understood:
+        note(f"Understood: {proposal.understood}.")
     for changed, text in ((document, proposal.text), *proposal.others):
         out_diff(unified(changed.text, text, changed.name))
     for remark in proposal.notes:
         note(remark)
-    note(answer.speed())
+    if answer is not None:
+        note(answer.speed())
     if not write:
-        note("Nothing was written; --write changes the file.")
-        return
+        from fulgur.edit.checks.verdict import verdict
+
+        note(f"{verdict(proposal.found, None).line}. Nothing was written.")
+        return 0
     from fulgur.agent.session.undo_store import prune_when_due
     from fulgur.config.settings import load_settings
     from fulgur.edit.editor import write as write_file
     from fulgur.workspace.folders import home
     from fulgur.workspace.journal import EditJournal
 
+    fine = tell_tests(proposal, root)
     write_file(proposal, EditJournal(home()))
     also = f" and {len(proposal.others)} more" if proposal.others else ""
     note(f"Written to {document.path}{also}; `fulgur edit --undo` takes it back.")
     if pruned := prune_when_due(load_settings()):
         note(str(pruned))
+    return 0 if fine else 1
+
+
+def tell_tests(proposal: Proposal, root: Path | None) -> bool:
+    """Try the edit with the tests that cover it, and say what came of it; False: some fail since."""
+    from fulgur.config.records import ProjectRecords
+    from fulgur.config.settings import find_project
+    from fulgur.edit.checks.trial import Trial, try_out
+    from fulgur.edit.checks.verdict import verdict
+    from fulgur.workspace.folders import home
+
+    if root is None or proposal.document.path.suffix != ".py":
+        trial = Trial(note="tests not run: this is not a file of a Python project")
+    elif ProjectRecords(home()).trusted(find_project(root, home())) is not True:
+        trial = Trial(note="tests not run: this project is not trusted (`fulgur config trust` trusts it)")
+    else:
+        trial = try_out(root, proposal.changes(), home())
+    for problem in trial.problems:
+        note(f"✗ tests fail since: {problem}")
+    if trial.note and (trial.problems or trial.passed):
+        note(f"{trial.note[0].upper()}{trial.note[1:]}.")
+    if not trial.problems:
+        note(f"{verdict(proposal.found, trial).line}.")
+    return not trial.problems

@@ -19,6 +19,10 @@ from fulgur.errors import UsageError
 # name -> (module, one line of help)
 EVALUATIONS: dict[str, tuple[str, str]] = {
     "model": ("fulgur.eval.model", "completions and edits of the embedded models on held-out code, beside baselines"),
+    "edits": ("fulgur.eval.edits", "instructions in developers' own words, carried out and checked in real projects"),
+    "agent": ("fulgur.eval.agent", "repositories with failing tests, features and a game, worked by the agent"),
+    "swebench": ("fulgur.eval.adapters.swebench", "the agent's predictions for SWE-bench's harness"),
+    "polyglot": ("fulgur.eval.adapters.polyglot", "Aider's polyglot exercises, worked by the agent in two tries"),
 }
 
 

@@ -21,6 +21,7 @@ from fulgur.ui.flags import add_config_flags, settings_from
 from fulgur.ui.foreign import note, one_row, out, out_json
 
 if TYPE_CHECKING:
+    from fulgur.agent.agent import Agent
     from fulgur.config.settings import Settings
     from fulgur.protocol.agent import AgentEvent
 
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fork", metavar="SESSION", help="go on with a copy of a session")
     parser.add_argument("-s", "--sandbox", metavar="MODE", help="the same as -c sandbox_mode=MODE")
+    parser.add_argument("--variants", metavar="N", type=int, help="make N solutions and take the best that passes")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, help="stop after so long, with exit code 1")
     parser.add_argument("--list", action="store_true", help="list the sessions of this folder and end")
 
@@ -50,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         settings = settings.with_changes(overrides=["approval_policy=never"])  # there is nobody to ask
     if args.list:
         return _list(settings)
+    if args.variants is not None and args.output_schema:
+        raise UsageError("--variants and --output-schema exclude each other")
     if args.resume and args.fork:
         raise UsageError("--resume and --fork exclude each other")
     if args.timeout is not None and args.timeout <= 0:
@@ -116,6 +120,17 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answe
     agent = await Agent.open(settings, session=args.resume, fork=args.fork, interactive=False, format=answer_format)
     printer = _Printer(args.json, settings.flag("hide_agent_reasoning"), only_last=answer_format is not None)
     code = 1
+    if args.variants is not None:
+        try:
+            async with asyncio.timeout(args.timeout):
+                return await _best_of(agent, args.variants, prompt, printer, args.output_last_message)
+        except TimeoutError:
+            note(f"fulgur: stopped after {args.timeout:g} s; nothing was changed")
+            return 1
+        except asyncio.CancelledError:
+            return 130
+        finally:
+            await agent.close()
     try:
         agent.submit(prompt)
         with _interruptible_output():
@@ -133,6 +148,35 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answe
     finally:
         await agent.close()
     return code
+
+
+async def _best_of(agent: Agent, count: int, prompt: str, printer: _Printer, output: Path | None) -> int:
+    """Several solutions; the best is taken if its checks pass."""
+    from fulgur.agent.crew.programs import make_variants, take_variant
+
+    async def show() -> None:
+        async for event in listening:
+            printer.show(event)
+
+    listening, variants = agent.events(), None
+    showing = asyncio.create_task(show())
+    try:
+        variants = await make_variants(agent, count, prompt)
+        best = variants.ranked[0] if variants.ranked else None
+        if best is None or not best.passes:
+            note("fulgur: no variant passes its checks; nothing was changed")
+            return 1
+        text = best.member.outcome.text
+        if not await take_variant(agent, variants, best.number):
+            return 1
+        if output is not None:
+            output.write_text(text + ("" if text.endswith("\n") else "\n"), encoding="utf-8")
+        return 0
+    finally:
+        await asyncio.sleep(0)  # what was told last is shown
+        showing.cancel()
+        if variants is not None:
+            variants.close()
 
 
 @contextlib.contextmanager
@@ -191,11 +235,15 @@ class _Printer:
         self._open = False
 
     def show(self, event: AgentEvent) -> None:
+        from msgspec import structs
+
         from fulgur.protocol import agent as events
 
         if isinstance(event, events.ThinkingDelta) and self._hide_reasoning:
             return
         if self._as_json:
+            if isinstance(event, events.FileChanged):
+                event = structs.replace(event, old=None, new=None)  # a line has the diff; whole files are for editors
             out_json(events.encode(event).decode())
             return
         match event:
@@ -206,6 +254,21 @@ class _Printer:
                 out(event.text, end="")
             case events.TurnStarted():
                 self._note(event.reason)
+            case events.Routed():
+                self._note(f"→ {event.side}: {event.model}, {event.why}")
+            case events.RouteCosts() if len(event.parts) > 1:
+                from fulgur.ui.tui.blocks import costs
+
+                self._note(costs(event.parts))
+            case events.MemberStarted():
+                self._note(f"• {event.member} ({event.model}): {one_row(event.task)[:200]}")
+            case events.MemberFinished():
+                not_merged = f", not merged: {', '.join(event.conflicts)}" if event.conflicts else ""
+                self._note(f"  {event.member}: {event.how}, answered by {', '.join(event.models)}{not_merged}")
+            case events.VariantsRanked():
+                for variant in event.variants:
+                    mark = "✓" if variant.proven else "·" if variant.passes else "✗"
+                    self._note(f"{mark} variant {variant.number}: {'; '.join(variant.reasons)}")
             case events.ToolStarted():
                 self._note(f"• {one_row(event.title)}")
             case events.ToolFinished() if not event.ok:
@@ -215,6 +278,8 @@ class _Printer:
             case events.GuardReported() if event.problems:
                 again = " (given back to the model)" if event.fed_back else ""
                 self._note(f"  check `{event.check}`{again}: " + "; ".join(event.problems)[:500])
+            case events.GuardReported() if event.unchecked:
+                self._note(f"  {event.unchecked}")
             case events.UsageReported() if event.draft_tokens:
                 self._note(
                     f"  {event.output_tokens} tokens, {event.tokens_per_second:,.0f} tok/s with "

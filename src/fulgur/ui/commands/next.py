@@ -20,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from fulgur.edit.editor import Refusal
     from fulgur.edit.model import Model
     from fulgur.edit.next import plan_next
+    from fulgur.edit.project.follow import project_root
     from fulgur.workspace.folders import home
     from fulgur.workspace.journal import EditJournal
 
@@ -30,6 +31,6 @@ def run(args: argparse.Namespace) -> int:
         if result.check:
             raise FulgurError(f"the next edits are wrong: {result.reason}; nothing was changed")
         note(result.reason)
-    elif answer is not None:
-        show(result, answer, args.write)
+    else:
+        return show(result, answer, args.write, project_root(document.path))
     return 0

@@ -65,17 +65,22 @@ def _set_device(config: ServerConfig, name: str) -> None:
 async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool, first: set[str]) -> None:
     """`first` are loaded at once, the others when they are asked."""
     from fulgur.client import local
-    from fulgur.server import app, auth
+    from fulgur.server import app, auth, turns
     from fulgur.workspace import folders
 
     running = await app.start(config)
+    turns.settle()
     models = running.server.models.entries
     out(f"Fulgur listens on {running.base_url}")
     out(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
     out("  Codex:  fulgur connect codex")
     note = folders.home() / "server.json"
     if known and auth.is_loopback(config.server.host):
-        local.write_ready(note, running.base_url)
+        other = await local.find(folders.home())
+        if other in (None, running.base_url):  # the note of a server that is gone may name this very port
+            local.write_ready(note, running.base_url)
+        else:
+            out(f"  commands on this machine go on using the server at {other}")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -109,7 +114,9 @@ async def _load(entry: ServedModel) -> None:
         out(f"fulgur: {error}")
         return
     from fulgur.backends.local import LocalBackend
+    from fulgur.server import turns
 
+    turns.settle()
     assert isinstance(backend, LocalBackend)
     info = backend.engine.info
     where = "the GPU" if info.runtime == "cuda" else "the CPU"

@@ -13,6 +13,7 @@ from fulgur.ui.flags import add_config_flags, settings_from
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The global flags, and which session to go on with."""
     add_config_flags(parser)
+    parser.set_defaults(prompt="")  # `fulgur "do this"` has one
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="last", help="go on with a stored session (the last one without ID)"
     )
@@ -25,4 +26,4 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     from fulgur.ui.tui.app import Tui
 
-    return asyncio.run(Tui(settings, session=args.resume).run())
+    return asyncio.run(Tui(settings, session=args.resume, prompt=args.prompt).run())

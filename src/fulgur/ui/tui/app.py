@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prompt_toolkit.enums import EditingMode
 
 from fulgur import __version__
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
-from fulgur.ui.tui import blocks, commands
+from fulgur.protocol.session import ModelOffer, SessionSummary
+from fulgur.ui.tui import blocks, commands, welcome
 from fulgur.ui.tui.approvals import Approvals
 from fulgur.ui.tui.complete import Completer
 from fulgur.ui.tui.crash import CapturedStderr
@@ -22,8 +25,9 @@ from fulgur.ui.tui.draft import Draft
 from fulgur.ui.tui.files import FileIndex
 from fulgur.ui.tui.keys import key_bindings
 from fulgur.ui.tui.live import LiveArea, style
-from fulgur.ui.tui.opening import open_agent
+from fulgur.ui.tui.opening import Opener, open_agent
 from fulgur.ui.tui.outbox import Kind, Outbox
+from fulgur.ui.tui.prompts import own_commands
 from fulgur.ui.tui.screen import Screen
 from fulgur.ui.tui.status import Meter
 from fulgur.ui.tui.surface import TERMINAL_GONE, Surface
@@ -33,38 +37,61 @@ from fulgur.ui.tui.wrap import shorten
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
+    from fulgur.config.named import NamedText
 
 _TWICE_SECONDS = 2.0  # between the two Ctrl-C that leave
 _SPIN_SECONDS = 0.1
+_LONG_TURN_SECONDS = 10.0  # the person may have looked elsewhere
 _TAKEN_SECONDS = 0.5  # after a turn: a prompt sent into its last moment has its own turn by then
 
 
 class Tui(Surface):
     """State and actions; the live area draws it, the key bindings call it."""
 
-    def __init__(self, settings: Settings, *, session: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, session: str | None = None, prompt: str = "", opener: Opener = open_agent
+    ) -> None:
         self.settings = settings
+        self._opener = opener
         self._session = session
+        self._first_prompt = prompt
         self.agent: Agent | None = None
         self.opening = False
         self.running = False
         self.outbox = Outbox(self._run_command)
-        self.model_names: list[str] = []
+        self.offers: list[ModelOffer] = []  # for the menu of /model
+        self.compacting: events.Compacting | None = None
+        self.checking = ""  # the check of an edit that is being made
+        self.place: events.Waiting | None = None  # in the server's queue
         self.meter = Meter()
         self.meter.ask_for(settings.model or "")
         self.replays = True  # a session that is opened is shown from its start
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.own_commands: dict[str, NamedText] = {}
+        self._wrong: FulgurError | None = None  # with a file of the person's own, said when the screen is there
+        try:
+            self.own_commands = own_commands(settings)
+        except FulgurError as error:
+            self._wrong = error
+        self._sessions: list[SessionSummary] | None = None
         completer = Completer(
             FileIndex(settings.workspace),
-            commands.command_choices(),
+            commands.command_choices(self.own_commands),
             lambda name: commands.argument_choices(self, name),
         )
         self.draft = Draft(settings.home / "history", completer)
         self.approvals = Approvals(self.draft)
+        self._begun = 0  # turns
+        self._prompt = ""  # of the turn that runs, or ran last
         self._last_interrupt = -10.0
         self._one_command = asyncio.Lock()
         self._hides_reasoning = settings.flag("hide_agent_reasoning")
-        screen = Screen(key_bindings=key_bindings(self), style=style(), include_default_pygments_style=False)
+        screen = Screen(
+            key_bindings=key_bindings(self),
+            style=style(),
+            include_default_pygments_style=False,
+            editing_mode=EditingMode.VI if settings.flag("tui.vim") else EditingMode.EMACS,
+        )
         super().__init__(screen, settings.home / "crash.log")
         screen.layout = LiveArea(self).layout()
 
@@ -85,6 +112,8 @@ class Tui(Surface):
             session = self.agent.status()
             with suppress(FulgurError, OSError):
                 await self.agent.close()
+            if ended := [job.command for job in self.transcript.jobs if job.running]:
+                self.transcript.add("end", blocks.note(f"ended: {', '.join(ended)}", self.screen.width))
             if session.turns:
                 self.transcript.add("end", blocks.note(f"fulgur --resume {session.session_id}", self.screen.width))
         if code != TERMINAL_GONE:
@@ -102,12 +131,17 @@ class Tui(Surface):
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.quit, 128 + number)
         self.screen.create_background_task(self._spin())
+        if self._wrong is not None:
+            self.complain(self._wrong.message, self._wrong.hint or "", warning=True)
+        if self._first_prompt:
+            self._send("submit", self._first_prompt)
         self.open()
 
     async def _spin(self) -> None:
         while True:
             await asyncio.sleep(_SPIN_SECONDS)
-            if self.opening or self.outbox.pending or (self.running and self.approvals.current is None):
+            busy = self.opening or self.outbox.pending or self.compacting or self.transcript.tools
+            if busy or (self.running and self.approvals.current is None):
                 self.screen.request_frame()
 
     @property
@@ -126,11 +160,12 @@ class Tui(Surface):
 
     async def _open(self) -> None:
         try:
-            agent = await open_agent(self.settings, self._session)
+            agent = await self._opener(self.settings, self._session)
         except Exception as error:
             self.opening = False
             if isinstance(error, FulgurError):
                 self.complain(error.message, error.hint or "")
+                self.say("/model lists what else could answer")
             else:
                 self.crashed(error)
             self._give_back_pending()
@@ -138,9 +173,25 @@ class Tui(Surface):
         self.opening = False
         self.agent = agent
         self.screen.create_background_task(self._listen(agent.events()))
+        self.asks_for(agent)
+        welcome.greet(self, agent)
+        self.outbox.send_early(agent)
+        self.screen.create_background_task(self._look_for_models(agent))
+
+    async def _look_for_models(self, agent: Agent) -> None:
+        """Behind the first screen: what else could answer, said in one row."""
+        with suppress(FulgurError):
+            self.offers = await agent.offers()
+        chosen = agent.settings.provider.id
+        others = dict.fromkeys(offer.provider for offer in self.offers if offer.provider not in (chosen, "local"))
+        if others:
+            self.say(f"also here: {', '.join(others)} (/model lists their models)")
+
+    def asks_for(self, agent: Agent) -> None:
+        """The status line, for the model that answers next."""
         status = agent.status()
         self.meter.ask_for(status.model, status.context_limit)
-        self.outbox.send_early(agent)
+        self.meter.context(status.context_used, status.context_limit)
 
     async def _listen(self, listening: AsyncIterator[events.AgentEvent]) -> None:
         async for event in listening:
@@ -166,22 +217,42 @@ class Tui(Surface):
                 replays, self.replays = self.replays, True
                 if event.resumed_turns and replays and self.agent is not None:
                     self.transcript.replay(self.agent.transcript())
-                    self.say(f"resumed {event.session_id}, {event.resumed_turns} turns")
+                    turns = f"{event.resumed_turns} turn{'s' * (event.resumed_turns > 1)}"
+                    self.say(f"resumed {event.session_id}, {turns}")
+                self._count_context()
+            case events.GuardStarted():
+                self.checking = event.check
+            case events.GuardReported():
+                self.checking = ""
             case events.TurnStarted():
                 self.running = True
+                self._begun += 1
+                self._prompt = event.text
                 self.meter.start_turn(copies=event.way == "edit")
                 self.outbox.taken(event.text)
+            case events.Routed():
+                self.meter.ask_for(event.model)
             case events.TurnSteered():
                 self.outbox.taken(event.text)
             case events.Queued():
                 self.outbox.is_queued(event.text, event.position)
             case events.UsageReported():
                 self.meter.report(event)
+            case events.Compacting():
+                self.compacting = event
+            case events.Waiting():
+                self.place = event if event.position else None
+            case events.Compacted():
+                self.compacting = None
+                self._count_context()
+            case events.TurnFailed() if not event.text:
+                self._give_back_failed()
             case events.ToolFinished():
                 self.meter.next_answer()
             case events.ApprovalAsked():
                 self.approvals.ask(event)
                 self._arm()
+                self._notify("fulgur asks for something")
             case events.ApprovalSettled():
                 self.approvals.settle(event.approval_id)
                 self._arm()
@@ -191,10 +262,34 @@ class Tui(Surface):
             self._turn_over()
         self.screen.request_frame()
 
+    def _notify(self, text: str) -> None:
+        self.screen.notify(self.settings.text("tui.notify") or "off", text)
+
+    def stored_sessions(self) -> list[SessionSummary]:
+        """For the menu of /resume."""
+        if self._sessions is None and self.agent is not None:
+            self._sessions = [summary for summary in self.agent.sessions() if summary.turns]
+        return self._sessions or []
+
+    def _count_context(self) -> None:
+        if self.agent is not None:
+            status = self.agent.status()
+            self.meter.context(status.context_used, status.context_limit)
+
+    def _give_back_failed(self) -> None:
+        """The prompt of a turn that failed before it said anything: Enter sends it once more."""
+        if self._prompt and not self.draft.text and self.approvals.current is None:
+            self.draft.give(self._prompt)
+
     def _turn_over(self) -> None:
         self.running = False
+        self.compacting = self.place = None
+        self.checking = ""
+        self._count_context()
         self.approvals.clear()
         seconds, last = self.meter.end_turn(), self.meter.last
+        if seconds >= _LONG_TURN_SECONDS:
+            self._notify("fulgur is done")
         if self.outbox.pending and self.screen.loop is not None:
             self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
         if last is not None:
@@ -215,7 +310,7 @@ class Tui(Surface):
         if self.approvals.refusing:
             self._deny(self.draft.take().strip())
         elif text := self.draft.send():
-            if text.startswith("/") and "\n" not in text:
+            if text.startswith(("/", "!")) and "\n" not in text:
                 self._send("command", text)
             elif self.approvals.armed:
                 self._deny(text)
@@ -234,19 +329,29 @@ class Tui(Surface):
     def stop(self) -> None:
         """Stop the turn, keep what was said."""
         asked = self.approvals.current
-        if self.approvals.refusing:
+        if self.approvals.refusing or (self.approvals.choosing and self.approvals.armed):
             self.approvals.refuse(False)
         elif self.agent is not None and asked is not None and self.approvals.armed:
             self.agent.approve(asked.approval_id, "stop")
-        elif self.agent is not None and self.running:
+        elif self.agent is not None and self.agent.running:
             self.agent.stop()
+
+    def overrule(self) -> None:
+        """Ctrl-T: the other model of `model = "auto"`."""
+        if self.agent is None:
+            return
+        try:
+            if told := self.agent.overrule():
+                self.tell(told)
+        except FulgurError as error:
+            self.tell(error.message)
 
     def interrupt(self) -> None:
         """Ctrl-C: once stops, or clears the draft (it stays in the history); twice leaves, never with a draft."""
         now = time.monotonic()
         again = now - self._last_interrupt < _TWICE_SECONDS
         self._last_interrupt = now
-        if self.running and not again:
+        if self.agent is not None and self.agent.running and not again:
             self.stop()
         elif self.draft.text.strip():
             self.draft.send()
@@ -265,12 +370,30 @@ class Tui(Surface):
             return
         self.agent.approve(asked.approval_id, decision)
 
+    def judge_hunk(self, take: bool, *, rest: bool) -> None:
+        """Take or leave one hunk; after the last one the answer goes out, and what was left out may have a reason."""
+        choice = self.approvals.choice
+        if choice is None:
+            return
+        choice.judge(take, rest=rest)
+        if choice.done and choice.rejected:
+            self.approvals.refuse()
+        elif choice.done:
+            self.decide("once")
+
     def _deny(self, reason: str) -> None:
-        self.decide("deny")
+        asked, choice = self.approvals.current, self.approvals.choice
+        if self.agent is not None and asked is not None and choice is not None and choice.done:
+            self.agent.approve(asked.approval_id, "once", tuple(choice.rejected))
+        else:
+            self.decide("deny")
         if reason:
             self._send("steer", reason)
 
     def _send(self, kind: Kind, text: str) -> None:
+        if self.agent is None and not self.opening and kind == "command" and commands.needs_nobody(text):
+            self.in_background(commands.run_without_agent(self, text))
+            return
         try:
             self.outbox.send(self.agent, kind, text)
         except FulgurError as error:
@@ -283,8 +406,38 @@ class Tui(Surface):
     def _run_command(self, agent: Agent, text: str) -> None:
         async def run() -> None:
             async with self._one_command:
-                self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
-                await commands.run_command(self, agent, text)
+                command = commands.COMMANDS.get(text.split(" ", 1)[0])
+                if command is None or not command.is_turn:
+                    self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
+                await commands.run_line(self, agent, text)
+                self._sessions = None
+
+        self.screen.create_background_task(run())
+
+    @property
+    def takes_variant(self) -> bool:
+        """Whether a digit takes a variant, and is not text."""
+        return self.transcript.variants is not None and not self.running and not self.draft.text
+
+    def take_variant(self, number: int) -> None:
+        """One key takes one, 0 none of them."""
+        told, self.transcript.variants = self.transcript.variants, None
+        if told is not None and number in {variant.number for variant in told.variants} and self.agent is not None:
+            self.in_background(self.agent.program(f"/take {number}"))
+        self.screen.request_frame()
+
+    def in_background(self, work: Coroutine[Any, Any, object], line: str = "") -> None:
+        """What a command starts and other commands need not wait for; what goes wrong is shown, below the `line` that
+        was typed where no turn has shown it."""
+        before = self._begun
+
+        async def run() -> None:
+            try:
+                await work
+            except FulgurError as error:
+                if line and self._begun == before:
+                    self.transcript.add("prompt", blocks.prompt_rows(line, self.screen.width))
+                self.complain(error.message, error.hint or "")
 
         self.screen.create_background_task(run())
 

@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass, field
 
 from fulgur.protocol.agent import ApprovalAsked
 from fulgur.ui.tui.draft import Draft
 
 ARM_SECONDS = 0.3  # after the question appeared
 STILL_SECONDS = 0.5  # after the last key
+
+
+@dataclass
+class HunkChoice:
+    """The hunks of a question, judged one after the other."""
+
+    hunks: tuple[str, ...]
+    rejected: list[int] = field(default_factory=list)
+    """Counted from 1."""
+    number: int = 1
+    """The hunk that is shown."""
+
+    @property
+    def done(self) -> bool:
+        return self.number > len(self.hunks)
+
+    def judge(self, take: bool, *, rest: bool = False) -> None:
+        """Take or leave the hunk that is shown, or it and all after it."""
+        until = len(self.hunks) if rest else self.number
+        if not take:
+            self.rejected += range(self.number, until + 1)
+        self.number = until + 1
 
 
 class Approvals:
@@ -22,6 +45,7 @@ class Approvals:
         self.armed = False
         self.refusing = False  # a no was given, its reason is being typed
         self.stashed = ""
+        self.choice: HunkChoice | None = None
 
     @property
     def current(self) -> ApprovalAsked | None:
@@ -50,9 +74,21 @@ class Approvals:
         self.stashed = self._draft.take()
         return None
 
+    @property
+    def choosing(self) -> bool:
+        """Whether y and n are about one hunk."""
+        return self.choice is not None and not self.choice.done
+
+    def choose(self) -> None:
+        """Judge hunk by hunk from here on."""
+        if self.current is not None and self.current.hunks:
+            self.choice = HunkChoice(self.current.hunks)
+
     def refuse(self, on: bool = True) -> None:
         """Type the reason of a no, or do not after all."""
         self.refusing, self._draft.completes = on, not on
+        if not on:
+            self.choice = None
 
     def settle(self, approval_id: str) -> None:
         """The question was answered, here or elsewhere; the draft comes back."""

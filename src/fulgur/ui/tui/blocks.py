@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fulgur.protocol.agent import MemberFinished, PlanStep, RouteCost, TaskState
 from fulgur.ui.foreign import exact, one_row, shown
+from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
 # Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
-QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit", "rewrite"})
+QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit", "rewrite", "update_plan", "skill"})
 _NOTHING = ("", "[no output]")
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
+_NARROW = 24  # columns of a table's second column
+_CONFLICT_ROWS = 40  # of what a subagent's end shows
 
 
 def wrapped(text: str, width: int, *, first: Sequence[Span] = (), indent: int = 0, meaning: str = "") -> list[Row]:
@@ -95,13 +99,78 @@ def _preview(lines: list[str]) -> Iterable[str]:
 
 
 def table(pairs: Sequence[tuple[str, str]], width: int) -> list[Row]:
-    """Names and values in two columns."""
+    """Names and values in two columns; where that leaves little room, each value under its name."""
     column = max((cells(name) for name, _ in pairs), default=0) + 2
-    rows = []
+    rows: list[Row] = []
+    if width - column < _NARROW:
+        for name, value in pairs:
+            rows += wrapped(name, width, first=[("", "  ")], indent=2, meaning="dim")
+            rows += wrapped(value, width, first=[("", "    ")], indent=4)
+        return rows
     for name, value in pairs:
         lead: list[Span] = [("dim", f"  {name}{' ' * (column - cells(name))}")]
         rows += wrapped(value, width, first=lead, indent=column + 2)
     return rows
+
+
+TASK_MARKS: dict[str, Span] = {
+    "open": ("dim", "☐"),
+    "running": ("accent", "◐"),
+    "done": ("good", "✓"),
+    "failed": ("bad", "✗"),
+}
+
+
+def task_text(task: TaskState) -> str:
+    """One task in one row, without its mark."""
+    tag = f"[{task.tag}] " if task.tag else ""
+    took = f"  {', '.join(task.models)} · {duration(task.seconds)}" if task.seconds else ""
+    return f"{task.number:>2} {tag}{one_row(task.text)}{took}"
+
+
+def task_rows(tasks: Sequence[TaskState], width: int) -> list[Row]:
+    """A whole list."""
+    return [paint([TASK_MARKS[task.state], ("", f" {shorten(task_text(task), width - 3)}")]) for task in tasks]
+
+
+PLAN_MARKS: dict[str, Span] = {
+    "pending": TASK_MARKS["open"],
+    "in_progress": TASK_MARKS["running"],
+    "completed": TASK_MARKS["done"],
+}
+
+
+def plan_rows(steps: Sequence[PlanStep], width: int) -> list[Row]:
+    """The model's whole plan."""
+    return [paint([PLAN_MARKS[step.status], ("", f" {shorten(one_row(step.step), width - 3)}")]) for step in steps]
+
+
+def member_rows(done: MemberFinished, width: int) -> list[Row]:
+    """A subagent's end: who answered, what it said and changed, and what could not be merged."""
+    ok = done.how == "done" and not done.conflicts
+    who = ", ".join(done.models) or "nobody"
+    asked = "" if done.models in ((), (done.model,)) else f", asked for {done.model}"
+    numbers = f"{duration(done.seconds)}, {count(done.output_tokens)} tokens"
+    head = f"{done.member}: {done.how}, answered by {who}{asked} · {numbers}"
+    rows = wrapped(head, width, first=[("good", "✓ ") if ok else ("bad", "✗ ")], indent=2)
+    lines = [line.rstrip() for line in shown(done.text).strip("\n").split("\n") if line.strip()]
+    lines += [f"changed {', '.join(done.paths)}"] if done.paths else []
+    rows += [paint([("dim", "  │ " + line[: cut(line, max(width - 4, 10))])]) for line in _preview(lines)]
+    if done.conflicts:
+        text = f"not merged: {', '.join(done.conflicts)} changed meanwhile"
+        rows += problem(text, f"what it would have changed, kept in {done.patch}:", width, warning=True)
+        rows += diff_rows(done.diff, limit=_CONFLICT_ROWS, names=True)
+    return rows
+
+
+def costs(parts: Sequence[RouteCost]) -> str:
+    """What each model took of a turn."""
+    told = []
+    for part in parts:
+        price = f", ${part.cost:.4f}" if part.cost is not None else ""
+        tokens = f"{count(part.input_tokens)} tokens read, {count(part.output_tokens)} written"
+        told.append(f"{part.side} {part.model}: {duration(part.seconds)}, {tokens}{price}")
+    return " · ".join(told)
 
 
 def duration(seconds: float) -> str:

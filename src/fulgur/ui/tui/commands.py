@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fulgur.agent.crew.roles import find_roles
+from fulgur.config.keys import POLICIES, SANDBOXES
 from fulgur.errors import FulgurError, UsageError
-from fulgur.ui.tui.blocks import table
+from fulgur.ui.tui import prompts, session_commands, settings_commands
+from fulgur.ui.tui.blocks import prompt_rows, table
 from fulgur.ui.tui.complete import Choice
-from fulgur.ui.tui.diff import diff_rows
-from fulgur.ui.tui.theme import BLANK, paint
+from fulgur.ui.tui.theme import BLANK
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
-    from fulgur.protocol.agent import SessionSummary
+    from fulgur.config.named import NamedText
     from fulgur.ui.tui.app import Tui
 
 Handler = Callable[["Tui", "Agent", str], Awaitable[None]]
@@ -30,143 +31,99 @@ class Command:
     help: str
     run: Handler
     argument: str = ""
+    is_turn: bool = False
+    """It begins a turn, which shows what was typed, and is given the whole line."""
 
 
-async def _model(tui: Tui, agent: Agent, argument: str) -> None:
-    if argument:
-        await agent.set_model(argument)
-        status = agent.status()
-        tui.meter.ask_for(status.model, status.context_limit)
-        tui.say(f"the next turn is for {status.model}; {status.way_reason}")
+async def _agents(tui: Tui, agent: Agent, argument: str) -> None:
+    roles = await asyncio.to_thread(find_roles, agent.settings)
+    if not roles:
+        tui.say(
+            f"no roles; {agent.settings.home}/agents/NAME.md makes one, .fulgur/agents/NAME.md in a trusted project"
+        )
         return
-    tui.model_names = await agent.models()
-    asked = agent.status().model
-    names = tui.model_names or ["none"]
-    tui.show([paint([("accent" if name == asked else "", f"  {name}")]) for name in names])
+    tui.show(
+        table(
+            [(role.name, f"{role.model or 'any model'}  {role.description}") for role in roles.values()],
+            tui.screen.width,
+        )
+    )
 
 
-async def _status(tui: Tui, agent: Agent, argument: str) -> None:
-    status = agent.status()
-    answers = status.answering_model or f"{status.model} (asked for; nothing answered yet)"
-    context = f"{status.context_used:,} of {status.context_limit:,} tokens" if status.context_limit else "not known yet"
-    pairs = [
-        ("model", answers),
-        ("provider", f"{status.provider} at {status.base_url}" if status.base_url else status.provider),
-        ("way", status.way_reason),
-        ("abilities", ", ".join(status.abilities) or "none"),
-        ("fast tier", "on" if status.fast else "off"),
-        ("context", context),
-        ("cost", f"${status.cost:.4f}" if status.cost is not None else "price not known"),
-        ("sandbox", status.sandbox),
-        ("approvals", status.approval_policy),
-        ("remembered", ", ".join(f"`{prefix}`" for prefix in status.remembered) or "none"),
-        ("rules", ", ".join(status.rules) or "no AGENTS.md"),
-        ("workspace", status.workspace),
-        ("session", f"{status.session_id}, {status.turns} turns, {status.session_path}"),
-    ]
-    if status.model and status.answering_model and status.answering_model != status.model:
-        pairs.insert(1, ("asked for", status.model))
-    rows = table(pairs, tui.screen.width)
-    if status.config:
-        rows += [BLANK, paint([("dim", "  config: key, value, source")])]
-        rows += table([(key, f"{value}   ({source})") for key, value, source in status.config], tui.screen.width)
-    for warning in status.warnings:
-        rows.append(paint([("warn", f"  ! {warning}")]))
-    tui.show(rows)
+async def _tell(tui: Tui, agent: Agent, argument: str) -> None:
+    name, _, text = argument.partition(" ")
+    if not text.strip():
+        raise UsageError("/tell NAME TEXT redirects a subagent", hint=f"At work: {', '.join(agent.members) or 'none'}")
+    agent.tell(name, text.strip())
 
 
-async def _fast(tui: Tui, agent: Agent, argument: str) -> None:
-    if argument not in ("on", "off", ""):
-        raise UsageError(f"/fast {argument}?", hint="/fast on, or /fast off")
-    on = argument == "on" if argument else not agent.status().fast
-    agent.set_fast(on)
-    tui.say(f"fast tier {'on' if on else 'off'} from the next turn on")
+async def _program(tui: Tui, agent: Agent, line: str) -> None:
+    tui.in_background(agent.program(line), line)
 
 
-async def _profile(tui: Tui, agent: Agent, argument: str) -> None:
-    if not argument:
-        names = ", ".join(tui.settings.profiles) or "none; add [profiles.NAME] to the config"
-        tui.say(f"profile: {agent.settings.profile or 'none'}; there are: {names}")
-        return
-    await agent.set_profile(argument)
-    status = agent.status()
-    tui.meter.ask_for(status.model, status.context_limit)
-    tui.say(f"profile {argument}: the next turn is for {status.model}")
+async def _init(tui: Tui, agent: Agent, argument: str) -> None:
+    agent.queue(prompts.init_prompt())
 
 
-async def _diff(tui: Tui, agent: Agent, argument: str) -> None:
-    diff = await asyncio.to_thread(agent.diff)
-    if not diff.strip():
-        tui.say("no file was changed in this session")
-        return
-    tui.show(diff_rows(diff, names=True))
+async def _review(tui: Tui, agent: Agent, argument: str) -> None:
+    agent.queue(prompts.review_prompt(argument))
 
 
-async def _undo(tui: Tui, agent: Agent, argument: str) -> None:
-    await agent.undo()
-
-
-async def _resume(tui: Tui, agent: Agent, argument: str) -> None:
-    sessions = await asyncio.to_thread(agent.sessions)
-    if not argument:
-        if not sessions:
-            tui.say("no stored session of this folder")
-            return
-        tui.show([paint([("accent", f"{n:4} "), ("", _describe(s))]) for n, s in enumerate(sessions[:20], 1)])
-        tui.say("/resume NUMBER or /resume ID goes on with one")
-        return
-    if argument.isdigit() and 1 <= int(argument) <= len(sessions):
-        argument = sessions[int(argument) - 1].session_id
-    await agent.resume(argument)
-
-
-def _describe(session: SessionSummary) -> str:
-    when = time.strftime("%d %b %H:%M", time.localtime(session.updated))
-    prompt = " ".join(session.first_prompt.split())[:48]
-    undo = "" if session.undo else "  (no undo any more)"
-    return f"{when}  {session.turns:3} turns  {prompt}  {session.session_id}{undo}"
-
-
-async def _fork(tui: Tui, agent: Agent, argument: str) -> None:
-    before = agent.status().session_id
-    tui.replays = False  # the screen shows it already
-    try:
-        copy = await agent.fork()
-    except FulgurError:
-        tui.replays = True
-        raise
-    tui.say(f"this is now {copy}, a copy from here; {before} stays as it is")
-
-
-async def _compact(tui: Tui, agent: Agent, argument: str) -> None:
-    await agent.compact()
-
-
-async def _help(tui: Tui, agent: Agent, argument: str) -> None:
+async def _help(tui: Tui, agent: Agent | None, argument: str) -> None:
     width = tui.screen.width
     rows = table([(f"{c.name} {c.argument}".rstrip(), c.help) for c in COMMANDS.values()], width)
     tui.show([*rows, BLANK, *table(_KEYS, width)])
 
 
-async def _quit(tui: Tui, agent: Agent, argument: str) -> None:
+async def _quit(tui: Tui, agent: Agent | None, argument: str) -> None:
     tui.quit(0)
 
 
 COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
-        Command("/model", "choose the model of the next turns, or list them", _model, "[NAME]"),
-        Command("/status", "what really answers, context, sandbox, config sources", _status),
-        Command("/fast", "ask for the fast service tier", _fast, "on|off"),
-        Command("/profile", "apply a profile of the config", _profile, "[NAME]"),
-        Command("/diff", "every change of this session", _diff),
-        Command("/undo", "put files back to before the last turn that changed any", _undo),
-        Command("/resume", "go on with a stored session, or list them", _resume, "[NUMBER|ID]"),
-        Command("/fork", "go on in a copy of this session", _fork),
-        Command("/compact", "replace old items by a summary now", _compact),
+        Command("/model", "choose the model of the next turns, or list them", settings_commands.model, "[NAME]"),
+        Command("/status", "what really answers, context, sandbox, config sources", settings_commands.status),
+        Command("/fast", "ask for the fast service tier", settings_commands.fast, "on|off"),
+        Command("/profile", "apply a profile of the config", settings_commands.profile, "[NAME]"),
+        Command("/todo", "the model's plan, and how far it is", session_commands.todo),
+        Command("/jobs", "what runs in the background; look at it, or end it", session_commands.jobs, "[[stop] NAME]"),
+        Command("/diff", "every change of this session", session_commands.show_diff),
+        Command("/undo", "put files back to before the last turn that changed any", session_commands.undo),
+        Command("/resume", "go on with a stored session, or list them", session_commands.resume, "[NUMBER|ID]"),
+        Command("/rewind", "go back to before a turn: files, and what was said", session_commands.rewind, "[TURN]"),
+        Command("/new", "begin another session; this one stays", session_commands.new),
+        Command("/clear", "the same, with an empty screen", session_commands.clear),
+        Command("/fork", "go on in a copy of this session", session_commands.fork),
+        Command("/plan", "a model that only reads makes a task list, for you to edit", _program, "WISH", is_turn=True),
+        Command("/tasks", "run a task list (TASKS.md)", _program, "[FILE]", is_turn=True),
+        Command("/variants", "several solutions, checked and ranked", _program, "[N] TASK", is_turn=True),
+        Command("/take", "take one of the variants", _program, "NUMBER", is_turn=True),
+        Command("/agents", "the roles of subagents", _agents),
+        Command("/tell", "redirect one subagent at work, or all", _tell, "NAME|all TEXT"),
+        Command("/compact", "replace old items by a summary now", session_commands.compact),
+        Command("/review", "look for bugs in the working tree, a commit or a branch", _review, "[COMMIT|branch NAME]"),
+        Command("/init", "write an AGENTS.md for this project", _init),
+        Command(
+            "/permissions",
+            "sandbox, approvals and what is remembered; or change one",
+            settings_commands.permissions,
+            "[MODE]",
+        ),
+        Command("/hooks", "what runs when something happens", settings_commands.hooks),
+        Command("/skills", "what the model can read up on", settings_commands.skills),
+        Command("/mcp", "MCP servers and their tools", settings_commands.mcp),
+        Command("/export", "write the session as Markdown", session_commands.export, "[FILE]"),
+        Command("/copy", "put the last answer into the clipboard", session_commands.copy_answer),
         Command("/help", "commands and keys", _help),
         Command("/quit", "leave; the session stays on disk", _quit),
     )
+}
+
+_WITHOUT_AGENT: dict[str, Callable[[Tui, str], Awaitable[None]]] = {
+    "/model": settings_commands.another_model,
+    "/help": lambda tui, argument: _help(tui, None, argument),
+    "/quit": lambda tui, argument: _quit(tui, None, argument),
 }
 
 _KEYS = [
@@ -175,16 +132,23 @@ _KEYS = [
     ("Esc", "stop, and keep what was said"),
     ("Ctrl-J, Alt-Enter, \\ Enter", "new line"),
     ("Up, Down", "history"),
+    ("Ctrl-R", "search the history"),
+    ("Ctrl-G", "write in your editor ($VISUAL, $EDITOR)"),
+    ("!command", "run a command yourself; the model sees what it says"),
     ("@", "name a file"),
     ("Ctrl-C", "stop; twice: leave"),
     ("Ctrl-D", "leave"),
+    ("Ctrl-T", 'with model = "auto": give the turn, or the next one, to the other model'),
     ("Ctrl-L", "draw the screen again"),
 ]
 
 
-def command_choices() -> list[Choice]:
-    """The rows of the menu after `/`."""
-    return [Choice(command.name, command.help) for command in COMMANDS.values()]
+def command_choices(own: dict[str, NamedText]) -> list[Choice]:
+    """The rows of the menu after `/`; a person's own commands cannot take the names of others."""
+    added = [
+        Choice(name, text.head.get("description", str(text.path))) for name, text in own.items() if name not in COMMANDS
+    ]
+    return [Choice(command.name, command.help) for command in COMMANDS.values()] + added
 
 
 def argument_choices(tui: Tui, name: str) -> Sequence[Choice]:
@@ -193,21 +157,58 @@ def argument_choices(tui: Tui, name: str) -> Sequence[Choice]:
         case "/fast":
             return [Choice("on"), Choice("off")]
         case "/model":
-            return [Choice(model) for model in tui.model_names]
+            return [Choice(offer.name, settings_commands.about(offer)) for offer in tui.offers]
+        case "/jobs":
+            return [Choice(job.name, job.command) for job in tui.transcript.jobs]
+        case "/tell":
+            return [Choice(name) for name in (*tui.transcript.members, "all")] if tui.transcript.members else []
         case "/profile":
             return [Choice(profile) for profile in tui.settings.profiles]
+        case "/permissions":
+            return [Choice(name) for name in (*SANDBOXES, *POLICIES)]
+        case "/resume":
+            return [Choice(s.session_id, session_commands.described(s)) for s in tui.stored_sessions()]
     return []
+
+
+def needs_nobody(text: str) -> bool:
+    """Whether a line can be carried out while no model answers: above all, choosing another one."""
+    return text.split(" ", 1)[0] in _WITHOUT_AGENT
+
+
+async def run_without_agent(tui: Tui, text: str) -> None:
+    """The same commands, after the model of the settings could not be had."""
+    name, _, argument = text.strip().partition(" ")
+    tui.transcript.add("prompt", prompt_rows(text, tui.screen.width))
+    await _WITHOUT_AGENT[name](tui, argument.strip())
+
+
+async def run_line(tui: Tui, agent: Agent, text: str) -> None:
+    """A line that begins with a slash is a command, one with an exclamation mark goes to the shell."""
+    if not text.startswith("!"):
+        await run_command(tui, agent, text)
+        return
+    try:
+        if not text[1:].strip():
+            raise UsageError("! and nothing after it", hint="!command runs a command yourself, such as !git status")
+        await agent.run_own(text[1:].strip())
+    except FulgurError as error:
+        tui.complain(error.message, error.hint or "")
 
 
 async def run_command(tui: Tui, agent: Agent, text: str) -> None:
     """Run one line that begins with a slash; what is wrong with it is shown, never raised."""
     name, _, argument = text.strip().partition(" ")
     try:
+        if name not in COMMANDS and (own := tui.own_commands.get(name)):
+            agent.queue(prompts.own_prompt(own, argument.strip()))
+            return
         if name not in COMMANDS:
             close = [known for known in COMMANDS if known.startswith(name[:3])]
             raise UsageError(
                 f"there is no {name}", hint=f"{', '.join(close) or '/help'}; a message cannot begin with /"
             )
-        await COMMANDS[name].run(tui, agent, argument.strip())
+        command = COMMANDS[name]
+        await command.run(tui, agent, text.strip() if command.is_turn else argument.strip())
     except FulgurError as error:
         tui.complain(error.message, error.hint or "")

@@ -70,7 +70,8 @@ class Completer:
             choices = [choice for choice in self._commands if choice.text.startswith(command)]
             return Menu(0, choices, "command") if choices else None
         words = argument.lower()
-        choices = [choice for choice in self._arguments(command) if words in choice.text.lower()]
+        offered = self._arguments(command)
+        choices = [choice for choice in offered if words in choice.text.lower() or words in choice.note.lower()]
         if not choices or [choice.text for choice in choices] == [argument]:
             return None
         return Menu(len(command) + 1, choices, "argument")

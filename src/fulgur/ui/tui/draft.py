@@ -77,14 +77,16 @@ class Draft:
             self._history.store_string(self.text)
 
     def accept(self, takes_argument: bool, *, and_run: bool) -> bool:
-        """Put the chosen row of the menu in place; true when the draft is now a whole command that may run."""
+        """Put the chosen row of the menu in place; true when Enter may send the draft: a whole command, or
+        a file named to its end."""
         menu = self.menu
         if menu is None:
             return True
         before, after = self.text[: menu.start], self.text[self.buffer.cursor_position :]
         typed = self.text[menu.start : self.buffer.cursor_position]
         chosen = menu.chosen.text
-        run = and_run and menu.kind != "file" and (not takes_argument or typed == chosen)
+        whole = typed == chosen
+        run = and_run and (whole if menu.kind == "file" else whole or not takes_argument)
         space = "" if run or after.startswith(" ") else " "
         self.buffer.set_document(Document(before + chosen + space + after, len(before + chosen + space)))
         if run or menu.kind != "command":

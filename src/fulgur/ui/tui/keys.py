@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching, vi_insert_mode
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
@@ -22,8 +22,10 @@ def key_bindings(tui: Tui) -> KeyBindings:
     keys = KeyBindings()
     menu_open = Condition(lambda: tui.draft.menu is not None)
     asked = Condition(lambda: tui.approvals.wants_key)
+    has_hunks = Condition(lambda: tui.approvals.current is not None and bool(tui.approvals.current.hunks))
+    choosing = Condition(lambda: tui.approvals.choosing)
 
-    @keys.add("enter")
+    @keys.add("enter", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         if tui.draft.buffer.document.text_before_cursor.endswith("\\"):
             tui.draft.buffer.delete_before_cursor()
@@ -36,7 +38,7 @@ def key_bindings(tui: Tui) -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         tui.draft.buffer.insert_text("\n")
 
-    @keys.add("tab")
+    @keys.add("tab", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         if tui.draft.menu is not None:
             tui.accept_choice()
@@ -55,22 +57,30 @@ def key_bindings(tui: Tui) -> KeyBindings:
         if tui.draft.menu:
             tui.draft.menu.move(1)
 
-    @keys.add("up", filter=~menu_open)
+    @keys.add("up", filter=~menu_open & ~is_searching)
     def _(event: KeyPressEvent) -> None:
         tui.draft.buffer.auto_up()
 
-    @keys.add("down", filter=~menu_open)
+    @keys.add("down", filter=~menu_open & ~is_searching)
     def _(event: KeyPressEvent) -> None:
         tui.draft.buffer.auto_down()
 
-    @keys.add("escape")
+    for digit in "123456789":
+
+        @keys.add(digit, filter=Condition(lambda: tui.takes_variant))
+        def _(event: KeyPressEvent) -> None:
+            tui.take_variant(int(event.data))
+
+    @keys.add("escape", filter=~is_searching & ~(vi_insert_mode & ~menu_open))
     def _(event: KeyPressEvent) -> None:
         if tui.draft.menu is not None:
             tui.draft.menu = None
+        elif tui.takes_variant:
+            tui.take_variant(0)
         else:
             tui.stop()
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         tui.interrupt()
 
@@ -81,6 +91,15 @@ def key_bindings(tui: Tui) -> KeyBindings:
         else:
             tui.quit(0)
 
+    @keys.add("c-t")
+    def _(event: KeyPressEvent) -> None:
+        tui.overrule()
+
+    @keys.add("c-g", filter=~is_searching)
+    @keys.add("c-x", "c-e", filter=~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        tui.draft.buffer.open_in_editor()
+
     @keys.add("c-l")
     def _(event: KeyPressEvent) -> None:
         tui.screen.redraw_all()
@@ -89,16 +108,26 @@ def key_bindings(tui: Tui) -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         event.app.suspend_to_background()
 
-    @keys.add("y", filter=asked)
+    @keys.add("y", filter=asked & ~choosing)
     def _(event: KeyPressEvent) -> None:
         tui.decide("once")
 
-    @keys.add("a", filter=asked)
+    @keys.add("a", filter=asked & ~choosing)
     def _(event: KeyPressEvent) -> None:
         tui.decide("always")
 
-    @keys.add("n", filter=asked)
+    @keys.add("n", filter=asked & ~choosing)
     def _(event: KeyPressEvent) -> None:
         tui.approvals.refuse()
+
+    @keys.add("h", filter=asked & has_hunks & ~choosing)
+    def _(event: KeyPressEvent) -> None:
+        tui.approvals.choose()
+
+    for letter, take, rest in (("y", True, False), ("n", False, False), ("a", True, True), ("d", False, True)):
+
+        @keys.add(letter, filter=asked & choosing)
+        def _(event: KeyPressEvent, take: bool = take, rest: bool = rest) -> None:
+            tui.judge_hunk(take, rest=rest)
 
     return keys

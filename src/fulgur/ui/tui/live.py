@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, VerticalAlign, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.styles import Style
+from prompt_toolkit.widgets import SearchToolbar
 
 from fulgur.ui.foreign import one_row, shown
-from fulgur.ui.tui.blocks import duration, fits_one_row
+from fulgur.ui.tui.blocks import PLAN_MARKS, TASK_MARKS, count, duration, fits_one_row, task_text
+from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import LIVE, colours_wanted
 from fulgur.ui.tui.wrap import cells, shorten
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _MENU_ROWS = 6
 _TOOL_ROWS = 3
+_MEMBER_ROWS = 6
+_TASK_ROWS = 6
 _WAITING_ROWS = 4
 Draw = Callable[[], StyleAndTextTuples]
 _STOP: StyleAndTextTuples = [("class:chosen", "Esc"), ("", " stop")]
@@ -41,8 +45,9 @@ class LiveArea:
 
     def __init__(self, tui: Tui) -> None:
         self._tui = tui
+        self.search = SearchToolbar(text_if_not_searching="", backward_search_prompt="history: ")
         self.input = Window(
-            BufferControl(tui.draft.buffer, focusable=True),
+            BufferControl(tui.draft.buffer, focusable=True, search_buffer_control=self.search.control),
             wrap_lines=True,
             get_line_prefix=self._prefix,
             height=self._input_height,
@@ -54,11 +59,15 @@ class LiveArea:
         rows = [
             self._part(self._tail, wrap=True),
             Window(height=1, dont_extend_height=True),
+            self._part(self._tasks),
+            self._part(self._plan),
+            self._part(self._members),
             self._part(self._tools),
             self._part(self._waiting),
             self._part(self._approval, wrap=True),
             self._part(self._working),
             self.input,
+            ConditionalContainer(self.search, is_searching),
             self._part(self._menu),
             Window(self._control(self._status), height=1, dont_extend_height=True),
         ]
@@ -84,18 +93,76 @@ class LiveArea:
         if line or wrapped:
             return [("", "  ")]
         if self._tui.approvals.refusing:
-            return [("class:bad", "no, because: ")]
+            return [("class:bad", self._refusal())]
         return [("class:user", "› ")]
+
+    def _refusal(self) -> str:
+        choice = self._tui.approvals.choice
+        if choice is None or len(choice.rejected) == len(choice.hunks):
+            return "no, because: "
+        return f"without {len(choice.rejected)} of {len(choice.hunks)} hunks, because: "
 
     def _tail(self) -> StyleAndTextTuples:
         tail = self._tui.transcript.tail
         return to_formatted_text(ANSI(tail)) if tail else []
 
+    def _tasks(self) -> StyleAndTextTuples:
+        """The list that runs: what is at work and what comes next, as far as there is room."""
+        told = self._tui.transcript.tasks
+        if told is None:
+            return []
+        width = self._tui.screen.width - 1
+        done = sum(task.state == "done" for task in told.tasks)
+        rows: StyleAndTextTuples = [("class:dim", f"{done} of {len(told.tasks)} tasks done")]
+        rank = {"running": 0, "failed": 1, "open": 2, "done": 3}
+        shown_ = sorted(told.tasks, key=lambda task: rank[task.state])[:_TASK_ROWS]
+        for task in sorted(shown_, key=lambda task: task.number):
+            meaning, mark = TASK_MARKS[task.state]
+            rows += [(f"class:{meaning}", f"\n{mark} "), ("", shorten(task_text(task), width - 2))]
+        return rows
+
+    def _plan(self) -> StyleAndTextTuples:
+        """The model's plan: while it works, the steps around the one it is at; at rest, how far it is."""
+        steps = self._tui.transcript.plan
+        if not steps:
+            return []
+        done = sum(step.status == "completed" for step in steps)
+        at = next((n for n, step in enumerate(steps) if step.status != "completed"), 0)
+        width = self._tui.screen.width - 1
+        if not self._tui.running:
+            line = f"plan: {done} of {len(steps)} done · next: {one_row(steps[at].step)} (/todo shows all)"
+            return [("class:dim", shorten(line, width))]
+        rows: StyleAndTextTuples = [("class:dim", f"{done} of {len(steps)} steps done")]
+        first = max(0, min(at - 1, len(steps) - _TASK_ROWS))
+        for step in steps[first : first + _TASK_ROWS]:
+            meaning, mark = PLAN_MARKS[step.status]
+            rows += [(f"class:{meaning}", f"\n{mark} "), ("", shorten(one_row(step.step), width - 2))]
+        left = len(steps) - first - _TASK_ROWS
+        return [*rows, ("class:dim", f"\n  and {left} more")] if left > 0 else rows
+
+    def _members(self) -> StyleAndTextTuples:
+        """A row for each subagent: its name, its model and what it does now."""
+        rows: StyleAndTextTuples = []
+        width = self._tui.screen.width - 1
+        members = self._tui.transcript.members
+        for name, member in list(members.items())[:_MEMBER_ROWS]:
+            head = f"{name} ({member.model}) {duration(time.monotonic() - member.started)}  "
+            doing = shorten(one_row(member.last_line or member.task), max(width - 3 - cells(head), 0))
+            rows += [("", "\n" if rows else ""), ("class:accent", f"{self._spin()} "), ("", head), ("class:dim", doing)]
+        if len(members) > _MEMBER_ROWS:
+            rows.append(("class:dim", f"\n  and {len(members) - _MEMBER_ROWS} more"))
+        return rows
+
     def _tools(self) -> StyleAndTextTuples:
         rows: StyleAndTextTuples = []
         asked = self._tui.approvals.current
         waiting = asked.call_id if asked else ""  # the question says more than the call's own row
-        running = [tool for call_id, tool in self._tui.transcript.tools.items() if call_id != waiting]
+        # Subagents have rows of their own.
+        running = [
+            tool
+            for call_id, tool in self._tui.transcript.tools.items()
+            if call_id != waiting and tool.name != "delegate"
+        ]
         width = self._tui.screen.width - 1
         for tool in running[-_TOOL_ROWS:]:
             took = f"  {duration(time.monotonic() - tool.started)}"
@@ -124,6 +191,8 @@ class LiveArea:
         asked = self._tui.approvals.current
         if asked is None:
             return []
+        if self._tui.approvals.choosing:
+            return self._hunk()
         title, width = one_row(asked.title), self._tui.screen.width
         whole = fits_one_row(asked.title, width)
         more = "" if whole else "  ↑ all of it is above"
@@ -144,10 +213,32 @@ class LiveArea:
             if asked.prefix:
                 what = " always exactly this   " if asked.exact else f" always `{one_row(' '.join(asked.prefix))} …`   "
                 rows += [("class:chosen", "a"), ("", what)]
+            if asked.hunks:
+                rows += [("class:chosen", "h"), ("", f" choose of {len(asked.hunks)} hunks   ")]
             rows += [("class:chosen", "n"), ("", " no, with a reason   "), *_STOP]
         if self._tui.approvals.stashed:
             rows.append(("class:dim", "\n  your draft comes back after the answer"))
         return rows
+
+    def _hunk(self) -> StyleAndTextTuples:
+        """One hunk of the edit that is asked about; all of it is above."""
+        choice = self._tui.approvals.choice
+        assert choice is not None
+        most = max(self._tui.screen.frames.get_size().rows // 2, 6)
+        diff = diff_rows(choice.hunks[choice.number - 1], names=True)
+        rows: StyleAndTextTuples = [
+            ("class:warn", "? "),
+            ("class:strong", f"hunk {choice.number} of {len(choice.hunks)}"),
+        ]
+        for row in diff[:most]:
+            rows += [("", "\n"), *to_formatted_text(ANSI(row))]
+        if len(diff) > most:
+            rows.append(("class:dim", f"\n       … {len(diff) - most} more rows are above"))
+        keys = (("y", "take it"), ("n", "leave it out"), ("a", "take the rest"), ("d", "leave out the rest"))
+        rows.append(("", "\n  "))
+        for key, what in keys:
+            rows += [("class:chosen", key), ("", f" {what}   ")]
+        return [*rows, ("class:chosen", "Esc"), ("", " back")]
 
     def _working(self) -> StyleAndTextTuples:
         """One row above the input: what goes on and which keys do what, or a remark; empty when idle."""
@@ -158,13 +249,28 @@ class LiveArea:
             return [("class:accent", f"{self._spin()} "), ("class:dim", "starting: what you type is kept")]
         if tui.outbox.pending and not tui.running:
             return [("class:accent", f"{self._spin()} "), ("class:dim", "waiting for the server")]
+        if tui.compacting is not None:
+            reads, written = count(tui.compacting.reads_tokens), count(tui.compacting.written_tokens)
+            line = f"compacting: {reads} tokens read, {written} written · Esc stops"
+            return [("class:accent", f"{self._spin()} "), ("class:dim", shorten(line, tui.screen.width - 3))]
+        if tui.place is not None and tui.running:
+            about = f", about {duration(tui.place.seconds)}" if tui.place.seconds is not None else ""
+            line = f"waiting at the server: place {tui.place.position}{about} · Esc stops"
+            return [("class:accent", f"{self._spin()} "), ("class:dim", shorten(line, tui.screen.width - 3))]
+        if tui.takes_variant:
+            numbers = sorted(variant.number for variant in tui.transcript.variants.variants)  # type: ignore[union-attr]
+            which = f"  {numbers[0]}–{numbers[-1]}"
+            return [("class:chosen", which), ("", " takes one   "), ("class:chosen", "Esc"), ("", " none")]
+        if tui.transcript.tools and not tui.running:
+            return [("class:dim", "  Esc stops it")]
         if not tui.running or tui.approvals.current is not None:
             return []
         took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
+        doing = f"checking: {tui.checking}" if tui.checking else "working"
         keys = "Enter redirects · Tab queues · Esc stops"
         if tui.outbox.pending and tui.transcript.tools:
             keys = "your words go in when the command ends · Esc stops it"
-        line = shorten(f"working {took} · {keys}", tui.screen.width - 3)
+        line = shorten(f"{doing} {took} · {keys}", tui.screen.width - 3)
         return [("class:accent", f"{self._spin()} "), ("class:dim", line)]
 
     def _spin(self) -> str:
@@ -188,4 +294,5 @@ class LiveArea:
         return rows
 
     def _status(self) -> StyleAndTextTuples:
-        return list(self._tui.meter.fragments(self._tui.screen.width, self._tui.mode))
+        jobs = sum(job.running for job in self._tui.transcript.jobs)
+        return list(self._tui.meter.fragments(self._tui.screen.width, self._tui.mode, jobs=jobs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from fulgur.config.settings import Settings
@@ -12,6 +13,9 @@ from fulgur.ui.tui import highlight
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
+
+
+Opener = Callable[[Settings, str | None], Awaitable["Agent"]]
 
 
 async def open_agent(settings: Settings, session: str | None) -> Agent:

@@ -1,35 +1,49 @@
-"""Streamed Markdown as terminal rows: a row is closed as soon as nothing that follows can change it.
-
-The text stays exactly as it came (copying it gives the Markdown back); only colours are added.
-"""
+"""Streamed Markdown as terminal rows: a row is closed as soon as nothing that follows can change it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from fulgur.ui.foreign import shown
+from fulgur.ui.tui import tables
 from fulgur.ui.tui.highlight import Highlighter
-from fulgur.ui.tui.theme import Row, Span, paint
+from fulgur.ui.tui.inline import LOOK, Inline, Marks
+from fulgur.ui.tui.theme import BLANK, Row, Span, paint
 from fulgur.ui.tui.wrap import break_row, cells, cut
 
-_FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([\w+#.-]*)")
-_BULLET = re.compile(r"^(\s*)([-*+]|\d{1,3}[.)])( +)")
-_INLINE = re.compile(r"(`+|\*\*)")
+_FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([\w+#.-]*)[^`]*$")
+_HEADING = re.compile(r"^ {0,3}#{1,6} +")
+_BULLET = re.compile(r"^(\s*)([-*+]|\d{1,3}[.)])( +)(\[[ xX]\] +)?")
+_QUOTE = re.compile(r"^ {0,3}(> ?)+")
+_RULE = re.compile(r"^ {0,3}([-*_])( *\1){2,} *$")
 _CODE_ROWS = 3  # a code line longer than this many rows is cut before it ends
+_TABLE_LINES = 200  # longer ones are shown as they were written, and not kept back
+_TABLE_TAIL = 4  # lines of a growing table that the live area shows
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a line begins with: raw characters of it, what is shown for them, and what the rows below begin with."""
+
+    raw: int = 0
+    first: tuple[Span, ...] = ()
+    below: tuple[Span, ...] = ()
+    meaning: str = ""
 
 
 class Prose:
-    """Feed text, get closed rows; `tail` is the row still growing."""
+    """Feed text, get closed rows; `tail` is what is still growing."""
 
     def __init__(self, width: int, meaning: str = "") -> None:
         self.width = max(width, 10)
         self._meaning = meaning
-        self._fence: str | None = None
+        self._fence = ""
         self._code: Highlighter | None = None
+        self._table: list[str] = []
         self._line = ""  # what is not closed of the current line
-        self._indent = 0  # hanging indent of the rows after the first
-        self._first = True  # the row under way is the first of its line
-        self._marks: set[str] = set()  # inline styles open at the start of the row
+        self._block: _Block | None = None  # of that line, once a row of it is closed
+        self._marks: Marks = ()  # open where `_line` begins
 
     def feed(self, text: str) -> list[Row]:
         """Rows that are closed now, painted."""
@@ -38,72 +52,127 @@ class Prose:
         for line in lines:
             self._line += line
             rows += self._close_full_rows()
-            rows.append(self._close_line())
+            rows += self._close_line()
         self._line += rest
         rows += self._close_full_rows()
         return rows
 
     def finish(self) -> list[Row]:
-        """Close the row under way, if there is one."""
-        return [self._close_line()] if self._line.strip() else []
+        """Close what is under way, if there is anything."""
+        rows = self._close_line() if self._line.strip() else []
+        return rows + self._close_table()
 
     @property
     def tail(self) -> str:
-        """The growing row, painted."""
-        if not self._line:
-            return ""
-        if self._code is not None and not _FENCE.match(self._line):
-            return paint(self._code.line(self._line, closed=False))
-        return paint(self._prose_row(self._line, set(self._marks)))
+        """What is growing, painted."""
+        held = [paint([("dim", line)]) for line in self._table[-_TABLE_TAIL:]]
+        if self._code is not None and self._line and not _FENCE.match(self._line):
+            held.append(paint(self._code.line(self._line, closed=False)))
+        elif self._line:
+            held.append(paint(self._spans(self._line)[0]))
+        return "\n".join(held)
+
+    # ---- lines ------------------------------------------------------------------------------------------------
 
     def _close_full_rows(self) -> list[Row]:
         rows: list[Row] = []
         if self._code is not None:
-            limit = self.width * _CODE_ROWS
-            while cells(self._line) > limit:
+            while cells(self._line) > self.width * _CODE_ROWS:
                 end = cut(self._line, self.width)
                 rows.append(paint(self._code.line(self._line[:end], closed=False)))
                 self._line = self._line[end:]
             return rows
-        if self._first and (bullet := _BULLET.match(self._line)):
-            self._indent = min(len(bullet.group()), self.width // 2)
-        while split := break_row(self._line, self.width - (0 if self._first else self._indent)):
-            row, self._line = split
-            rows.append(paint(self._prose_row(row, self._marks)))
-            self._first = False
+        if self._block is None and tables.is_row(self._line):
+            return rows
+        while row := self._full_row(final=False):
+            rows += [*self._close_table(), row]
         return rows
 
-    def _close_line(self) -> Row:
-        line, self._line = self._line, ""
-        fence = _FENCE.match(line) if self._first else None
+    def _close_line(self) -> list[Row]:
+        line = self._line
+        fence = _FENCE.match(line) if self._block is None else None
         if self._code is not None:
-            if fence and self._fence and fence.group(1).startswith(self._fence) and not fence.group(2):
-                self._code = self._fence = None
-                return paint([("dim", line)])
-            return paint(self._code.line(line))
+            self._line = ""
+            if fence and fence.group(1).startswith(self._fence) and not fence.group(2):
+                self._code = None
+                return []
+            return [paint(self._code.line(line))]
+        if self._block is None and tables.is_row(line):
+            self._line = ""
+            self._table.append(line)
+            return self._close_table() if len(self._table) > _TABLE_LINES else []
+        rows = self._close_table()
         if fence:
-            self._fence, self._code = fence.group(1), Highlighter(fence.group(2))
-            return paint([("dim", line)])
-        row = paint(self._prose_row(line.rstrip(" "), self._marks))
-        self._first, self._indent, self._marks = True, 0, set()
+            self._line, self._fence, self._code = "", fence.group(1), Highlighter(fence.group(2))
+            return [*rows, paint([("dim", fence.group(2))])] if fence.group(2) else rows
+        if self._block is None and _RULE.match(line):
+            self._line = ""
+            return [*rows, paint([("dim", "─" * min(self.width, 40))])]
+        return rows + self._last_rows()
+
+    def _last_rows(self) -> list[Row]:
+        """The rest of a line that has ended."""
+        rows: list[Row] = []
+        self._line = self._line.rstrip(" ")
+        while row := self._full_row(final=True):
+            rows.append(row)
+        spans, _, _ = self._spans(self._line, final=True)
+        self._line, self._block, self._marks = "", None, ()
+        return [*rows, paint(spans) if spans else BLANK]
+
+    def _close_table(self) -> list[Row]:
+        lines, self._table = self._table, []
+        if not lines:
+            return []
+        drawn = tables.draw(lines, self.width, self._meaning) if len(lines) <= _TABLE_LINES else None
+        return drawn or [row for line in lines for row in self._as_written(line)]
+
+    def _as_written(self, line: str) -> list[Row]:
+        rows = []
+        while split := break_row(line, self.width):
+            rows.append(paint([(self._meaning, split[0])]))
+            line = split[1]
+        return [*rows, paint([(self._meaning, line)])]
+
+    # ---- rows -------------------------------------------------------------------------------------------------
+
+    def _full_row(self, *, final: bool) -> Row | None:
+        """Take the first row off the line, when what follows it cannot change it any more."""
+        _, inline, block = self._spans(self._line, final=final)
+        lead = block.first if self._block is None else block.below
+        certain = inline.text if inline.settled is None else inline.text[: inline.settled]
+        split = break_row(certain, max(self.width - sum(cells(text) for _, text in lead), 5))
+        if split is None:
+            return None
+        row = paint([*lead, *inline.before(len(split[0]))])
+        at, self._marks = inline.cut(len(certain) - len(split[1]))
+        self._line = self._line[(block.raw if self._block is None else 0) + at :]
+        self._block = block
         return row
 
-    def _prose_row(self, text: str, marks: set[str]) -> list[Span]:
-        """Spans of one row; `marks` goes in as what is open before it and is left as what is open after it."""
-        if self._first and text.startswith("#") and text.lstrip("#").startswith(" "):
-            return [("heading", text)]
-        spans: list[Span] = [] if self._first or not self._indent else [("", " " * self._indent)]
-        if self._first and not marks and (bullet := _BULLET.match(text)):
-            spans.append(("bullet", bullet.group()))
-            text = text[bullet.end() :]
-        for piece in _INLINE.split(text):
-            if not piece:
-                continue
-            if piece.startswith("`") or (piece == "**" and not any(m.startswith("`") for m in marks)):
-                marks.symmetric_difference_update({piece})
-                spans.append(("marker", piece))
-            elif any(m.startswith("`") for m in marks):
-                spans.append(("code", piece))
-            else:
-                spans.append(("strong" if marks else self._meaning, piece))
-        return spans
+    def _spans(self, line: str, *, final: bool = False) -> tuple[list[Span], Inline, _Block]:
+        """A line, or what is left of one, as one row. Of a very long one only what its next row can depend on."""
+        block = self._block or _block(line, self._meaning)
+        begun = self._block is not None
+        rest = line if begun else line[block.raw :]
+        limit = 4 * (self.width + LOOK)
+        inline = Inline(rest[:limit], self._marks, final=final and len(rest) <= limit, meaning=block.meaning)
+        return [*(block.below if begun else block.first), *inline.spans], inline, block
+
+
+def _block(line: str, meaning: str) -> _Block:
+    if heading := _HEADING.match(line):
+        return _Block(heading.end(), meaning="heading")
+    if bullet := _BULLET.match(line):
+        space, mark, gap, box = bullet.groups()
+        mark = mark if mark[0].isdigit() else "•"
+        if box:
+            mark, gap = ("☑" if "x" in box.lower() else "☐"), " "
+        space = space[:20]
+        return _Block(
+            bullet.end(), (("bullet", f"{space}{mark}{gap}"),), (("", " " * len(f"{space}{mark}{gap}")),), meaning
+        )
+    if quote := _QUOTE.match(line):
+        bar: Span = ("dim", "│ " * min(quote.group().count(">"), 4))
+        return _Block(quote.end(), (bar,), (bar,), meaning)
+    return _Block(meaning=meaning)

@@ -6,6 +6,7 @@ live area is ever redrawn, so selecting, copying, searching and scrolling are th
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 import time
@@ -136,6 +137,32 @@ class Screen(Application[int]):
             for row in list(self._kept)[-size.rows :]:
                 self.frames.write_raw(row + "\r\n")
             self._redraw()
+
+    def forget(self) -> None:
+        """Clear the terminal, with nothing to print again."""
+        self._kept.clear()
+        self.redraw_all()
+
+    def copy(self, text: str) -> None:
+        """Hand text to the terminal's clipboard (OSC 52)."""
+        self._tell_terminal(f"52;c;{base64.b64encode(text.encode()).decode()}")
+
+    def notify(self, how: str, text: str) -> None:
+        """Tell of something while the person looks elsewhere; `text` is always our own words."""
+        if how == "bell":
+            self._write_beside("\a")
+        elif how in ("osc9", "osc777"):
+            self._tell_terminal(f"9;{text}" if how == "osc9" else f"777;notify;fulgur;{text}")
+
+    def _tell_terminal(self, command: str) -> None:
+        sequence = f"\x1b]{command}\x07"
+        if "TMUX" in os.environ:  # tmux hands on to the terminal around it only what is wrapped so
+            sequence += "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+        self._write_beside(sequence)
+
+    def _write_beside(self, sequence: str) -> None:
+        with self.frames.frame():
+            self.frames.write_raw(sequence)
 
     def _print(self, rows: Sequence[Row]) -> None:
         if rows:

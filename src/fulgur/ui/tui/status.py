@@ -79,6 +79,10 @@ class Meter:
         self.answered = False
         self.context_limit = context_limit or self.context_limit
 
+    def context(self, used: int, limit: int) -> None:
+        """How full it is by the agent's count, which knows of sessions resumed and answers cut off."""
+        self.context_used, self.context_limit = used, limit or self.context_limit
+
     def summary(self, seconds: float) -> str:
         """The one line at the end of a turn; its rate is over all answers of the turn."""
         parts = [f"{count(self.turn_tokens)} tokens"] if self.turn_tokens else []
@@ -110,17 +114,20 @@ class Meter:
             long = self._characters / self._deltas > _LONG_DELTA
             tokens = self._characters / _CHARACTERS_PER_TOKEN if long else self._deltas - 1
             return tokens / elapsed, True
-        return (self.last.tokens_per_second, False) if self.last else None
+        # An answer that failed has no rate.
+        return (self.last.tokens_per_second, False) if self.last and self.last.tokens_per_second else None
 
     def first_token(self) -> float | None:
         """Seconds to the first token of the answer under way, else of the last one."""
         if self._deltas:
             return self._first - self._asked
-        return self.last.ttft_seconds if self.last else None
+        return self.last.ttft_seconds if self.last and self.last.output_tokens else None
 
-    def fragments(self, width: int, extra: str = "") -> list[Fragment]:
-        """The line, as much of it as fits."""
+    def fragments(self, width: int, extra: str = "", *, jobs: int = 0) -> list[Fragment]:
+        """The line, as much of it as fits; `jobs` run in the background."""
         parts: list[Fragment] = [self._model()]
+        if jobs:
+            parts.append(("class:warn", f"{jobs} job{'s' * (jobs > 1)}"))
         if rate := self.rate():
             parts.append(("class:accent", f"{'~' if rate[1] else ''}{rate[0]:,.0f} {self._unit}"))
         first = self.first_token()
@@ -129,17 +136,18 @@ class Meter:
         if self.context_limit:
             share = 100 * self.context_used / self.context_limit
             style = "class:warn" if share >= 80 else "class:dim"
-            parts.append((style, f"ctx {count(self.context_used)}/{count(self.context_limit)} {share:.0f}%"))
+            percent = "<1%" if 0 < share < 1 else f"{share:.0f}%"
+            parts.append((style, f"ctx {count(self.context_used)}/{count(self.context_limit)} {percent}"))
         if self.cost is not None:
             parts.append(("class:dim", f"${self.cost:.4f}" if self.cost < 1 else f"${self.cost:.2f}"))
         if extra:
             parts.append(("class:dim", extra))
         line: list[Fragment] = [("", "  ")]
         used = 2
-        for number, part in enumerate(parts):
-            needed = cells(part[1]) + (3 if number else 0)
+        for part in parts:
+            needed = cells(part[1]) + (3 if used > 2 else 0)
             if used + needed > width - 1:
-                break
-            line += [("class:dim", " · "), part] if number else [part]
+                continue  # a shorter one that follows may still fit
+            line += [("class:dim", " · "), part] if used > 2 else [part]
             used += needed
         return line

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from fulgur.edit.checks import TESTS
 from fulgur.protocol import agent as events
+from fulgur.protocol.session import TranscriptEntry
 from fulgur.ui.foreign import exact, shown, uncoloured
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
-from fulgur.ui.tui.theme import BLANK, Row, paint
+from fulgur.ui.tui.theme import BLANK, Row, Span, paint
+from fulgur.ui.tui.variants import variant_rows
 
 REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
 _DIFF_ROWS = 60
@@ -33,18 +36,43 @@ class RunningTool:
         return line.rsplit("\r", 1)[-1]  # a progress bar begins again
 
 
+@dataclass
+class RunningMember:
+    """A subagent at work, shown in the live area."""
+
+    model: str
+    task: str
+    started: float = field(default_factory=time.monotonic)
+    doing: str = ""
+
+    def told(self, kind: str, text: str) -> None:
+        """More of what it does; text is shown by its last line."""
+        doing = self.doing + text if kind == "text" else f"{text}\n"
+        self.doing = doing[-_OUTPUT_KEPT:]
+
+    @property
+    def last_line(self) -> str:
+        return uncoloured(self.doing).rstrip().rsplit("\n", 1)[-1]
+
+
 class Transcript:
     """Rows in the order of the events; `take` hands over the closed ones, `tail` is the row still growing."""
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.tools: dict[str, RunningTool] = {}
+        self.members: dict[str, RunningMember] = {}
+        self.tasks: events.TasksChanged | None = None  # the list that runs
+        self.variants: events.VariantsRanked | None = None  # to choose from
+        self.jobs: tuple[events.JobState, ...] = ()  # in the background
+        self.plan: tuple[events.PlanStep, ...] = ()  # the model's, until its last step is done
         self._rows: list[Row] = []
         self._prose: Prose | None = None
         self._kind = ""  # what the last rows were, to set different things apart by one empty row
         self._unfed: list[str] = []
-        self._way = ""
-        self._passed: list[str] = []  # checks that passed, for one row together
+        self.way = ""  # how turns are worked, as last said
+        self._checks: list[events.GuardReported] = []  # for one row together
+        self._latest: dict[str, events.GuardReported] = {}  # of this turn
         self._unapplied = ""  # a rewrite that no diff has shown yet
         self._asked_diff = ""  # the diff of the last approval
 
@@ -83,7 +111,7 @@ class Transcript:
 
     def _open(self, kind: str) -> None:
         self.close()
-        self._show_passed()
+        self._show_checks()
         if self._kind and (kind != self._kind or kind in ("prompt", "diff", "text")):
             self._rows.append(BLANK)
         self._kind = kind
@@ -104,10 +132,21 @@ class Transcript:
             case events.ThinkingDelta():
                 self.stream("reasoning", event.text)
             case events.TurnStarted():
+                self.variants = None
                 self.add("prompt", blocks.prompt_rows(event.text, self.width))
-                if event.reason and event.reason != self._way:
-                    self._way = event.reason
+                if event.reason and event.reason != self.way:
+                    self.way = event.reason
                     self.add("way", blocks.note(event.reason, self.width))
+            case events.ImagesSent():
+                self.add("way", blocks.note(f"sent with it: {', '.join(event.names)}", self.width))
+            case events.Routed():
+                self._show_unapplied()
+                text = f"{event.side}: {event.model}, {event.why}"
+                other = "deep" if event.side == "fast" else "fast"
+                hint = f" · Ctrl-T gives it to {event.other} ({other})"
+                self.add("way", blocks.note(text + hint, self.width, mark="→", meaning="accent"))
+            case events.RouteCosts() if len(event.parts) > 1:  # of one the line at the end says it
+                self.add("way", blocks.note(blocks.costs(event.parts), self.width))
             case events.TurnSteered():
                 self._show_unapplied()
                 self.add("prompt", blocks.prompt_rows(event.text, self.width))
@@ -147,6 +186,25 @@ class Transcript:
                 before, after = blocks.count(event.before_tokens), blocks.count(event.after_tokens)
                 text = f"compacted: the model sees {after} tokens instead of {before}; the session file keeps all"
                 self.add("note", blocks.note(text, self.width))
+            case events.MemberStarted():
+                self.members[event.member] = RunningMember(event.model, event.task)
+            case events.MemberTold():
+                self._member_told(event)
+            case events.MemberFinished():
+                self.members.pop(event.member, None)
+                self.add("tool", blocks.member_rows(event, self.width))
+            case events.SessionStarted():
+                self.plan = ()
+            case events.JobsChanged():
+                self._jobs(event.jobs)
+            case events.PlanChanged():
+                self._planned(event.steps)
+            case events.TasksChanged():
+                self.tasks = event
+            case events.VariantsRanked():
+                self.variants = event if any(variant.diff for variant in event.variants) else None
+                if event.variants:
+                    self.add("variant", variant_rows(event.variants, self.width))
             case events.Undone():
                 self._undone(event)
             case events.TurnStopped():
@@ -160,9 +218,37 @@ class Transcript:
             case events.TurnDone():
                 self._end()
 
+    def _member_told(self, event: events.MemberTold) -> None:
+        if member := self.members.get(event.member):
+            member.told(event.kind, event.text)
+        if event.kind == "steered":
+            self.add("prompt", blocks.prompt_rows(f"{event.member}: {event.text}", self.width))
+        elif event.kind in ("check", "warning"):
+            self.add("problem", blocks.problem(f"{event.member}: {event.text}", "", self.width, warning=True))
+
+    def _jobs(self, jobs: tuple[events.JobState, ...]) -> None:
+        ran = {job.name for job in self.jobs if job.running}
+        self.jobs = jobs
+        for job in jobs:
+            if job.name in ran and not job.running:
+                how = "was ended" if job.exit_code is None else f"ended with exit code {job.exit_code}"
+                text = f"{job.name} {how}: {job.command} (/jobs {job.name} shows what it said)"
+                self.add("job", blocks.note(text, self.width))
+
+    def _planned(self, steps: tuple[events.PlanStep, ...]) -> None:
+        self.plan = steps
+        if all(step.status == "completed" for step in steps):
+            self.plan = ()
+            self.add("plan", blocks.plan_rows(steps, self.width))
+
     def _end(self) -> None:
         self.close()
-        self._show_passed()
+        self._show_checks()
+        self._latest.clear()
+        self.members.clear()
+        if self.tasks is not None:
+            self.add("tasks", blocks.task_rows(self.tasks.tasks, self.width))
+            self.tasks = None
         for tool in self.tools.values():  # cut off in the middle: what they had printed stays
             if tool.name != REWRITE:
                 output, seconds = f"{uncoloured(tool.output).rstrip()}\n[stopped]", time.monotonic() - tool.started
@@ -177,22 +263,30 @@ class Transcript:
         self._unapplied = ""
 
     def _guard(self, event: events.GuardReported) -> None:
-        if not event.problems:
-            self._passed.append(event.check)
-            return
-        told = ", given back to the model" if event.fed_back else ""
-        self.add("guard", blocks.problem(f"{event.check}{told}", "\n".join(event.problems), self.width, warning=True))
+        self._checks.append(event)
+        if event.problems:
+            told = ", given back to the model" if event.fed_back else ""
+            text = "\n".join(event.problems)
+            self.add("guard", blocks.problem(f"{event.check}{told}", text, self.width, warning=True))
 
-    def _show_passed(self) -> None:
-        if self._passed:
-            checks, self._passed = ", ".join(self._passed), []
-            self.add("guard", [paint([("good", "✓ "), ("dim", f"checked: {checks}")])])
+    def _show_checks(self) -> None:
+        """One row for the checks since the last: ✓ when the tests ran and everything holds."""
+        checks, self._checks = self._checks, []
+        self._latest |= {event.check: event for event in checks}
+        passed = [event.check for event in checks if not event.problems and not event.unchecked]
+        unchecked = [event.unchecked for event in checks if event.unchecked]
+        if passed or unchecked:
+            holds = TESTS in passed and not any(event.problems or event.unchecked for event in self._latest.values())
+            mark: Span = ("good", "✓ ") if holds else ("dim", "· ")
+            text = " · ".join([f"checked: {', '.join(passed)}"] * bool(passed) + unchecked)
+            self.add("guard", blocks.wrapped(text, self.width, first=[mark], indent=2, meaning="dim"))
 
     def _settled(self, event: events.ApprovalSettled) -> None:
         if event.by == "policy" and event.decision in ("once", "always"):
             return
         words = {"once": "allowed once", "always": "allowed from now on", "deny": "not allowed", "stop": "stopped"}
-        text = words[event.decision] + ("" if event.by == "user" else f" ({event.by})")
+        left_out = f", without {len(event.rejected)} of its hunks" if event.rejected else ""
+        text = words[event.decision] + left_out + ("" if event.by == "user" else f" ({event.by})")
         self.add("approval", blocks.note(text, self.width))
 
     def _undone(self, event: events.Undone) -> None:
@@ -201,7 +295,7 @@ class Transcript:
             rows += blocks.note(f"changes made since that turn stay in: {', '.join(event.kept)}", self.width)
         self.add("undo", rows)
 
-    def replay(self, entries: list[events.TranscriptEntry]) -> None:
+    def replay(self, entries: list[TranscriptEntry]) -> None:
         """A stored session, as it was said."""
         for entry in entries:
             match entry.kind:

@@ -1,0 +1,1 @@
+"""The Agent Client Protocol: Fulgur inside Zed, JetBrains, Neovim, Emacs and others."""

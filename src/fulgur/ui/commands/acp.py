@@ -1,0 +1,55 @@
+"""`fulgur acp`: the agent inside an editor, by the Agent Client Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+
+from fulgur.ui.flags import add_config_flags
+
+_LONGEST_LINE = 64 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    # Nothing but the protocol may reach stdout: whatever else is printed goes to stderr.
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    asyncio.run(_serve(args, out))
+    return 0
+
+
+async def _serve(args: argparse.Namespace, out: int) -> None:
+    from fulgur.ui.acp.agent import AcpAgent
+    from fulgur.workspace import folders
+
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(out, "wb", 0))
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+
+    async def send(data: bytes) -> None:
+        writer.write(data + b"\n")
+        await writer.drain()
+
+    agent = AcpAgent(folders.home(), send, args.config, args.model, args.profile)
+    try:
+        await agent.peer.run(lines(reader))
+    finally:
+        await agent.close()
+
+
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The messages, one a line, until the editor goes away."""
+    with contextlib.suppress(ConnectionError):
+        while line := await reader.readline():
+            if line.strip():
+                yield line

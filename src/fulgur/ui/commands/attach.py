@@ -1,0 +1,69 @@
+"""`fulgur attach [ID]`: a session of the host in this terminal; others may show and steer it at the same time."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, cast
+
+from fulgur.errors import FulgurError
+from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.foreign import one_row, out
+
+if TYPE_CHECKING:
+    from fulgur.agent.agent import Agent
+    from fulgur.config.settings import Settings
+    from fulgur.protocol.host import SessionInfo
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_flags(parser)
+    parser.add_argument("session", metavar="ID", nargs="?", help="which one; without it the live one of this folder")
+    parser.add_argument("--list", action="store_true", help="list the sessions of the host and leave")
+    parser.add_argument("--new", action="store_true", help="open a new session in the host")
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = settings_from(args)
+    if args.list:
+        for info in asyncio.run(_sessions(settings, everywhere=True)):
+            state = "asks" if info.waiting else "works" if info.running else "rests"
+            when = time.strftime("%d %b %H:%M", time.localtime(info.updated))
+            out(f"{info.session}  {state}  {when}  {one_row(info.workspace)}  {one_row(info.title[:60])}")
+        return 0
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        raise FulgurError("this terminal (TERM=dumb) cannot show a screen", hint="`fulgur attach --list` needs none")
+    from fulgur.ui.tui.app import Tui
+
+    return asyncio.run(Tui(settings, session=args.session or _newest(settings, args.new), opener=_open).run())
+
+
+async def _open(settings: Settings, session: str | None) -> Agent:
+    from fulgur.agent.host.remote import RemoteAgent
+
+    return cast("Agent", await RemoteAgent.open(settings, session))
+
+
+def _newest(settings: Settings, new: bool) -> str | None:
+    """The live session of this folder that needs somebody most; None for a new one."""
+    if new:
+        return None
+    found = asyncio.run(_sessions(settings, everywhere=False))
+    if not found:
+        raise FulgurError(f"no session of {settings.workspace} is live in the host", hint="`--new` opens one.")
+    return found[0].session
+
+
+async def _sessions(settings: Settings, *, everywhere: bool) -> list[SessionInfo]:
+    from fulgur.client.host import HostClient
+    from fulgur.protocol.host import SessionInfo
+
+    client = await HostClient(settings.home, starts=False).open()
+    try:
+        params = {} if everywhere else {"workspace": str(settings.workspace)}
+        found = await client.call("session.list", list[SessionInfo], **params)
+    finally:
+        await client.close()
+    return [info for info in found if info.live]

@@ -1,0 +1,110 @@
+"""The first screen: what answers, what it can do, and three things to try in this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fulgur.errors import FulgurError
+from fulgur.protocol.session import Status
+from fulgur.ui.tui.blocks import wrapped
+from fulgur.ui.tui.theme import Row
+from fulgur.workspace import beneath
+from fulgur.workspace.ignore import walk
+
+if TYPE_CHECKING:
+    from fulgur.agent.agent import Agent
+    from fulgur.ui.tui.app import Tui
+
+_FILES = 400  # looked at for something to name
+_BYTES = 60_000  # of a file
+# A function at the top of a file whose parameters stand in one row, without stars: any of the edits below can be made.
+_FUNCTION = re.compile(r"^def ([a-z][a-z0-9_]{2,30})\([^*()\n]*\)", re.MULTILINE)
+_TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest)")
+
+
+def greet(tui: Tui, agent: Agent) -> None:
+    """Say what answers; where nothing was ever asked in this folder, also what to try."""
+    from fulgur.agent.route.relay import AUTO
+
+    status, settings = agent.status(), agent.settings
+    if status.turns:
+        return  # resumed: its own first screen is shown again
+    fast, deep = settings.text("router.fast"), settings.text("router.deep")
+    tui.say(who_answers(status, (fast, deep) if settings.model == AUTO and fast and deep else None))
+    tui.transcript.way = status.way_reason
+    if not tui.outbox.pending:
+        tui.screen.create_background_task(_suggest(tui, agent))
+
+
+async def _suggest(tui: Tui, agent: Agent) -> None:
+    if any(session.turns for session in await asyncio.to_thread(agent.sessions)):
+        return
+    ideas = await asyncio.to_thread(to_try, agent.status())
+    if ideas and not tui.running and not tui.outbox.pending and not agent.status().turns:
+        tui.show(try_rows(ideas, tui.screen.width))
+
+
+def who_answers(status: Status, pair: tuple[str, str] | None) -> str:
+    """The model and what it can do, in words; `pair` are the fast and the deep one of `model = "auto"`."""
+    if pair is not None:
+        return f"{pair[0]} (fast) or {pair[1]} (deep) answers, by the task; every turn says which, and why"
+    match status.way:
+        case "tools":
+            sees = ", and it sees images" if "vision" in status.abilities else ""
+            return f"{status.model} answers: it reads and edits files and runs commands{sees}"
+        case "edit":
+            can = "it edits code that you name; it does not chat or run commands"
+        case _:
+            can = "it calls no tools, so it changes no files"
+    return f"{status.model} answers: {can} (/model lists others)"
+
+
+def to_try(status: Status) -> list[str]:
+    """Three prompts that fit what the model can do and what lies in the folder; none where there is nothing to do."""
+    workspace = Path(status.workspace)
+    if status.way == "edit":
+        name = _some_function(workspace)
+        if not name:
+            return []
+        return [f"rename {name} to my_{name}", f"add a parameter debug=False to {name}", f"where is {name}?"]
+    file = next((_name(entry.path, workspace) for entry in walk(workspace, limit=1)), "")
+    if not file:
+        return ["write a to-do list for the command line in Python, with tests"] if status.way == "tools" else []
+    if status.way != "tools":
+        return [f"what does @{file} do?", f"what could be simpler in @{file}?"]
+    review = "/review" if (workspace / ".git").exists() else f"what does @{file} do?"
+    return ["how does this project fit together?", review, "find a bug, show it with a test, and mend it"]
+
+
+def try_rows(ideas: list[str], width: int) -> list[Row]:
+    """The prompts, one a row."""
+    rows: list[Row] = []
+    for number, idea in enumerate(ideas):
+        rows += wrapped(idea, width, first=[("dim", "  try  " if number == 0 else "       ")], indent=7)
+    return rows
+
+
+def _some_function(workspace: Path) -> str:
+    return next(_functions(workspace), "")
+
+
+def _functions(workspace: Path) -> Iterator[str]:
+    """Names of functions in Python files, those of tests left out."""
+    for entry in islice(walk(workspace), _FILES):
+        name = _name(entry.path, workspace)
+        if not name.endswith(".py") or _TEST.search(name):
+            continue
+        try:
+            text = beneath.read(workspace, Path(entry.path), _BYTES).decode(errors="replace")
+        except (OSError, FulgurError):
+            continue
+        yield from _FUNCTION.findall(text)
+
+
+def _name(path: str, workspace: Path) -> str:
+    return beneath.shown(Path(path).relative_to(workspace).as_posix())
