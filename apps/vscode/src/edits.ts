@@ -1,0 +1,282 @@
+// Edits of the buffer as it stands: those that follow from the last change, and those asked for by an instruction.
+import * as vscode from "vscode";
+import { becomes } from "./ghost";
+import type { Server } from "./server";
+import type { Status } from "./status";
+
+interface Place {
+  line: number;
+  character: number;
+}
+interface Suggestion {
+  id: string;
+  edits: { range: { start: Place; end: Place }; newText: string }[];
+}
+interface Suggestions {
+  suggestions: Suggestion[];
+  reason?: string;
+}
+
+const SETTLED = 250; // ms without a key: then the last change is looked at as a whole
+const REMEMBERED = 20_000; // ms: changes further apart are not one thought
+
+const removed = vscode.window.createTextEditorDecorationType({
+  backgroundColor: new vscode.ThemeColor("diffEditor.removedTextBackground"),
+  isWholeLine: true,
+});
+const added = vscode.window.createTextEditorDecorationType({
+  backgroundColor: new vscode.ThemeColor("diffEditor.insertedTextBackground"),
+  isWholeLine: true,
+});
+const proposed = vscode.window.createTextEditorDecorationType({
+  after: { color: new vscode.ThemeColor("editorGhostText.foreground"), fontStyle: "italic", margin: "0 0 0 2em" },
+});
+
+const range = (given: { start: Place; end: Place }): vscode.Range =>
+  new vscode.Range(given.start.line, given.start.character, given.end.line, given.end.character);
+
+const oneLine = (text: string): string => text.replace(/\s+/g, " ").trim().slice(0, 120);
+
+/** Next edits: shown beside the code; Tab goes there, Tab again takes it, Escape dismisses it. */
+export class NextEdits implements vscode.Disposable {
+  private readonly parts: vscode.Disposable[] = [];
+  private readonly previous = new Map<string, { text: string; at: number }>();
+  private shown: { editor: vscode.TextEditor; suggestion: Suggestion } | undefined;
+  private readonly dismissed = new Set<string>();
+  private waiting: NodeJS.Timeout | undefined;
+  private asking: AbortController | undefined;
+  private applying = false;
+
+  constructor(
+    private readonly server: Server,
+    private readonly status: Status,
+  ) {
+    for (const editor of vscode.window.visibleTextEditors) this.open(editor.document);
+    this.parts.push(
+      vscode.window.onDidChangeActiveTextEditor((editor) => editor && this.open(editor.document)),
+      vscode.workspace.onDidChangeTextDocument((event) => this.changed(event)),
+      vscode.workspace.onDidCloseTextDocument((document) => this.previous.delete(document.uri.toString())),
+      vscode.commands.registerCommand("fulgur.next.accept", () => this.accept()),
+      vscode.commands.registerCommand("fulgur.next.reject", () => this.reject()),
+    );
+  }
+
+  private open(document: vscode.TextDocument): void {
+    const key = document.uri.toString();
+    if (!this.previous.has(key)) this.previous.set(key, { text: document.getText(), at: Date.now() });
+  }
+
+  private changed(event: vscode.TextDocumentChangeEvent): void {
+    const { document } = event;
+    if (document.uri.scheme !== "file" || !event.contentChanges.length || this.applying) return;
+    this.hide();
+    clearTimeout(this.waiting);
+    this.asking?.abort();
+    this.waiting = setTimeout(() => void this.look(document), SETTLED);
+  }
+
+  private async look(document: vscode.TextDocument): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    const settings = vscode.workspace.getConfiguration("fulgur", document);
+    if (!settings.get("nextEdits", true) || settings.get<string[]>("off", []).includes(document.languageId)) return;
+    if (editor?.document !== document) return;
+    const key = document.uri.toString();
+    const text = document.getText();
+    const last = this.previous.get(key);
+    if (!last || Date.now() - last.at > REMEMBERED * 3) {
+      this.previous.set(key, { text, at: Date.now() });
+      if (!last) return;
+    }
+    if (!last || last.text === text) return;
+    const hangUp = (this.asking = new AbortController());
+    const version = document.version;
+    const began = performance.now();
+    const position = { line: editor.selection.active.line, character: editor.selection.active.character };
+    const body = { path: vscode.workspace.asRelativePath(document.uri), text, previous: last.text, position };
+    const found = await this.server.post<Suggestions>("/edits/suggest", body, hangUp.signal);
+    if (hangUp.signal.aborted || document.version !== version) return;
+    const next = found?.suggestions.find((one) => !this.dismissed.has(one.id));
+    if (!next) {
+      if (this.server.problem) this.status.quiet(this.server.problem, true);
+      return;
+    }
+    this.status.shown("a next edit", performance.now() - began);
+    await this.show(editor, next);
+  }
+
+  private async show(editor: vscode.TextEditor, suggestion: Suggestion): Promise<void> {
+    const edit = suggestion.edits[0];
+    if (!edit) return;
+    const shown = (this.shown = { editor, suggestion });
+    // First the key, then the hint: who sees the hint presses Tab.
+    await vscode.commands.executeCommand("setContext", "fulgur.nextEdit", true);
+    if (this.shown !== shown) return; // another key was faster
+    const place = range(edit.range);
+    const last = Math.max(place.start.line, place.end.line - 1);
+    const lines = new vscode.Range(place.start.line, 0, last, editor.document.lineAt(Math.min(last, editor.document.lineCount - 1)).text.length);
+    editor.setDecorations(removed, place.isEmpty ? [] : [lines]);
+    const hover = new vscode.MarkdownString();
+    hover.appendCodeblock(edit.newText, editor.document.languageId);
+    const fresh = edit.newText.replace(/\r?\n$/, "").split(/\r?\n/);
+    const count = place.end.line - place.start.line;
+    // Line by line where the lines correspond, else all of it behind the last one.
+    const hints = fresh.length === count ? fresh : [edit.newText];
+    const decorations = hints.map((text, index) => {
+      const line = hints.length === count ? place.start.line + index : last;
+      const end = editor.document.lineAt(Math.min(line, editor.document.lineCount - 1)).range;
+      const hint = hints.length === count ? becomes(editor.document.lineAt(line).text, text) : `→ ${text.trim() || "(removed)"}`;
+      const contentText = `${oneLine(hint)}${index === 0 ? "    Tab" : ""}`;
+      return { range: end, renderOptions: { after: { contentText } }, hoverMessage: hover };
+    });
+    editor.setDecorations(proposed, decorations);
+  }
+
+  private hide(): void {
+    if (!this.shown) return;
+    this.shown.editor.setDecorations(removed, []);
+    this.shown.editor.setDecorations(proposed, []);
+    this.shown = undefined;
+    void vscode.commands.executeCommand("setContext", "fulgur.nextEdit", false);
+  }
+
+  private async accept(): Promise<void> {
+    const { shown } = this;
+    const edit = shown?.suggestion.edits[0];
+    if (!shown || !edit) return;
+    const { editor } = shown;
+    const place = range(edit.range);
+    const here = editor.selection.active.line;
+    if (here < place.start.line || here > Math.max(place.start.line, place.end.line - 1)) {
+      const line = Math.min(place.start.line, editor.document.lineCount - 1);
+      const first = editor.document.lineAt(line).firstNonWhitespaceCharacterIndex;
+      editor.selection = new vscode.Selection(line, first, line, first);
+      editor.revealRange(place, vscode.TextEditorRevealType.InCenterIfOutsideViewport);
+      return; // the next Tab takes it
+    }
+    this.hide();
+    this.applying = true;
+    try {
+      await editor.edit((builder) => builder.replace(editor.document.validateRange(place), edit.newText));
+    } finally {
+      this.applying = false;
+    }
+    await this.look(editor.document); // what is left of the same thought
+  }
+
+  private reject(): void {
+    if (this.shown) {
+      this.dismissed.add(this.shown.suggestion.id);
+      const { document } = this.shown.editor;
+      this.previous.set(document.uri.toString(), { text: document.getText(), at: Date.now() });
+    }
+    this.hide();
+  }
+
+  dispose(): void {
+    this.hide();
+    for (const part of this.parts) part.dispose();
+  }
+}
+
+/** Inline edit: applied at once with both versions marked, kept or taken back above it. */
+export class InlineEdit implements vscode.CodeLensProvider, vscode.Disposable {
+  private readonly parts: vscode.Disposable[] = [];
+  private readonly moved = new vscode.EventEmitter<void>();
+  readonly onDidChangeCodeLenses = this.moved.event;
+  private open: { editor: vscode.TextEditor; range: vscode.Range; before: string; text: string } | undefined;
+
+  constructor(
+    private readonly server: Server,
+    private readonly status: Status,
+  ) {
+    this.parts.push(
+      vscode.languages.registerCodeLensProvider({ scheme: "file" }, this),
+      vscode.commands.registerCommand("fulgur.edit", (instruction?: string) => this.ask(instruction)),
+      vscode.commands.registerCommand("fulgur.edit.accept", () => this.close()),
+      vscode.commands.registerCommand("fulgur.edit.reject", () => this.takeBack()),
+    );
+  }
+
+  provideCodeLenses(document: vscode.TextDocument): vscode.CodeLens[] {
+    if (this.open?.editor.document !== document) return [];
+    const place = this.open.range;
+    return [
+      new vscode.CodeLens(place, { title: "$(check) Keep", command: "fulgur.edit.accept" }),
+      new vscode.CodeLens(place, { title: "$(discard) Take back", command: "fulgur.edit.reject" }),
+    ];
+  }
+
+  private async ask(given?: string): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    if (!editor) return;
+    const instruction = given ?? (await vscode.window.showInputBox({ prompt: "What should change here?", placeHolder: "rename result to amount, add type hints …" }));
+    if (!instruction) return;
+    this.close();
+    const { document, selection } = editor;
+    const version = document.version;
+    const place = { start: selection.start, end: selection.end };
+    const body = {
+      path: vscode.workspace.asRelativePath(document.uri),
+      text: document.getText(),
+      position: { line: selection.active.line, character: selection.active.character },
+      instruction,
+      ...(selection.isEmpty ? {} : { range: place }),
+    };
+    const began = performance.now();
+    const found = await this.server.post<Suggestions>("/edits/suggest", body, new AbortController().signal);
+    const edits = found?.suggestions.flatMap((one) => one.edits) ?? [];
+    if (!edits.length) {
+      const reason = found?.reason ?? this.server.problem;
+      this.status.quiet(reason, !found);
+      void vscode.window.showInformationMessage(`Fulgur: no edit. ${reason}`);
+      return;
+    }
+    if (document.version !== version) return;
+    edits.sort((a, b) => a.range.start.line - b.range.start.line);
+    const whole = document.validateRange(range({ start: edits[0]!.range.start, end: edits.at(-1)!.range.end }));
+    const before = document.getText(whole);
+    let text = "";
+    let at = document.offsetAt(whole.start);
+    const source = document.getText();
+    for (const edit of edits) {
+      const part = document.validateRange(range(edit.range));
+      text += source.slice(at, document.offsetAt(part.start)) + edit.newText;
+      at = document.offsetAt(part.end);
+    }
+    text += source.slice(at, document.offsetAt(whole.end));
+    await editor.edit((builder) => builder.replace(whole, text));
+    const end = document.positionAt(document.offsetAt(whole.start) + text.length);
+    const last = Math.max(whole.start.line, end.character === 0 ? end.line - 1 : end.line);
+    this.open = { editor, range: new vscode.Range(whole.start.line, 0, last, document.lineAt(last).text.length), before, text };
+    editor.setDecorations(added, [this.open.range]);
+    this.status.shown("an edit", performance.now() - began);
+    void vscode.commands.executeCommand("setContext", "fulgur.inlineEdit", true);
+    this.moved.fire();
+  }
+
+  private close(): void {
+    this.open?.editor.setDecorations(added, []);
+    this.open = undefined;
+    void vscode.commands.executeCommand("setContext", "fulgur.inlineEdit", false);
+    this.moved.fire();
+  }
+
+  private async takeBack(): Promise<void> {
+    const { open } = this;
+    if (!open) return;
+    const { document } = open.editor;
+    const start = document.offsetAt(new vscode.Position(open.range.start.line, 0));
+    if (document.getText().startsWith(open.text, start)) {
+      const place = new vscode.Range(document.positionAt(start), document.positionAt(start + open.text.length));
+      await open.editor.edit((builder) => builder.replace(place, open.before));
+    } else {
+      void vscode.window.showWarningMessage("Fulgur: the lines were changed since; use Undo to take the edit back.");
+    }
+    this.close();
+  }
+
+  dispose(): void {
+    this.close();
+    for (const part of this.parts) part.dispose();
+  }
+}

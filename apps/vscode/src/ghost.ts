@@ -1,0 +1,64 @@
+// Which ghost text to show: what is already known for a text that was typed on, or what must be asked. No editor here.
+
+export interface Shown {
+  /** The buffer up to the cursor when it was asked, and what follows the cursor. */
+  before: string;
+  after: string;
+  /** The completion; "" where the model would show nothing. */
+  text: string;
+}
+
+const MOST = 64;
+
+/** Completions by the text they were asked for; what typing agrees with stays, so nothing flickers. */
+export class Known {
+  private entries: Shown[] = [];
+
+  add(entry: Shown): void {
+    this.entries = [entry, ...this.entries.filter((old) => old.before !== entry.before || old.after !== entry.after)];
+    this.entries.length = Math.min(this.entries.length, MOST);
+  }
+
+  /** What is left of a known completion when the text up to the cursor has become `before`; "": nothing comes here. Undefined: ask. */
+  find(before: string, after: string): string | undefined {
+    for (const entry of this.entries) {
+      if (entry.after !== after || !before.startsWith(entry.before)) continue;
+      const typed = before.slice(entry.before.length);
+      // One that was typed to its end says nothing of what follows: it is a beginning of the line, seldom all of it.
+      if (entry.text.startsWith(typed) && (typed.length < entry.text.length || !entry.text)) return entry.text.slice(typed.length);
+    }
+    return undefined;
+  }
+
+  clear(): void {
+    this.entries = [];
+  }
+}
+
+/** Why no ghost text is asked for at a place; undefined when it is. */
+export function quiet(lineAfter: string, selected: boolean): string | undefined {
+  if (selected) return "a text is selected";
+  if (/^[\w]/.test(lineAfter)) return "the cursor is inside a word";
+  if (lineAfter.trim().length > 8) return "more than a few characters follow the cursor on its line";
+  return undefined;
+}
+
+/** A completion as it is inserted: without what the line already has behind the cursor. */
+export function trimmed(text: string, lineAfter: string): string {
+  const rest = lineAfter.trimEnd();
+  if (rest && text.endsWith(rest)) return text.slice(0, text.length - rest.length);
+  return text.replace(/\s+$/, "");
+}
+
+/** What a line becomes, as short as it can be said: the words that change, or the whole new line. */
+export function becomes(old: string, fresh: string): string {
+  const words = (text: string): string[] => text.trim().match(/\w+|\s+|[^\w\s]/g) ?? [];
+  const [before, after] = [words(old), words(fresh)];
+  let head = 0;
+  while (head < Math.min(before.length, after.length) && before[head] === after[head]) head++;
+  let tail = 0;
+  while (tail < Math.min(before.length, after.length) - head && before.at(-1 - tail) === after.at(-1 - tail)) tail++;
+  const [gone, come] = [before, after].map((one) => one.slice(head, one.length - tail).join("").trim());
+  if (!after.length) return "(removed)";
+  return gone && come && before.length > 1 ? `${gone} → ${come}` : `→ ${after.join("")}`;
+}

@@ -1,0 +1,64 @@
+// Where the person writes. Enter sends, and redirects the answer that is being written.
+import { useSignal } from "@preact/signals";
+import { useLayoutEffect, useRef } from "preact/hooks";
+import type { Session } from "./session";
+
+/** `drafts` keeps what is typed and not sent yet. */
+export function Composer({ session, drafts = sessionStorage }: { session: Session; drafts?: Pick<Storage, "getItem" | "setItem"> }) {
+  const kept = `draft ${session.session}`;
+  const text = useSignal(drafts.getItem(kept) ?? "");
+  const box = useRef<HTMLTextAreaElement>(null);
+  const running = session.running.value;
+  const set = (value: string): void => {
+    text.value = value;
+    drafts.setItem(kept, value);
+  };
+  useLayoutEffect(() => {
+    const here = box.current;
+    if (!here) return;
+    here.style.height = "auto";
+    here.style.height = `${Math.min(240, here.scrollHeight + 2)}px`;
+  }, [text.value]);
+  const send = (how: "steer" | "queue"): void => {
+    const said = text.value.trim();
+    if (!said) return;
+    set("");
+    session.submit(said, how).catch((error: unknown) => {
+      session.problem(error);
+      if (!text.value) set(said); // nothing typed is lost
+    });
+  };
+  return (
+    <form
+      class="composer"
+      onSubmit={(submit) => {
+        submit.preventDefault();
+        send("steer");
+      }}
+    >
+      <textarea
+        ref={box}
+        rows={1}
+        aria-label={running ? "Redirect the answer" : "Prompt"}
+        placeholder={session.gone.value ? "It can only be read" : running ? "Redirect it now: Enter. Queue: Alt Enter. Stop: Esc." : "What should be done?"}
+        value={text.value}
+        disabled={session.gone.value}
+        onInput={(input) => set(input.currentTarget.value)}
+        onKeyDown={(key) => {
+          if (key.key === "Enter" && !key.shiftKey && !key.isComposing) {
+            key.preventDefault();
+            send(key.altKey ? "queue" : "steer");
+          }
+        }}
+      />
+      {running && (
+        <button type="button" onClick={() => session.tell("turn.stop")} aria-label="Stop" title="Esc">
+          ■
+        </button>
+      )}
+      <button class="primary" disabled={!text.value.trim()} aria-label={running ? "Redirect" : "Send"}>
+        {running ? "Redirect" : "Send"}
+      </button>
+    </form>
+  );
+}

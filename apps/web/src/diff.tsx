@@ -1,0 +1,27 @@
+// Unified diffs as they come. A sign stands before every line: colour alone says nothing.
+import { exact } from "./text";
+
+const MOST_LINES = 400;
+
+export function DiffText({ text }: { text: string }) {
+  const lines = exact(text).split("\n").filter((line) => !/^(---|\+\+\+|diff |index |\\ No newline)/.test(line));
+  while (lines.length && !lines[lines.length - 1]) lines.pop();
+  return (
+    <pre class="diff" tabIndex={0} aria-label="Changes">
+      {lines.slice(0, MOST_LINES).map((line) => (
+        <span class={line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : line.startsWith("@@") ? "at" : ""}>{`${line}\n`}</span>
+      ))}
+      {lines.length > MOST_LINES && <span class="at">{`… ${lines.length - MOST_LINES} more lines`}</span>}
+    </pre>
+  );
+}
+
+export function counts(text: string): { added: number; removed: number } {
+  let added = 0;
+  let removed = 0;
+  for (const line of text.split("\n")) {
+    if (line.startsWith("+") && !line.startsWith("+++")) added++;
+    else if (line.startsWith("-") && !line.startsWith("---")) removed++;
+  }
+  return { added, removed };
+}
