@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -25,7 +24,10 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> Asker:
 
 
 def completion(asker: Asker, prefix: str, suffix: str, *, one_line: bool = False) -> CodePrompt:
-    return completion_request(asker.count, asker.context, "a.py", prefix, suffix, 12, one_line=one_line)
+    first = asker.suffix_first
+    return completion_request(
+        asker.count, asker.context, "a.py", prefix, suffix, 12, one_line=one_line, suffix_first=first
+    )
 
 
 def test_several_prompts_at_once_answer_as_one_by_one(random: Asker) -> None:
@@ -43,15 +45,13 @@ def test_a_region_larger_than_the_context_is_refused(random: Asker) -> None:
 
 
 @pytest.mark.skipif(not embedded_models(), reason="this checkout has no embedded model")
-def test_a_sign_before_the_cursor_is_given_back_to_the_model() -> None:
+def test_a_cursor_inside_a_word_or_at_column_0_is_healed() -> None:
     asker = Asker(embedded_models()[0])
-    prompt = completion(asker, "import os\nhome = os.path.", "\n", one_line=True)
-    assert prompt.begins == "." and prompt.plain is not None and "import os\nhome = os.path" in prompt.pieces
-    [reply] = asker.ask([prompt])
-    assert reply.text and "\n" not in reply.text and not reply.text.startswith(".")
-    assert completion(asker, "x = value\n    ", "", one_line=True).plain is None
-    assert completion(asker, "x = val", "", one_line=True).plain is None
-    assert completion(asker, "x = f(", "").plain is None
-    # An answer that does not go on with the sign is asked for again, with the sign in the prompt.
-    other = replace(prompt, begins="\0")
-    assert asker.ask([other])[0].text == asker.ask([prompt.plain])[0].text
+    above = "import os\n\n\ndef home() -> str:\n"
+    cursors = {"    retu": "rn os", "    return os.pat": "h.", "": "    "}
+    prompts = [completion(asker, above + typed, "\n", one_line=True) for typed in cursors]
+    assert [prompt.begins for prompt in prompts] == ["\n    retu", ".pat", "\n"]
+    for reply, begins in zip(asker.ask(prompts), cursors.values(), strict=True):
+        assert reply.text.startswith(begins) and "\n" not in reply.text
+        assert reply.log_probability < 0.0 and "".join(piece for piece, _ in reply.pieces) == reply.text
+        assert reply.sure(0.0) == reply.text and reply.text.startswith(reply.sure(0.5))

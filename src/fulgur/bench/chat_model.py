@@ -58,8 +58,6 @@ def write_chat_model(
         rope_scaling=None,
         max_context=context,
         tied=True,
-        qkv_bias=True,
-        qk_norm=False,
         eos_ids=(2,),
     )
     write_hf_folder(folder, config, random_model(config, seed))

@@ -17,7 +17,8 @@ from fulgur.bench.weights import AheadSource, write_gguf
 from fulgur.bench.worker import Worker, WorkerDied
 from fulgur.kernels.cpu import _native
 from fulgur.kernels.cpu.native import default_threads
-from fulgur.model.weights import assemble, save_packed
+from fulgur.model.packed_folder import save_packed
+from fulgur.model.weights import assemble
 
 CONTEXT, DECODE, PREFILL = 512, 64, 512
 BARE = 8  # tokens of a turn of bare passes and steps

@@ -4,7 +4,8 @@ Both stay loaded in processes of their own and are measured in turns, round by r
 rounds, ratios are medians of the ratios within a round. What a decode step reads is the weights and the keys and values
 of its context; the share of the bandwidth is that, times tokens a second, over the read bandwidth measured at the same
 footprint in the same round. Decode and verify are measured at a context of 512 tokens, prefill with 512. An
-edit's speed is held against single steps right before it.
+edit's speed is held against single steps right before it. `engine.long.*`: behind 8,192 tokens, keys and values in bf16
+and in 8 bits (`bench/long_context.py`).
 
 What the machine allows is measured in the same rounds and stands beside three figures. The bandwidth is that of the
 best of many passes, a decode that of the median token: `bandwidth_share.read` is what the median of plain passes over
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from fulgur.bench.quiet import Watch
 from fulgur.bench.report import Begin, Report, progress
-from fulgur.bench.shapes import SHAPES
+from fulgur.bench.shapes import HYBRID, LARGE, SHAPES
 from fulgur.errors import FulgurError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ AT_MOST = {"engine.verify8.ratio.60M.int4": 2.4, "engine.memory.ratio": 1.5}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", default=",".join(SHAPES), metavar="A,B", help=f"of {', '.join(SHAPES)}")
+    parser.add_argument(
+        "--models", default=",".join(SHAPES), metavar="A,B", help=f"of {', '.join((*SHAPES, *LARGE, 'hybrid'))}"
+    )
     parser.add_argument("--bits", default="4,8", metavar="A,B", help="of 4, 8")
     parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
     parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
@@ -72,12 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Measure every model and precision that was asked for."""
-    models = _choose(args.models, list(SHAPES), "--models")
+    chosen = _choose(args.models, [*SHAPES, *LARGE, "hybrid"], "--models")
+    models, large = [name for name in chosen if name in SHAPES], [name for name in chosen if name in LARGE]
     precisions = _choose(args.bits, ["4", "8"], "--bits")
     if importlib.util.find_spec("fulgur.kernels.cpu._native") is None:
         raise FulgurError("the CPU kernels are not built", hint="Install the package (make run) and try again.")
     missing = [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
-    if missing and not args.no_peer:
+    if missing and models and not args.no_peer:
         raise FulgurError(
             f"the peer is not installed: {', '.join(missing)}",
             hint="pip install 'fulgur[bench]', or measure without it: --no-peer.",
@@ -86,7 +90,7 @@ def run(args: argparse.Namespace) -> Report:
     report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))
     watch = Watch()
     jobs = [(model, int(bits)) for model in models for bits in precisions]
-    steps = len(jobs) * (effort.rounds + (2 if args.no_peer else 3))
+    steps = len(jobs) * (effort.rounds + (3 if args.no_peer else 4)) + 2 * (len(chosen) - len(models)) * len(precisions)
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
         from fulgur.bench.replay import write_tokenizer
 
@@ -94,6 +98,15 @@ def run(args: argparse.Namespace) -> Report:
         write_tokenizer(tokenizer)
         for model, bits in jobs:
             _measure(model, bits, Path(folder), tokenizer, effort, not args.no_peer, begin, report)
+        for model in large:
+            from fulgur.bench.large import measure
+
+            for width in precisions:
+                measure(model, LARGE[model], int(width), Path(folder), begin, report, effort.repeat)
+        for width in precisions if "hybrid" in chosen else ():
+            from fulgur.bench import own_drafts
+
+            own_drafts.measure("hybrid", HYBRID, int(width), Path(folder), tokenizer, effort.rounds, begin, report)
     report.notes += watch.notes()
     report.machine["quiet"] = not any("not to be quoted" in note for note in report.notes)
     _add_smallest(report, "engine.prefill.ratio_llama.60M")
@@ -113,6 +126,7 @@ def _measure(
     report: Report,
 ) -> None:
     from fulgur.bench.comparison import Comparison
+    from fulgur.bench.long_context import measure_long
     from fulgur.bench.memory import measure_memory
 
     label = f"{model} int{bits}"
@@ -123,7 +137,9 @@ def _measure(
             comparison.add_peer()
         rounds = _rounds(comparison, effort, lambda i: begin(f"{label}: round {i}"))
         _add_rows(report, comparison)
-        begin(f"{label}: memory", skipped=effort.rounds - rounds)
+        begin(f"{label}: a long context", skipped=effort.rounds - rounds)
+        measure_long(comparison.folder, f"{model}.int{bits}", effort.rounds, report)
+        begin(f"{label}: memory")
         try:
             memory = measure_memory(comparison.folder, _KV_LARGE if comparison.large else None)
         except FulgurError as error:  # the rest was measured and stays

@@ -1,21 +1,23 @@
 """`fulgur bench gpu`: the GPU engine as a server uses it: decoding beside the bare loop, prompts beside transformers.
 
 The difference of engine and loop is what the host adds to a token: reading the ring, turning tokens into text,
-reporting them. Random weights, greedy, no speculation, medians of several runs. Which kernels take how long is measured
-by `python -m fulgur.bench.gpu_decode`. `python -m fulgur.bench.gpu` runs this where little is installed.
+reporting them. Then sampling and many streams, then prompts. Random weights, no speculation, medians of several runs.
+Which kernels take how long is measured by `python -m fulgur.bench.gpu_decode`. `python -m fulgur.bench.gpu` runs this
+where little is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fulgur.bench import gpu_prompts
+from fulgur.bench import gpu_families, gpu_prompts, gpu_streams
 from fulgur.bench.report import Report
 from fulgur.errors import UsageError
 
@@ -28,10 +30,13 @@ HOST_MICROSECONDS = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fulgur.kernels.cuda.shapes import SHAPES
+    from fulgur.kernels.cuda.shapes import FAMILY_SHAPES, SHAPES
 
-    parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--weights", default="bf16", metavar="FORMAT", help="bf16, fp8 or int4")
+    names = ", ".join([*SHAPES, *FAMILY_SHAPES])
+    parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {names}")
+    parser.add_argument(
+        "--weights", default="bf16", metavar="FORMAT", help="bf16, fp8, int4, or mxfp4 (the experts of gpt-oss)"
+    )
     parser.add_argument("--driver", default="persistent", choices=("persistent", "graph"))
     parser.add_argument(
         "--prompts", default="512,2048,8192,32768", metavar="N,M", help="lengths of prompts to time; empty for none"
@@ -42,11 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     from fulgur.kernels.cuda.open import usable
     from fulgur.kernels.cuda.runtime import open_random
-    from fulgur.kernels.cuda.shapes import SHAPES
+    from fulgur.kernels.cuda.shapes import FAMILY_SHAPES, SHAPES
     from fulgur.text.tokenizer import Tokenizer
 
+    if args.model in FAMILY_SHAPES:
+        return _family(args)
     if args.model not in SHAPES:
-        raise UsageError(f"--model: {args.model!r} is not one of {', '.join(SHAPES)}")
+        raise UsageError(f"--model: {args.model!r} is not one of {', '.join([*SHAPES, *FAMILY_SHAPES])}")
     try:
         lengths = [int(part) for part in args.prompts.split(",") if part]
     except ValueError:
@@ -54,7 +61,7 @@ def run(args: argparse.Namespace) -> Report:
     if min(lengths, default=1) < 1:
         raise UsageError(f"--prompts {args.prompts}: numbers of tokens, from 1, with commas between them")
     gpu = usable()
-    most = max([PROMPT + 2 * STEPS, *(2 * length + gpu_prompts.CACHED for length in lengths)])
+    most = max([PROMPT + 2 * STEPS, gpu_streams.ROOM, *(2 * length + gpu_prompts.CACHED for length in lengths)])
     runtime = open_random(SHAPES[args.model], weights=args.weights, kv_blocks=-(-most // 64), driver=args.driver)
     report = Report("fulgur bench gpu")
     report.machine["gpu"] = gpu.name
@@ -62,6 +69,7 @@ def run(args: argparse.Namespace) -> Report:
         write_tokenizer(Path(folder), runtime.vocab_size)
         tokenizer, name = Tokenizer.from_folder(Path(folder)), f"{args.model}.{args.weights}"
         measure(runtime, tokenizer, name, report)
+        gpu_streams.measure(runtime, tokenizer, name, report)
         if lengths:
             gpu_prompts.measure(runtime, tokenizer, name, report, lengths)
     runtime.close()
@@ -69,6 +77,17 @@ def run(args: argparse.Namespace) -> Report:
         del runtime
         free()
         gpu_prompts.measure_peer(args.model, name, report, lengths)
+    return report
+
+
+def _family(args: argparse.Namespace) -> Report:
+    """A model of the general driver."""
+    from fulgur.bench.gpu_decode import read_bandwidth
+    from fulgur.kernels.cuda.open import usable
+
+    gpu, report = usable(), Report("fulgur bench gpu")
+    report.machine["gpu"] = gpu.name
+    gpu_families.run_model(args.model, args.weights, read_bandwidth(gpu), report)
     return report
 
 
@@ -137,6 +156,7 @@ def write_tokenizer(folder: Path, vocab: int) -> None:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.save(str(folder / "tokenizer.json"))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": vocab - 1}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ class Measurement:
         self.tokens = np.random.default_rng(0).integers(0, vocab, runtime.max_context).astype(np.int32)
         self.table = np.arange(runtime.kv_blocks, dtype=np.int32)
         self.filled = 0
+        self.saved = -1  # tokens of the state that is kept
         self.cost: StepCost | None = None
 
     def about(self) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class Measurement:
         step, tables, zero = self.runtime.step, self.table[None, :], np.zeros(1, np.int32)
         seconds = []
         for _ in range(repeat):
+            self._rewind(context)
             token, position = self.tokens[context : context + 1], np.array([context], np.int32)
             start = perf_counter()
             for _ in range(count):
@@ -91,6 +93,7 @@ class Measurement:
     def verify(self, context: int, width: int, repeat: int) -> list[float]:
         """Seconds of one step that checks `width` tokens at `context`."""
         self._fill(context)
+        self._rewind(context)
         wanted, seconds = np.arange(width, dtype=np.int32), []
         for _ in range(repeat):
             start = perf_counter()
@@ -132,8 +135,21 @@ class Measurement:
 
     def _fill(self, context: int) -> None:
         if self.filled < context:
-            self._run(self.filled, context)
+            # A recurrent state cannot be cut back to what is filled: from the start again.
+            self._run(0 if self.runtime.states else self.filled, context)
             self.filled = context
+            if self.runtime.states:
+                self.runtime.states.save(0, context, 0)
+                self.saved = context
+
+    def _rewind(self, context: int) -> None:
+        """Back to the state after `context` tokens, where there is one."""
+        if not self.runtime.states:
+            return
+        if self.saved != context:
+            self.filled = 0
+            self._fill(context)
+        self.runtime.states.restore(0, 0)
 
     def _run(self, start: int, stop: int) -> None:
         for at in range(start, stop, self.runtime.max_rows):

@@ -64,10 +64,10 @@ def tokens_of(edit: Edit, tokenizer: Tokenizer) -> tuple[list[int], list[int], l
 class ForcedRuntime:
     """A runtime that does all its work and then says what the script says."""
 
-    streaming = prefilling = None
+    streaming = prefilling = drafting = None
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self._runtime, self.states = runtime, runtime.states
         self.vocab_size, self.max_context = runtime.vocab_size, runtime.max_context
         self.block_tokens, self.kv_blocks, self.max_rows = runtime.block_tokens, runtime.kv_blocks, runtime.max_rows
         self.prefill_rows, self.isa, self.threads = runtime.prefill_rows, runtime.isa, runtime.threads

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 
+_IDLE_MINUTES = "60"  # should whoever started it be killed
 MODEL, OTHER_MODEL = "scripted", "scripted-2"  # both play the same script
 
 
 class ScriptedServer:
-    """Writes the server's and the agent's config into `home` (a FULGUR_HOME of its own) and runs `fulgur serve`."""
+    """Writes the server's and the agent's config into `home` (a FULGUR_HOME of its own) and runs `fulgur serve`.
 
-    def __init__(self, home: Path, script: str, *, config: str = "") -> None:
+    All `models` play the same script; given by name, each model plays its own.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        script: str | Mapping[str, str],
+        *,
+        config: str = "",
+        models: Sequence[str] = (MODEL, OTHER_MODEL),
+    ) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         self.environment = {"FULGUR_HOME": str(home)}
         self._process: start.Process[bytes] | None = None
-        (home / "script.toml").write_text(script, encoding="utf-8")
-        model = f'backend = "scripted"\npath = "{home / "script.toml"}"\nprice = {{input = 1, output = 2}}\n'
-        models = "".join(f"[models.{name}]\n{model}" for name in (MODEL, OTHER_MODEL))
-        (home / "server.toml").write_text(f"[server]\nport = {self.port}\n{models}", encoding="utf-8")
+        if isinstance(script, str):
+            (home / "script.toml").write_text(script, encoding="utf-8")
+            paths = dict.fromkeys(models, home / "script.toml")
+        else:
+            paths = {name: home / f"{name}.toml" for name in script}
+            for name, text in script.items():
+                paths[name].write_text(text, encoding="utf-8")
+        tables = "".join(
+            f'[models.{name}]\nbackend = "scripted"\npath = "{path}"\nprice = {{input = 1, output = 2}}\n'
+            for name, path in paths.items()
+        )
+        (home / "server.toml").write_text(f"[server]\nport = {self.port}\n{tables}", encoding="utf-8")
         (home / "config.toml").write_text(
-            f'model = "{MODEL}"\nmodel_provider = "scripted"\n{config}\n'
-            f'[model_providers.scripted]\nname = "scripted"\nbase_url = "http://127.0.0.1:{self.port}/v1"\n',
+            f'model = "{next(iter(paths))}"\nmodel_provider = "scripted"\nfeatures.discovery = false\n{config}\n'
+            f'[model_providers.scripted]\nname = "scripted"\nbase_url = "http://127.0.0.1:{self.port}/v1"\n'
+            "request_max_retries = 1\n",
             encoding="utf-8",
         )
 
@@ -46,9 +69,10 @@ class ScriptedServer:
         """Start it and wait until it answers."""
         log = self.home / "server.log"
         with log.open("ab") as file:
-            command, env = start.python("fulgur", "serve"), start.environment(self.environment)
+            command = start.python("fulgur", "serve", "--idle-exit", _IDLE_MINUTES)
+            env = start.environment(self.environment)
             self._process = start.popen(command, self.home, env, stdout=file, stderr=file)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() > end:
                 raise FulgurError("the scripted server did not start", hint=log.read_text(errors="replace")[-800:])
@@ -68,7 +92,10 @@ class ScriptedServer:
             return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """One that the system gives to nobody else meanwhile: it takes those from 32768 on for whoever names none."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -3,7 +3,9 @@
 The local engine with a random model answers on a history of some thousand tokens. In mid-answer the client steers with
 `boundary: "token"`; the time runs from the steer's frame to the first token of the successor. Beside it what a client
 without steering does: drop the HTTP stream and post the whole history with the partial answer and the new wish.
-`steer.steps_p50` is the steer's time, less the engine's time to prefill the steer's own tokens, in decode steps.
+`steer.steps_p50` is the steer's time, less the engine's time to prefill the steer's own tokens, in decode steps. All
+three are taken within a moment of each other and compared round by round: on a machine whose speed changes, the
+difference of two medians says little.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import msgspec
 from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.prompts import Prompts
 from fulgur.bench.chat_model import write_chat_model
+from fulgur.bench.quiet import Watch, too_far
 from fulgur.bench.report import Report
 from fulgur.bench.transport import process, sse, tool_output
 from fulgur.client import Connection
@@ -51,6 +54,7 @@ def run(args: argparse.Namespace) -> Report:
 
 
 async def measure(folder: Path, repeats: int) -> Report:
+    watch = Watch()
     report = Report("steer: from the steer to the first token of the new direction")
     model = write_chat_model(folder / "model", context=32_768, d_model=1024, n_layers=8)
     (folder / "server.toml").write_text(
@@ -64,8 +68,8 @@ async def measure(folder: Path, repeats: int) -> Report:
         connection = await Connection.open(base_url)
         for number in range(repeats + 2):  # by turns, so that a busy moment of the machine hits all of them
             steered.append(await long_enough(lambda wish: steer_time(connection, wish), number))
-            resent.append(await long_enough(lambda wish: resend_time(base_url, wish), 1000 + number))
             step, prefill = await engine_times(engine, prompts, number)
+            resent.append(await long_enough(lambda wish: resend_time(base_url, wish), 1000 + number))
             steps.append(step)
             prefills.append(prefill)
         await connection.close()
@@ -75,8 +79,12 @@ async def measure(folder: Path, repeats: int) -> Report:
     report.add("steer.prefill_ms", prefill * 1000, "ms")
     report.add("steer.tokens", len(prompts.steer([user_message(WISH.format(10))]).tokens), "tokens")
     report.add("steer.p50_ms", p50 * 1000, "ms", bar=(2 * step + prefill) * 1000, at_most=True)
-    report.add("steer.steps_p50", max(0.0, p50 - prefill) / step, "steps", bar=2, at_most=True)
+    waits = [(steer - own) / one for steer, own, one in zip(steered[2:], prefills[2:], steps[2:], strict=True)]
+    report.add("steer.steps_p50", max(0.0, statistics.median(waits)), "steps", bar=2, at_most=True)
     report.add("steer.resend_p50_ms", statistics.median(resent[2:]) * 1000, "ms")
+    report.notes += watch.notes()
+    if too_far(steered[2:]):
+        report.notes.append("the rounds lie far apart: not to be quoted")
     return report
 
 

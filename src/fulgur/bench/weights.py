@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fulgur.bench.report import cores
 from fulgur.model.config import ModelConfig
-from fulgur.model.gguf import gguf_name
+from fulgur.model.gguf_names import gguf_name
 from fulgur.model.random import RandomSource
 from fulgur.model.tensors import tensor_shapes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fulgur.engine.events import Finished, Token
@@ -12,6 +12,9 @@ from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
 from fulgur.text.code_prompt import CodePrompt, trained_suffix_first
 from fulgur.text.edit_format import END, EOS, encode_pieces
+from fulgur.text.fim import fim_stop_tokens
+from fulgur.text.search import ALTERNATIVES, Branch, Candidate, Step, best, branches
+from fulgur.text.sure import SureText
 from fulgur.workspace.folders import embedded_models
 
 
@@ -22,6 +25,16 @@ class Reply:
     text: str
     tokens: int
     accepted: int  # of these, drafted ones
+    pieces: tuple[tuple[str, float], ...] = ()  # of one line: its text with the log-probability of all up to there
+    log_probability: float = 0.0  # of all its tokens; 0.0 where it was not asked for
+    ended: bool = True  # not cut off
+
+    def sure(self, least: float) -> str:
+        """What of a line is shown at this limit."""
+        text = SureText(least)
+        for piece, sure in self.pieces:
+            text.add(piece, sure)
+        return text.text(self.log_probability, ended=self.ended)
 
 
 def find_model(name: str) -> Path:
@@ -32,6 +45,14 @@ def find_model(name: str) -> Path:
         known = ", ".join(found.name for found in shipped.values()) or "none"
         raise FulgurError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
     return folder
+
+
+@dataclass
+class _Run:
+    """What came of one request."""
+
+    tokens: list[Token] = field(default_factory=list)
+    finished: Finished | None = None
 
 
 class Asker:
@@ -54,42 +75,84 @@ class Asker:
     def count(self, text: str) -> int:
         return len(self.tokenizer.encode(text, special=False))
 
-    def ask(self, prompts: Sequence[CodePrompt]) -> list[Reply]:
-        """Answers in the order of the prompts."""
-        replies = self._generate(prompts)
-        again: dict[int, CodePrompt] = {}
-        for index, prompt in enumerate(prompts):
-            if prompt.plain is not None and not replies[index].text.startswith(prompt.begins):
-                again[index] = prompt.plain
-            elif prompt.begins:
-                replies[index] = replace(replies[index], text=replies[index].text[len(prompt.begins) :])
-        for index, reply in zip(again, self._generate(list(again.values())), strict=True):
-            replies[index] = reply
-        return replies
+    def ask(self, prompts: Sequence[CodePrompt], *, search: bool = False) -> list[Reply]:
+        """Answers in the order of the prompts; `search` finds the best lines, as the product does for a whole guess."""
+        written = self._run([self._request(prompt, logprobs=ALTERNATIVES if search else 0) for prompt in prompts])
+        replies = [self._reply(prompt, run) for prompt, run in zip(prompts, written, strict=True)]
+        return self._searched(prompts, written, replies) if search else replies
 
-    def _generate(self, prompts: Sequence[CodePrompt]) -> list[Reply]:
-        order: dict[str, int] = {}
-        for index, prompt in enumerate(prompts):
-            source = None if prompt.source is None else self.tokenizer.encode(prompt.source, special=False)
-            stop = ("\n",) if prompt.one_line else ()
-            params = SamplingParams(max_tokens=prompt.max_tokens, stop_tokens=self.stops, stop=stop)
-            tokens = encode_pieces(self.tokenizer, prompt.pieces)
-            order[self.engine.submit(GenerateRequest(tokens, params, draft_source=source))] = index
-        written: list[list[int]] = [[] for _ in prompts]
-        replies: dict[int, Reply] = {}
-        while len(replies) < len(prompts):
+    def _request(self, prompt: CodePrompt, *, logprobs: int) -> GenerateRequest:
+        source = None if prompt.source is None else self.tokenizer.encode(prompt.source, special=False)
+        params = SamplingParams(
+            max_tokens=prompt.max_tokens,
+            stop_tokens=self.stops,
+            stop=("\n",) if prompt.one_line else (),
+            begins=prompt.begins,
+            logprobs=logprobs if prompt.one_line else None,
+        )
+        return GenerateRequest(encode_pieces(self.tokenizer, prompt.pieces), params, draft_source=source)
+
+    def _run(self, requests: Sequence[GenerateRequest]) -> list[_Run]:
+        order = {self.engine.submit(request): index for index, request in enumerate(requests)}
+        runs = [_Run() for _ in requests]
+        left = len(requests)
+        while left:
             for event in self.engine.step():
                 if isinstance(event, Token):
-                    written[order[event.request_id]].append(event.token)
+                    runs[order[event.request_id]].tokens.append(event)
                 elif isinstance(event, Finished):
                     if event.reason == "error":
                         raise FulgurError(event.message or "the engine failed")
-                    index, usage = order[event.request_id], event.usage
-                    text = self.text(written[index])
-                    if prompts[index].one_line:
-                        text = text.split("\n", 1)[0]
-                    replies[index] = Reply(text, usage.completion_tokens, usage.accepted_tokens)
-        return [replies[index] for index in range(len(prompts))]
+                    runs[order[event.request_id]].finished = event
+                    left -= 1
+        return runs
+
+    def _reply(self, prompt: CodePrompt, run: _Run) -> Reply:
+        assert run.finished is not None
+        text = self.text([event.token for event in run.tokens])[len(prompt.begins) :]
+        pieces: list[tuple[str, float]] = []
+        sure = 0.0
+        for event in run.tokens:
+            if event.logprob is not None:
+                sure += event.logprob.logprob
+                pieces.append((event.text, sure))
+        pieces.append((run.finished.text, sure))  # what was held back
+        usage = run.finished.usage
+        return Reply(
+            text.split("\n", 1)[0] if prompt.one_line else text,
+            usage.completion_tokens,
+            usage.accepted_tokens,
+            tuple(pieces),
+            sure,
+            run.finished.reason == "stop",
+        )
+
+    def _searched(self, prompts: Sequence[CodePrompt], runs: list[_Run], replies: list[Reply]) -> list[Reply]:
+        """The replies with the best line of each search."""
+        found = [[Candidate(reply.text, reply.log_probability)] for reply in replies]
+        open_ends: list[tuple[int, Branch, GenerateRequest]] = []
+        for index, (prompt, run) in enumerate(zip(prompts, runs, strict=True)):
+            steps = [Step(e.token, e.logprob.logprob, e.logprob.top) for e in run.tokens if e.logprob is not None]
+            stops = fim_stop_tokens(self.tokenizer)
+            for branch in branches(steps, prompt.begins, self._decode, stops) if replies[index].ended else ():
+                if branch.ended:
+                    found[index].append(Candidate(branch.text, branch.log_probability))
+                    continue
+                request = self._request(replace(prompt, begins=""), logprobs=0)
+                request.prompt = [*request.prompt, *branch.tokens]
+                open_ends.append((index, branch, request))
+        ends = self._run([request for _, _, request in open_ends])
+        for (index, branch, _), run in zip(open_ends, ends, strict=True):
+            end = self._reply(replace(prompts[index], begins=""), run)
+            if end.ended:
+                found[index].append(Candidate(branch.text + end.text, branch.log_probability + end.log_probability))
+        return [
+            replace(reply, text=best(candidates, *prompt.around, prompt.path).text)
+            for prompt, reply, candidates in zip(prompts, replies, found, strict=True)
+        ]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(tokens), skip_special=False)
 
     def text(self, tokens: Sequence[int]) -> str:
         """An answer's text without its end."""

@@ -44,7 +44,10 @@ def words(text: str) -> list[str]:
 
 
 class Lookup:
-    """Goes on as an earlier place did that ends with the same words; an edit begins at the region and so repeats it."""
+    """Goes on as an earlier place did that has the same words before it, the last of them only begun.
+
+    An edit begins at the region and so repeats it.
+    """
 
     name = "lookup"
 
@@ -53,14 +56,16 @@ class Lookup:
 
     def fill(self, hole: Hole, several: bool) -> str:
         before, after = words(hole.prefix), words(hole.suffix)
+        begun = before.pop() if before and re.fullmatch(r"\w+", before[-1]) else ""
         history = [*before, *after]
-        for length in (8, 6, 5, 4, 3, 2):
+        for length in (8, 6, 5, 4, 3, 2, *((1,) if begun else ())):
             ending = before[-length:]
             if len(ending) < length:
                 continue
             for at in range(len(history) - length - 1, -1, -1):
-                if at + length != len(before) and history[at : at + length] == ending:
-                    return limited(history[at + length :], several)
+                follows = history[at + length]
+                if history[at : at + length] == ending and at + length != len(before) and follows.startswith(begun):
+                    return limited([follows[len(begun) :], *history[at + length + 1 :]], several)
         return ""
 
 

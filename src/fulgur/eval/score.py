@@ -44,6 +44,7 @@ class Scores:
 
     shares: dict[str, Share] = field(default_factory=lambda: defaultdict(Share))
     by_op: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(Share)))
+    numbers: dict[str, float] = field(default_factory=dict)  # figures that are no shares
     similarity: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 

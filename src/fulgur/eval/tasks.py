@@ -69,17 +69,19 @@ class Tasks:
     next_edits: list[EditExample] = field(default_factory=list)
     single: list[Hole] = field(default_factory=list)
     multi: list[Hole] = field(default_factory=list)
+    cursors: dict[str, list[Hole]] = field(default_factory=dict)  # by the place: see `cursors.py`
     packages: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
         edits = sum(len(found) for found in self.edits.values())
-        return edits + len(self.noops) + len(self.next_edits) + len(self.single) + len(self.multi)
+        cursors = sum(len(found) for found in self.cursors.values())
+        return edits + len(self.noops) + len(self.next_edits) + len(self.single) + len(self.multi) + cursors
 
     def only(self, half: str | None) -> None:
         """Keep one half: "edits" or "completions"; None keeps both."""
         if half == "edits":
-            self.single, self.multi = [], []
+            self.single, self.multi, self.cursors = [], [], {}
         elif half == "completions":
             self.edits, self.noops, self.next_edits = {}, [], []
 
@@ -121,13 +123,17 @@ def _lines(tasks: Tasks) -> Iterator[dict[str, Any]]:
             row = {one.name: getattr(example, one.name) for one in fields(example)}
             row["recent"] = [asdict(edit) for edit in example.recent]
             yield {"kind": kind, **row, "answer": _answer_row(example.answer)}
-    for kind, holes in (("single", tasks.single), ("multi", tasks.multi)):
+    cursors = [(f"cursor {place}", found) for place, found in tasks.cursors.items()]
+    for kind, holes in [("single", tasks.single), ("multi", tasks.multi), *cursors]:
         for hole in holes:
             yield {"kind": kind, **asdict(hole)}
 
 
 def _add(tasks: Tasks, row: dict[str, Any]) -> None:
     kind, _, split = row.pop("kind").partition(" ")
+    if kind == "cursor":
+        tasks.cursors.setdefault(split, []).append(Hole(**row))
+        return
     if kind in ("single", "multi"):
         (tasks.single if kind == "single" else tasks.multi).append(Hole(**row))
         return

@@ -1,0 +1,230 @@
+"""Decoding of the families that the GPU's general driver runs, with random weights made on the device.
+
+`python -m fulgur.bench.gpu_families`, or one of them by `fulgur bench gpu --model`. Rows, with the model and its format
+behind them:
+
+    gpu.decode.tok_s            one stream by the device's loop, greedy, after a prompt of 512 tokens
+    gpu.decode.bandwidth_share  weights, states and keys that a token reads, against the bandwidth of the same run
+    gpu.verify4.ratio           a step over four rows against one over one
+    gpu.draft.us                one guess of the model's own head
+    gpu.decode.tok_s… .mtp      through the engine with drafts whose tokens are right with a chance of 0.93
+    gpu.decode.tok_s… .mtp66    the same with 0.66
+
+Acceptance is forced: the head drafts, which takes its time, and its guesses are replaced by the known continuation,
+each token made wrong with the rest of the chance. Whether and how long to draft is the engine's own choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fulgur.bench.report import Report
+from fulgur.errors import FulgurError, UsageError
+
+if TYPE_CHECKING:
+    from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+
+PROMPT, STEPS, RUNS = 512, 256, 3
+CHANCES = {"mtp": 0.93, "mtp66": 0.66}
+# What the rows are held against; `mtp66` is held against 0.97 of the plain rate of the same run.
+BARS = {
+    "qwen3.6-35b-a3b.fp8": 850, "qwen3.6-35b-a3b.fp8.mtp": 1400, "qwen3.6-27b.fp8": 145, "qwen3.6-27b.fp8.mtp": 420,
+    "gpt-oss-20b.mxfp4": 1100, "gpt-oss-120b.mxfp4": 750, "qwen3-next-80b-a3b.fp8": 700,
+}  # fmt: skip
+PLAIN_SHARE = 0.97
+
+
+def formats_of(model: str, weights: str) -> Any:
+    """`mxfp4` is that of the experts: everything else of such a checkpoint is bf16."""
+    from fulgur.kernels.cuda.family_plan import Weights
+
+    return Weights.named("bf16", "mxfp4") if weights == "mxfp4" else Weights.named(weights)
+
+
+def usual_format(model: str) -> str:
+    return "mxfp4" if model.startswith("gpt-oss") else "fp8"
+
+
+def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:
+    from fulgur.kernels.cuda.device import probe
+    from fulgur.kernels.cuda.family_plan import make_family_plan
+    from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+    from fulgur.kernels.cuda.family_weights import random_weights
+    from fulgur.kernels.cuda.shapes import FAMILY_SHAPES
+
+    gpu = probe()
+    plan = make_family_plan(
+        FAMILY_SHAPES[model], formats_of(model, weights), ctas=gpu.multiprocessors, shared=gpu.shared
+    )
+    return FamilyRuntime(random_weights(plan, "cuda"), kv_blocks=-(-kv_tokens // 64), gpu=gpu, slots=2, snapshots=4)
+
+
+def stream(runtime: FamilyRuntime, token: int, position: int, count: int) -> list[int]:
+    """`count` tokens of the device's loop, in as many runs as it takes."""
+    table, made = np.arange(runtime.kv_blocks, dtype=np.int32), [token]
+    while len(made) <= count:
+        run = runtime.stream(made[-1], position + len(made) - 1, table, (), count + 1 - len(made))
+        while not run.ended:
+            made += run.read()
+    return made[1:]
+
+
+class ForcedDrafts:
+    """A runtime whose own drafts are taken from a known text, each token right with a chance."""
+
+    def __init__(self, runtime: FamilyRuntime, text: list[int], chance: float) -> None:
+        self._runtime, self._text, self._chance = runtime, text, chance
+        self._noise = Random(1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    @property
+    def drafting(self) -> ForcedDrafts:
+        return self
+
+    def draft(self, token: int, position: int, sequence: int, tables: Any, length: int) -> list[int]:
+        made = len(self._runtime.draft(token, position, sequence, tables, length))
+        known = self._text[position + 1 : position + 1 + made]
+        vocab = self._runtime.config.draft_vocab
+        return [token if self._noise.random() < self._chance else (token + 1) % vocab for token in known]
+
+
+def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report, *, prompt: int = PROMPT,
+            steps: int = STEPS) -> None:  # fmt: skip
+    """All rows of one model."""
+    tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, prompt).astype(np.int32)
+    table, rows = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(prompt, dtype=np.int32)
+    times, made = [], [0]
+    for i in range(RUNS + 1):
+        start = time.perf_counter()
+        (first,) = runtime.step(tokens, rows, np.zeros(prompt, np.int32), table, rows[-1:])
+        if i == 1:
+            report.add(f"gpu.ttft_ms.{prompt}.{name}", 1e3 * (time.perf_counter() - start), "ms")
+        start = time.perf_counter()
+        made = stream(runtime, int(first), prompt, steps)
+        times.append((time.perf_counter() - start) / steps)
+    plain = 1 / median(times[1:])  # the first run warms up
+    report.add(f"gpu.decode.tok_s.{name}", plain, "tok/s", bar=BARS.get(name))
+    plan = runtime.plan
+    read = plan.weight_bytes_per_token + 2 * plan.slot_bytes + plan.kv_bytes_per_token * (prompt + steps // 2)
+    report.add(f"gpu.decode.bandwidth_share.{name}", read * plain / bandwidth, "")
+    report.notes.append(f"{name}: {len(set(made))} distinct of {steps} tokens, {read / 1e9:.2f} GB a token")
+    report.add(f"gpu.verify4.ratio.{name}", _step_time(runtime, 4) / _step_time(runtime, 1), "")
+    if runtime.drafting is None:
+        return
+    runtime.step(tokens, rows, np.zeros(prompt, np.int32), table, rows[-1:])
+    drafts = []
+    for _ in range(RUNS + 1):
+        start = time.perf_counter()
+        runtime.draft(int(first), prompt, 0, table, 3)
+        drafts.append((time.perf_counter() - start) / 3)
+    report.add(f"gpu.draft.us.{name}", 1e6 * median(drafts[1:]), "µs")
+    given = tokens.tolist()
+    text, _ = _answered(runtime, given, steps, 0)
+    for short, chance in CHANCES.items():
+        forced = ForcedDrafts(runtime, given + text, chance)
+        _answered(forced, given, steps)  # warms up
+        drafted, rate = _answered(forced, given, steps)
+        if drafted != text:
+            wrong = next((i for i, pair in enumerate(zip(drafted, text, strict=False)) if pair[0] != pair[1]), -1)
+            raise FulgurError(f"{name}: with drafts token {wrong} of the text is another one")
+        bar = BARS.get(f"{name}.{short}") if short == "mtp" else PLAIN_SHARE * plain
+        report.add(f"gpu.decode.tok_s.{name}.{short}", rate, "tok/s", bar=bar)
+
+
+def _step_time(runtime: FamilyRuntime, width: int) -> float:
+    """Seconds of a step over `width` rows."""
+    table, at = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(width, dtype=np.int32)
+    tokens = np.random.default_rng(7).integers(0, runtime.vocab_size, (12, width)).astype(np.int32)
+    times = []
+    for row in tokens:
+        start = time.perf_counter()
+        runtime.step(row, at, np.zeros(width, np.int32), table, at)
+        times.append(time.perf_counter() - start)
+    return median(times[2:])
+
+
+def _answered(runtime: Any, prompt: list[int], steps: int, max_draft: int = 32) -> tuple[list[int], float]:
+    """An answer through the engine, and its tokens a second from the first one on."""
+    from fulgur.bench.gpu import write_tokenizer
+    from fulgur.engine.engine import Engine
+    from fulgur.engine.params import GenerateRequest, SamplingParams
+    from fulgur.engine.speculate import measure_cost
+    from fulgur.text.tokenizer import Tokenizer
+
+    with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
+        write_tokenizer(Path(folder), runtime.vocab_size)
+        tokenizer = Tokenizer.from_folder(Path(folder))
+    engine = Engine(runtime, tokenizer, max_draft=max_draft, cost=measure_cost(runtime))
+    engine.submit(GenerateRequest(prompt, SamplingParams(max_tokens=steps, ignore_eos=True)))
+    made: list[int] = []
+    start, before = 0.0, 0
+    while engine.busy:
+        made += [event.token for event in engine.step() if hasattr(event, "token")]
+        if made and not before:
+            start, before = time.perf_counter(), len(made)
+    return made, (len(made) - before) / (time.perf_counter() - start)
+
+
+def run_model(model: str, weights: str, bandwidth: float, report: Report) -> None:
+    import torch
+
+    runtime = open_random(model, weights, 2 * (PROMPT + STEPS) + 1024)
+    try:
+        measure(runtime, f"{model}.{weights}", bandwidth, report)
+    finally:
+        runtime.close()
+        del runtime
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def main() -> int:
+    from fulgur.bench.gpu_decode import read_bandwidth
+    from fulgur.kernels.cuda.device import probe
+    from fulgur.kernels.cuda.shapes import FAMILY_SHAPES
+
+    parser = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu_families", description=__doc__)
+    parser.add_argument("--models", default=",".join(FAMILY_SHAPES), metavar="A,B")
+    parser.add_argument("--seconds", type=float, default=330, help="start no further model after this time")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    names = options.models.split(",")
+    for name in names:
+        if name not in FAMILY_SHAPES:
+            raise UsageError(f"--models: {name!r} is not one of {', '.join(FAMILY_SHAPES)}")
+    gpu, report, failed = probe(), Report("the GPU's general driver"), 0
+    report.machine["gpu"] = gpu.name
+    end, bandwidth = time.monotonic() + options.seconds, read_bandwidth(gpu)
+    report.add("gpu.read_bandwidth", bandwidth / 1e12, "TB/s")
+    for name in names:
+        start, done = time.monotonic(), len(report.rows)
+        try:
+            if start > end:
+                raise FulgurError("not run: out of time")
+            run_model(name, usual_format(name), bandwidth, report)
+        except Exception as error:  # the other models shall be seen too
+            failed += 1
+            print(f"FAIL {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        for row in report.rows[done:]:
+            held = "" if row.bar is None else f" (bar {row.bar:.0f}, {'met' if row.passed else 'missed'})"
+            print(f"{row.name:56} {row.value:10.2f} {row.unit}{held}", flush=True)
+        print(f"  {name}: {time.monotonic() - start:.0f} s", flush=True)
+        if options.json is not None:
+            report.write_json(options.json)
+    print("\n".join(report.notes), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
