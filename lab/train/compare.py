@@ -98,17 +98,15 @@ def ask_float(folder: Path, model: Asker, tasks: Tasks, quantised: Answers, say:
 
     def answer(asked: CodePrompt, draft: str) -> str:
         guess = [*tokenizer.encode(draft), model.stops[0]]
-        tokens = reference.answer(encode_pieces(tokenizer, asked.pieces), guess, asked.max_tokens)
+        given = [*encode_pieces(tokenizer, asked.pieces), *tokenizer.encode(asked.begins)]  # no healing here
+        tokens = reference.answer(given, guess, asked.max_tokens)
         return model.text(tokens)
 
     for ask, draft in zip(prompts(model, tasks), drafts, strict=True):
         if ask is None:
             written.append(NOEDIT)
             continue
-        text = answer(ask, ask.begins + draft)
-        if ask.plain is not None:
-            text = text[len(ask.begins) :] if text.startswith(ask.begins) else answer(ask.plain, draft)
-        written.append(text)
+        written.append(answer(ask, draft))
         say(f"{folder.name} (float): {len(written)}/{len(drafts)} answers")
     return Answers.of(tasks, written)
 

@@ -1,8 +1,10 @@
 """The corpus: installed packages with a permissive licence, the standard library, and the archive.
 
     python -m lab.train corpus --archive corpus.jsonl.xz --out RUN/corpus
+    python -m lab.train corpus --archive part-03.jsonl.xz --out RUN/corpus --no-installed --part 3 --parts 10
 Writes train-NN.jsonl, heldout-00.jsonl, manifest.jsonl.xz (every file with package, licence and hash) and report.json.
 Held-out packages are named in sources.txt; a training file that resembles one of theirs is left out.
+A corpus may come in parts: the shards of part 3 of 10 are those that pass 3 of `data --parts 10` reads.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import multiprocessing
 import os
 import sysconfig
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +107,22 @@ def limit(documents: list[Document]) -> list[Document]:
     return result
 
 
+def parsed(document: Document) -> tuple[bool, np.ndarray]:
+    """Whether Python that nobody has parsed yet does, and the signature."""
+    suffix = document.path[document.path.rfind(".") :]
+    fine = suffix not in (".py", ".pyi") or clean(document.text.encode(), document.path) is not None
+    return fine, signature(document.text)
+
+
 def build(
-    archive: Path | None, out: Path, *, shards: int, processes: int, use_installed: bool = True
+    archive: Path | None,
+    out: Path,
+    *,
+    shards: int,
+    processes: int,
+    use_installed: bool = True,
+    part: int = 0,
+    parts: int = 1,
 ) -> dict[str, object]:
     began = time.time()
     out.mkdir(parents=True, exist_ok=True)
@@ -113,8 +130,9 @@ def build(
         fresh = pool.imap(read_batch, list(installed()) if use_installed else [], chunksize=1)
         archived = list(read_documents(archive)) if archive else []
         archived.sort(key=lambda d: d.split)  # held-out first: the copy in training is the one that goes
-        documents = archived.copy()
-        signatures = list(pool.imap(signature, [d.text for d in archived], chunksize=64))
+        checked = list(pool.imap(parsed, archived, chunksize=64))
+        documents = [document for document, (fine, _) in zip(archived, checked, strict=True) if fine]
+        signatures = [found for fine, found in checked if fine]
         for batch in fresh:
             documents += [document for document, _ in batch]
             signatures += [sig for _, sig in batch]
@@ -125,22 +143,26 @@ def build(
         raise FulgurError(
             "the corpus has no training files", hint="Give an archive made by `python -m lab.train gather`."
         )
-    write_documents(out / "heldout-00.jsonl", heldout)
+    if heldout or not part:
+        write_documents(out / "heldout-00.jsonl", heldout)
     _shared.extend(train)
     with multiprocessing.get_context("fork").Pool(processes) as pool:  # forked: the documents are there already
-        pool.starmap(_write_shard, [(out, index, shards) for index in range(shards)], chunksize=1)
+        pool.starmap(_write_shard, [(out, index, shards, part, parts) for index in range(shards)], chunksize=1)
     _shared.clear()
     report = describe(documents, train, heldout) | {"seconds": round(time.time() - began, 1)}
-    (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")  # rows can be made from here on
-    write_manifest(out / "manifest.jsonl.xz", heldout + train)
+    name = f"-{part:02d}" if parts > 1 else ""
+    (out / f"report{name}.json").write_text(json.dumps(report, indent=1) + "\n")  # rows can be made from here on
+    write_manifest(out / f"manifest{name}.jsonl.xz", heldout + train)
     return report
 
 
 _shared: list[Document] = []  # what the forked writers write
 
 
-def _write_shard(out: Path, index: int, shards: int) -> None:
-    write_documents(out / f"train-{index:02d}.jsonl", _shared[index::shards])  # sorted by hash: a fair sample
+def _write_shard(out: Path, index: int, shards: int, part: int, parts: int) -> None:
+    """Whole packages, so that a file's neighbours are at hand."""
+    mine = [document for document in _shared if zlib.crc32(document.package.encode()) % shards == index]
+    write_documents(out / f"train-{index * parts + part:02d}.jsonl", mine)
 
 
 def describe(seen: list[Document], train: list[Document], heldout: list[Document]) -> dict[str, object]:
@@ -174,9 +196,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=112)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--no-installed", action="store_true", help="take the archive alone")
+    parser.add_argument("--part", type=int, default=0, help="which part of the corpus this archive is")
+    parser.add_argument("--parts", type=int, default=1)
     args = parser.parse_args(argv)
     report = build(
-        args.archive, args.out, shards=args.shards, processes=args.processes, use_installed=not args.no_installed
+        args.archive,
+        args.out,
+        shards=args.shards,
+        processes=args.processes,
+        use_installed=not args.no_installed,
+        part=args.part,
+        parts=args.parts,
     )
     print(json.dumps({key: value for key, value in report.items() if not isinstance(value, dict)}))
     return 0

@@ -14,11 +14,13 @@ import os
 import random
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from fulgur.text.code_prompt import healed
 from fulgur.text.edit_format import END, EOS, FILE, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
 from fulgur.workspace.folders import TOKENIZER
 from lab.train.documents import Document, read_documents
@@ -29,6 +31,8 @@ from lab.train.tokenizer import CodeTokenizer
 
 Record = tuple[Sequence[int], Sequence[float]]
 MIDDLE_WEIGHT = 3.0
+NEIGHBOUR = 1600  # characters of another file that are shown
+SHORT = 1.5  # characters a token of the row: pieces up to this leave room for a neighbour
 _CHARACTERS_PER_TOKEN = 3.1  # a cautious guess: a chunk of this size nearly always fits a row
 
 
@@ -42,6 +46,7 @@ class Cutting:
     longest: float
     kinds: Kinds  # what is hidden
     context_weight: float  # loss weight of what stands around a hidden span
+    beside: float = 0.0  # share of short pieces with some lines of a neighbouring file before them
 
 
 # "code" teaches the language; "fim" is for annealing: short contexts, so that there are many completions.
@@ -51,7 +56,7 @@ CUTTINGS = {
     ),
     # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
     "fim": Cutting(
-        0.97, 0.1, 0.06, 0.5, Kinds(rest=0.38, several=0.42, block=0.06, node=0.06, piece=0.04, lines=0.03), 0.4
+        0.97, 0.1, 0.06, 0.5, Kinds(rest=0.38, several=0.42, block=0.06, node=0.06, piece=0.04, lines=0.03), 0.4, 0.25
     ),
 }
 
@@ -122,8 +127,23 @@ def fim_record(
     return [*ids, *middle, SPECIAL_IDS[END]], [context_weight] * len(ids) + [MIDDLE_WEIGHT] * (len(middle) + 1)
 
 
+def beside(neighbours: Sequence[Document], cutting: Cutting, rng: random.Random) -> str:
+    """Some lines of another file of the package, under its name; mostly nothing."""
+    if not neighbours or rng.random() >= cutting.beside:
+        return ""
+    other = rng.choice(neighbours)
+    start = other.text.find("\n", rng.randrange(max(1, len(other.text) - NEIGHBOUR))) + 1
+    lines = other.text[start : start + NEIGHBOUR]
+    return f"{other.path}\n{lines[: lines.rfind(chr(10)) + 1]}"
+
+
 def code_records(
-    document: Document, tokenizer: CodeTokenizer, length: int, rng: random.Random, cutting: Cutting = CUTTINGS["code"]
+    document: Document,
+    tokenizer: CodeTokenizer,
+    length: int,
+    rng: random.Random,
+    cutting: Cutting = CUTTINGS["code"],
+    neighbours: Sequence[Document] = (),
 ) -> Iterator[Record]:
     text = document.text
     lines = Lines.of(text)
@@ -135,21 +155,27 @@ def code_records(
         path = shown_path(document.path, rng)
         if end - begin > 40 and rng.random() < cutting.fim:
             a, b = choose_span(text, begin, end, lines, syntax, rng, cutting.kinds)
+            prefix, begins = healed(text[begin:a])  # as a completion is asked for
+            near = beside(neighbours, cutting, rng) if (end - begin) < SHORT * (length - 40) else ""
             plans.append((a, b))
-            pieces += [f"{path}\n", text[begin:a], text[b:end], text[a:b]]
+            pieces += [f"{path}\n", prefix, text[b:end], begins + text[a:b], near]
         else:
             plans.append(None)
-            pieces += [f"{path}\n{text[begin:end]}", "", "", "end" if end == len(text) else ""]
+            pieces += [f"{path}\n{text[begin:end]}", "", "", "end" if end == len(text) else "", ""]
     encoded = tokenizer.encode_batch(pieces)
     for index, plan in enumerate(plans):
-        first, second, third, fourth = encoded[4 * index : 4 * index + 4]
+        first, second, third, fourth, near_ids = encoded[5 * index : 5 * index + 5]
         if plan is None:
             ids = [SPECIAL_IDS[FILE], *first]
             if fourth and len(ids) < length:
                 ids.append(SPECIAL_IDS[EOS])
             yield ids[:length], [1.0] * min(len(ids), length)
         else:
-            yield fim_record(first, second, third, fourth, length, cutting.context_weight)
+            record, weights = fim_record(first, second, third, fourth, length, cutting.context_weight)
+            if record and near_ids and len(record) + len(near_ids) < length:
+                record = [SPECIAL_IDS[FILE], *near_ids, *record]
+                weights = [cutting.context_weight] * (len(near_ids) + 1) + list(weights)
+            yield record, weights
 
 
 def edit_records(document: Document, tokenizer: CodeTokenizer, rng: random.Random) -> Iterator[Record]:
@@ -171,11 +197,15 @@ def make_rows(job: Job) -> tuple[str, int]:
     rng = random.Random(f"{job.name}-{job.number}" + (f"-{job.seed}" if job.seed else ""))
     documents = list(read_documents(job.shard))
     rng.shuffle(documents)
+    packages: dict[str, list[Document]] = defaultdict(list)
+    for document in documents:
+        packages[document.package].append(document)
 
     def records() -> Iterator[Record]:
         for document in documents:
             if job.kind in CUTTINGS:
-                yield from code_records(document, tokenizer, job.length, rng, CUTTINGS[job.kind])
+                others = [other for other in packages[document.package] if other is not document]
+                yield from code_records(document, tokenizer, job.length, rng, CUTTINGS[job.kind], others)
             elif document.path.endswith(".py"):
                 if job.deadline is not None and time.time() > job.deadline:
                     return

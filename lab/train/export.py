@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
-from fulgur.model.config import ModelConfig, config_from_json
+from fulgur.model.config import ModelConfig
+from fulgur.model.config_json import config_from_json
 from fulgur.model.quantise import QuantMatrix, dequantise, quantise
 from fulgur.workspace.folders import TOKENIZER
 
@@ -135,7 +136,8 @@ def float_folder(pieces: Path, label: str, folder: Path) -> dict[str, Any]:
 
 def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | None) -> ModelConfig:
     """Pieces -> packed folder. 4-bit groups that were rounded once round to themselves, so nothing is lost here."""
-    from fulgur.model.weights import load, save_packed
+    from fulgur.model.packed_folder import save_packed
+    from fulgur.model.weights import load
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

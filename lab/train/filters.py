@@ -55,8 +55,11 @@ def strip_header(text: str, suffix: str) -> str:
     return text
 
 
-def clean(data: bytes, path: str) -> str | None:
-    """The text to learn from, or None when the file is generated, minified, data-like, broken or of an odd size."""
+def clean(data: bytes, path: str, *, parse: bool = True) -> str | None:
+    """The text to learn from, or None when the file is generated, minified, data-like, broken or of an odd size.
+
+    `parse=False` leaves the dear part, whether Python parses, to a later call.
+    """
     suffix = PurePosixPath(path).suffix
     if not 120 <= len(data) <= SUFFIXES[suffix]:
         return None
@@ -78,7 +81,7 @@ def clean(data: bytes, path: str) -> str | None:
         return None
     if len(text) > 4_000 and len(zlib.compress(text.encode(), 1)) < 0.1 * len(text):
         return None
-    if suffix in (".py", ".pyi"):
+    if parse and suffix in (".py", ".pyi"):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 LONGEST = 1_200  # characters of a hidden span
 LONGEST_BLOCK = 8  # lines of a run of statements
 SEVERAL = 5  # lines of what a completion of several lines writes
-AT_WORDS = 0.8  # share of cursors inside a line that stand before a word or a sign
+AT_WORDS = 0.7  # share of cursors inside a line that stand before a word or a sign
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -141,8 +141,8 @@ def choose_span(
     else:
         return _stretch(begin, end, rng)
     indented = start + len(text[start:stop]) - len(text[start:stop].lstrip())
-    if kind < kinds.rest:  # one time in four all of the line
-        return (indented if rng.random() < 0.25 else cursor(text, indented, stop, rng)), stop
+    if kind < kinds.rest:  # one time in three all of the line
+        return (indented if rng.random() < 0.33 else cursor(text, indented, stop, rng)), stop
     if kind < kinds.rest + kinds.piece:
         a = cursor(text, indented, stop, rng)
         return a, rng.randint(a + 1, stop)

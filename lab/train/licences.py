@@ -35,11 +35,37 @@ def permitted(expression: str | None) -> bool:
     """True if an SPDX expression lets us use the code: every part of an AND, one part of an OR."""
     if not expression:
         return False
-    plain = re.sub(r"\s+WITH\s+[\w.-]+", "", expression).replace("(", " ").replace(")", " ")
-    return any(
-        all(part.strip() in PERMISSIVE for part in re.split(r"\s+AND\s+", option))
-        for option in re.split(r"\s+OR\s+", plain)
-    )
+    plain = re.sub(r"\s+WITH\s+[\w.-]+", "", expression)
+    words = re.findall(r"[()]|[^\s()]+", plain)
+    try:
+        value, rest = _any_of(words)
+    except IndexError:
+        return False
+    return value and not rest
+
+
+def _any_of(words: list[str]) -> tuple[bool, list[str]]:
+    """`A OR B OR …`: whether one is permitted, and the words behind it."""
+    value, words = _all_of(words)
+    while words[:1] == ["OR"]:
+        other, words = _all_of(words[1:])
+        value = value or other
+    return value, words
+
+
+def _all_of(words: list[str]) -> tuple[bool, list[str]]:
+    value, words = _one(words)
+    while words[:1] == ["AND"]:
+        other, words = _one(words[1:])
+        value = value and other
+    return value, words
+
+
+def _one(words: list[str]) -> tuple[bool, list[str]]:
+    if words[0] != "(":
+        return words[0] in PERMISSIVE, words[1:]
+    value, words = _any_of(words[1:])
+    return value and words[0] == ")", words[1:]
 
 
 def licence_of(metadata: Message) -> str | None:

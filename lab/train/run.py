@@ -12,11 +12,14 @@ Go on:      the same command with the same RUN. Stages continue from their check
 The stages overlap. Pretraining compiles while the corpus and the first rows are made; annealing and distilling compile
 while the stage before them trains, then wait for its model. Each stage has a deadline counted back from the end, so a
 late start shortens pretraining and nothing else. The run works on its own copy of the code: the checkout may change.
+`--archive` may be a folder: archives part-00.jsonl.xz, part-01… are taken as they arrive, each is one pass. With
+`--distil 0` the small model is left as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 import shutil
@@ -36,6 +39,7 @@ COPIED = "FULGUR_RUN_COPY"  # set in the environment of the process that works o
 EXPORT_SECONDS, HANDOVER_SECONDS = 35, 8  # after the last stage; between two stages
 ARCHIVE_SECONDS = 240  # how long parts of the archive are waited for
 SHORTEST_EDITS = 60  # seconds that making edit rows gets at least
+EDIT_SECONDS = 40  # for the edits of an archive that arrives
 EARLY_PASSES = 3  # passes over the code that are made before anything else
 # Learning rates for a model that goes on from an earlier one.
 LOWER_RATES = ["--matrix-rate", "2e-3", "--vector-rate", "1.7e-3"]
@@ -80,12 +84,13 @@ class Pipeline:
         until((self.folder / "pretrain" / "stepping").exists, pretrain)
         anneal = self.scheduler.start(self.anneal)
         until((self.folder / "anneal" / "compiled").exists, anneal)
-        distil = self.scheduler.start(self.distil)
+        distil = self.scheduler.start(self.distil) if self.args.distil else None
         pretrain.result()
         anneal.result()
         self.export("large", "anneal")
-        distil.result()
-        self.export("small", "distil")
+        if distil is not None:
+            distil.result()
+            self.export("small", "distil")
         if not self.scheduler.stopping:
             self.scheduler.attempt("plot", python("plot", "--run", self.folder, "--out", "losses.svg"))
             self.pack_logs()
@@ -133,6 +138,8 @@ class Pipeline:
 
     def rows(self) -> bool:
         """The CPU's part: the corpus, some rows of code, then edits and completions beside more code."""
+        if self.args.archive.is_dir():
+            return self.rows_as_they_arrive()
         archive = join_archive(self.args.archive, self.folder, self.scheduler)
         if archive is None:
             return False
@@ -150,6 +157,30 @@ class Pipeline:
         self.make("code", "rows-code", *more, nice=5)
         self.make("fim", "rows-fim-more", "--first-pass", 1, nice=10)
         return edits.result()
+
+    def rows_as_they_arrive(self) -> bool:
+        """Each archive is one part of the corpus and one pass of every kind."""
+        edits = []
+        for number in range(self.args.parts):
+            archive = self.args.archive / f"part-{number:02d}.jsonl.xz"
+            while not (archive.exists() and complete_xz(archive)):
+                if self.scheduler.stopping or time.time() > self.ends.distil:
+                    return True
+                time.sleep(0.3)
+            which = ["--part", number, "--parts", self.args.parts]
+            given = ["--archive", archive, "--out", self.folder / "corpus", "--no-installed", *which]
+            command = python("corpus", *given, *shlex.split(self.args.corpus_options))
+            self.scheduler.attempt(f"corpus-{number}", command)
+            one = ["--parts", self.args.parts, "--first-pass", number]
+            self.make("code" if not number else "fim", f"rows-first-{number}", *one)
+            edits.append(self.scheduler.start(functools.partial(self.make_part_of_edits, number, one)))
+            self.make("fim" if not number else "code", f"rows-second-{number}", *one, nice=5)
+        return all(job.result() for job in edits)
+
+    def make_part_of_edits(self, number: int, one: list[object]) -> bool:
+        seconds = EDIT_SECONDS * (2 if not number else 1)
+        options = [*one, "--minutes", seconds / 60]
+        return self.make("edits", f"rows-edits-{number}", *options, nice=3, seconds=seconds + 60)
 
     def make(self, kind: str, name: str, *options: object, nice: int = 0, seconds: float | None = None) -> bool:
         command = python("data", kind, "--corpus", "corpus", "--out", "rows", *self.data_options, *options)
@@ -252,7 +283,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=float, default=25, help="wall clock of everything")
     parser.add_argument("--anneal", type=float, default=8, metavar="MINUTES")
-    parser.add_argument("--distil", type=float, default=4.5, metavar="MINUTES")
+    parser.add_argument("--distil", type=float, default=4.5, metavar="MINUTES", help="0: no small model")
     parser.add_argument("--init", type=Path, help="go on from this packed model, at lower learning rates")
     parser.add_argument("--init-small", type=Path, help="the same for the small model")
     parser.add_argument("--seed", type=int, default=0, help="another seed cuts the files another way")

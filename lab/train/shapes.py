@@ -29,8 +29,6 @@ def _shape(
         rope_scaling=None,
         max_context=context,
         tied=True,
-        qkv_bias=False,
-        qk_norm=True,
         eos_ids=(SPECIAL_IDS[EOS], SPECIAL_IDS[END]),
         bos_id=None,
     )

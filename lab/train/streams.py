@@ -13,15 +13,16 @@ from torch import Tensor
 from fulgur.errors import FulgurError
 from lab.train.rows import WEIGHT_UNIT, load_rows
 
-START = {"epoch": 0, "cursor": 0, "source": -1}
+START = {"epoch": 0, "cursor": 0, "source": -1, "seen": []}
+BY_PASS = ("code", "fim")
 
 
 @dataclass
 class Stream:
     """The training rows of one kind in a seeded random order, pass after pass, for ever.
 
-    "code" has its own files for each pass, made while training runs: the next finished pass is taken, or an earlier one
-    again. "fim" and "edits" take everything there is.
+    "code" and "fim" have their own files for each pass, made while training runs: a finished pass that was not seen yet
+    is taken, or the one seen longest ago. "edits" takes everything there is.
     """
 
     folder: Path
@@ -31,31 +32,34 @@ class Stream:
     epoch: int = 0
     cursor: int = 0
     source: int = -1  # which pass's files the current epoch uses
+    seen: list[int] = field(default_factory=list)  # the passes taken so far, the latest last
     _tokens: Tensor | None = field(default=None, repr=False)
     _weights: Tensor | None = field(default=None, repr=False)
     _order: Tensor | None = field(default=None, repr=False)
 
     @property
     def available(self) -> bool:
-        """Code is read pass by pass, when a pass is whole; of the others, any finished file will do."""
-        ready = f"{self.kind}-*.done" if self.kind == "code" else f"train-{self.kind}-*.tokens.npy"
+        """A pass is read when it is whole; of edits, any finished file will do."""
+        ready = f"{self.kind}-*.done" if self.kind in BY_PASS else f"train-{self.kind}-*.tokens.npy"
         return any(self.folder.glob(ready))
 
     def _finished(self) -> list[int]:
         return sorted(int(path.stem.rsplit("-", 1)[1]) for path in self.folder.glob(f"{self.kind}-*.done"))
 
     def _open(self, source: int | None = None) -> None:
-        if self.kind == "code":
+        if self.kind in BY_PASS:
             finished = self._finished()
             if not finished:
-                raise FulgurError(
-                    f"{self.folder}: no finished pass of code rows", hint="Run `python -m lab.train data code` first."
-                )
-            chosen = finished[self.epoch % len(finished)] if source is None else source
-            prefix = f"train-code-{chosen}-"
+                hint = f"Run `python -m lab.train data {self.kind}` first."
+                raise FulgurError(f"{self.folder}: no finished pass of {self.kind} rows", hint=hint)
+            chosen = source
+            if chosen is None:
+                chosen = next((n for n in finished if n not in self.seen), self.seen[0] if self.seen else finished[0])
+                self.seen = [*(n for n in self.seen if n != chosen), chosen]
+            prefix = f"train-{self.kind}-{chosen}-"
         else:
             chosen, prefix = 0, f"train-{self.kind}-"
-        if chosen != self.source or self._tokens is None or self.kind != "code":
+        if chosen != self.source or self._tokens is None or self.kind not in BY_PASS:
             rows = load_rows(self.folder, prefix)
             if rows is None:
                 raise FulgurError(f"{self.folder}: no rows named {prefix}*")
@@ -81,13 +85,13 @@ class Stream:
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
     def state(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "cursor": self.cursor, "source": self.source}
+        return {"epoch": self.epoch, "cursor": self.cursor, "source": self.source, "seen": list(self.seen)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.epoch, self.cursor = state["epoch"], state["cursor"]
+        self.epoch, self.cursor, self.seen = state["epoch"], state["cursor"], list(state["seen"])
         self._order = None
         if self.cursor:
-            self._open(state["source"] if self.kind == "code" else None)
+            self._open(state["source"] if self.kind in BY_PASS else None)
 
 
 class Mixture:

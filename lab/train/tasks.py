@@ -2,6 +2,7 @@
 
     python -m lab.train tasks --packages PACKAGES --out src/fulgur/eval/model_tasks.jsonl.xz   # the set that ships
     python -m lab.train tasks --source FOLDER --per-op 3 --holes 200 --out FILE                # any Python code
+    python -m lab.train tasks --registry HELD --cursors 400 --out src/fulgur/eval/cursor_tasks.jsonl.xz
 The same files, sizes and seed give the same tasks. The licence texts of the packages travel with the tasks.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.errors import FulgurError
+from fulgur.eval.cursors import KINDS, TYPED
 from fulgur.eval.tasks import EditExample, Hole, Tasks, write_tasks
 from fulgur.text.edit_format import NoEdit
 from lab.train.documents import read_documents
@@ -27,6 +29,7 @@ from lab.train.sources import read_sources
 SPLITS = ("seen", "heldout_phrasing", "heldout_op")
 PREFIX_CHARS, SUFFIX_CHARS = 2400, 800
 LONGEST_REGION = 2200  # characters; with its answer it fits the context even where tokens are short
+NOT_SOURCE = re.compile(r"(^|/)(tests?|testing|docs?|examples?)/|(^|/)(test_|conftest|setup\.py)|_test\.py$")
 MOST_FILES = 700  # rare operations may stay short of their quota
 
 
@@ -55,6 +58,17 @@ def from_archive(archive: Path) -> list[File]:
     shards = sorted(archive.glob("heldout-*.jsonl")) if archive.is_dir() else [archive]
     documents = (document for shard in shards for document in read_documents(shard))
     return [File(d.package, d.path, d.text) for d in documents if d.split == "heldout" and d.path.endswith(".py")]
+
+
+def from_registry(folder: Path) -> tuple[list[File], list[dict[str, str]]]:
+    """Files of held-out packages that `registry` brought, with their licence texts."""
+    documents = [d for shard in sorted(folder.glob("*.jsonl")) for d in read_documents(shard)]
+    packages = sorted({(d.package, d.version, d.licence) for d in documents})
+    named = [
+        {"name": n, "version": v, "licence": licence, "text": text(folder / f"{n}.licence")}
+        for n, v, licence in packages
+    ]
+    return [File(d.package, d.path, d.text) for d in documents], named
 
 
 def from_folder(folder: Path) -> list[File]:
@@ -116,6 +130,47 @@ def make_tasks(files: Iterable[File], per_op: int, holes: int, seed: int) -> Tas
         if len(tasks.multi) < holes // 2 and (hole := several_lines(file, rng)):
             tasks.multi.append(hole)
     return tasks
+
+
+def make_cursors(files: Iterable[File], count: int, typed: int, seed: int) -> dict[str, list[Hole]]:
+    """Cursors of each kind, and lines to type; tests, examples and docs are left out, the packages taken in turn."""
+    rng = random.Random(seed)
+    usable = [file for file in files if 300 <= len(file.text) <= 200_000 and not is_data(file.text)]
+    ordered = in_turn([file for file in usable if not NOT_SOURCE.search(file.path)], rng)
+    found: dict[str, list[Hole]] = {}
+    for kind, wanted in (*((kind, count) for kind in KINDS), (TYPED, typed)):
+        found[kind] = []
+        for file in ordered * (1 + 20 * wanted // len(ordered)):
+            if len(found[kind]) == wanted:
+                break
+            if (place := cursor_in(file, kind, rng)) is not None:
+                found[kind].append(place)
+    return found
+
+
+def cursor_in(file: File, kind: str, rng: random.Random) -> Hole | None:
+    """One line of code of at least six characters, and a place in it."""
+    strings = string_lines(file.text)
+    lines, base = [], 0
+    for number, raw in enumerate(file.text.split("\n"), 1):
+        line = raw.rstrip()
+        if len(line.strip()) >= 6 and not line.lstrip().startswith("#") and number not in strings:
+            lines.append((base, line))
+        base += len(raw) + 1
+    if not lines:
+        return None
+    base, line = rng.choice(lines)
+    if kind == "word":
+        places = [m.start() for m in re.finditer(r"\w+|[^\w\s]", line)]
+        places = [at for at in places if len(line[at:].strip()) >= 3 and re.search(r"\w", line[at:])]
+    elif kind == "inside_word":
+        places = [at for m in re.finditer(r"[A-Za-z_]\w{2,}", line) for at in range(m.start() + 1, m.end())]
+    else:  # column 0; only an indented line says more than that a statement follows
+        places = [0] if line[0] in " \t" or kind == TYPED else []
+    if not places:
+        return None
+    at = rng.choice(places)
+    return hole(file, base + at, base + len(line))
 
 
 def is_data(source: str) -> bool:
@@ -213,6 +268,8 @@ def main(argv: list[str] | None = None) -> int:
     given.add_argument("--packages", type=Path, nargs="+", help="folders with the wheels of the held-out packages")
     given.add_argument("--archive", type=Path, help="an archive that `gather` wrote, or a corpus folder")
     given.add_argument("--source", type=Path, help="any folder of Python code")
+    given.add_argument("--registry", type=Path, help="a folder of held-out packages that `registry` wrote")
+    parser.add_argument("--cursors", type=int, default=0, help="only so many cursors of each kind, and lines to type")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--per-op", type=int, default=6, help="examples of each operation and column (default 6)")
     parser.add_argument("--holes", type=int, default=600, help="single-line completions; half as many of several lines")
@@ -221,9 +278,14 @@ def main(argv: list[str] | None = None) -> int:
     packages: list[dict[str, str]] = []
     if args.packages:
         files, packages = from_packages(args.packages)
+    elif args.registry:
+        files, packages = from_registry(args.registry)
     else:
         files = from_archive(args.archive) if args.archive else from_folder(args.source)
-    tasks = make_tasks(files, args.per_op, args.holes, args.seed)
+    if args.cursors:
+        tasks = Tasks(cursors=make_cursors(files, args.cursors, args.cursors // 5, args.seed))
+    else:
+        tasks = make_tasks(files, args.per_op, args.holes, args.seed)
     tasks.packages = packages
     write_tasks(tasks, args.out)
     print(f"{args.out}: {tasks.size} tasks, {args.out.stat().st_size / 1e6:.2f} MB")

@@ -35,6 +35,10 @@ def metadata(**fields: str) -> Message:
         ("MIT OR GPL-3.0-only", True),
         ("MIT AND GPL-3.0-only", False),
         ("MPL-2.0", False),
+        ("MPL-2.0 AND (Apache-2.0 OR MIT)", False),
+        ("MIT AND (BSD-2-Clause OR LGPL-2.1-or-later)", True),
+        ("GPL-2.0-only AND MIT OR ISC", True),
+        ("(MIT", False),
         ("LGPL-3.0-or-later", False),
         (None, False),
     ],
@@ -126,7 +130,7 @@ def test_gathering_takes_named_packages_only(tmp_path: Path, monkeypatch: pytest
 def test_corpus_is_split_by_package_and_recorded(toy: Path) -> None:
     train = [d for shard in (toy / "corpus").glob("train-*.jsonl") for d in read_documents(shard)]
     heldout = list(read_documents(toy / "corpus" / "heldout-00.jsonl"))
-    assert {d.package for d in train} == {"python"} and {d.package for d in heldout} == {"held"}
+    assert {d.package for d in train} == {"python", "stdlib"} and {d.package for d in heldout} == {"held"}
     with lzma.open(toy / "corpus" / "manifest.jsonl.xz", "rt") as lines:
         rows = [json.loads(line) for line in lines]
     recorded = {(row["path"], row["sha256"], row["licence"]) for row in rows}

@@ -110,7 +110,7 @@ def test_float_pieces_are_the_model(trained: Path, tmp_path: Path) -> None:
     tokens = list(range(24, 80))
     with torch.no_grad():
         wanted = model_of(trained, "anneal", 0.0).logits(torch.tensor([tokens]))[0].numpy()
-    got = FloatModel.from_source(open_source(tmp_path)).logits(tokens)
+    got = FloatModel(open_source(tmp_path)).logits(tokens)
     assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.01
 
 
@@ -157,11 +157,11 @@ def test_resuming_gives_the_same_losses(toy: Path, tmp_path: Path) -> None:
 def test_a_stage_waits_for_the_one_before(toy: Path, tmp_path: Path) -> None:
     """Started first, annealing compiles and waits; with a moment to end at, both end there."""
     (tmp_path / "rows").symlink_to(toy / "rows")
-    common = ["--run", str(tmp_path), "--shape", "toy-small", *OPTIONS, "--wait", "60"]
+    common = ["--run", str(tmp_path), "--shape", "toy-small", *OPTIONS, "--wait", "400"]
     end = time.time() + 25
     waiting = subprocess.Popen([sys.executable, "-m", "lab.train.anneal", *common, "--until", str(end)])
     pretrain.main([*common, "--until", str(end - 12)])
-    assert waiting.wait(timeout=90) == 0
+    assert waiting.wait(timeout=400) == 0
     assert (tmp_path / "anneal" / "done").exists()
     assert checkpoint.load_weights(tmp_path / "anneal")[0] == "toy-small"
     rates = [json.loads(line).get("rate") for line in (tmp_path / "anneal" / "losses.jsonl").read_text().splitlines()]

@@ -45,7 +45,7 @@ def test_stopping_ends_what_a_command_started(tmp_path: Path) -> None:
     assert job.result() is False
     assert not (tmp_path / "failed").exists()  # cut off, not failed
     with pytest.raises(ProcessLookupError):
-        for _ in range(200):
+        while True:
             os.kill(int((tmp_path / "pid").read_text()), 0)
             time.sleep(0.02)
 
@@ -88,7 +88,7 @@ def test_a_whole_run_at_toy_size_cut_off_and_taken_up_again(toy: Path, tmp_path:
         assert first.poll() is None, (folder / "log").read_text()
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(120) == 1
+    assert first.wait(400) == 1
     assert "goes on from here" in (folder / "status.txt").read_text() and not (folder / "finished").exists()
     # The ends of all stages have passed: each takes no more than a step and hands on.
     assert start(archive, toy / "tokenizer.json", folder, 0.5).wait(400) == 0, (folder / "log").read_text()

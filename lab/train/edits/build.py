@@ -27,12 +27,13 @@ from lab.train.edits.example import OPERATIONS, Change, Operation
 from lab.train.edits.finish import finish
 from lab.train.edits.nextedit import next_edits
 from lab.train.edits.phrase import Instruction, instruction, phrasings
-from lab.train.edits.refusals import not_applicable, refusals
+from lab.train.edits.refusals import not_applicable, refusals, unrelated
 from lab.train.edits.regions import choose_region
 from lab.train.edits.strange import new_name
 
 SATISFIED, ABSENT, UNABLE, NEXT = 0.10, 0.12, 0.025, 0.10  # shares of no-ops by kind, and of next-edit examples
 ANYWHERE = 0.05  # in training, of a call without arguments asked for in any region
+UNRELATED = 0.12  # in training, of subjects of commits to other code
 NEAR = 0.1  # in training, of refusals that are near to what it can do: half of run 2's false edits were on such
 # Training sees more of what is already done: the first model did it once more in every second such case of a removal.
 SATISFIED_IN_TRAINING = 0.2
@@ -80,6 +81,7 @@ def generate_file(
         examples += refusals(src, rng, split, "unable", UNABLE, len(examples))
         if split == "train":
             examples += refusals(src, rng, split, "near", NEAR, len(examples))
+            examples += unrelated(src, rng, UNRELATED, len(examples))
         wanted = sum(rng.random() < NEXT for _ in range(len(examples) + 2))
         with contextlib.suppress(Unusable, RecursionError, IndexError, ValueError):
             examples += next_edits(src, rng, wanted)

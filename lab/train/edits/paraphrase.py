@@ -56,6 +56,18 @@ _SETS = [
     "callers|call sites|usages|calls",
     "default|default value",
 ]
+CASUAL = 0.25  # of the instructions of training that are written in haste
+REASONS = [
+    "it confuses people", "the linter complains", "review comment", "easier to read", "we never use it", "it's ugly",
+    "it keeps breaking", "for the new API", "mypy is unhappy", "nobody understands it", "python 3.12", "house style",
+    "the old way is deprecated", "I keep forgetting", "it is clearer", "for consistency", "as discussed",
+]  # fmt: skip
+_SHORT = {
+    "function": "fn", "parameter": "param", "parameters": "params", "argument": "arg", "arguments": "args",
+    "variable": "var", "default": "dflt", "string": "str", "dictionary": "dict", "docstring": "docs", "and": "&",
+    "without": "w/o", "with": "w/", "because": "bc", "comprehension": "comp", "exception": "exc", "return": "ret",
+    "annotations": "types", "message": "msg", "please": "pls", "something": "sth", "import": "imp", "value": "val",
+}  # fmt: skip
 _OTHERS: dict[str, list[str]] = {}
 for _line in _SETS:
     for _phrase in _line.split("|"):
@@ -84,4 +96,22 @@ def paraphrase(template: str, rng: random.Random, *, verb: bool) -> str:
         text = f"{rng.choice(OPENINGS)} {text}"
     if rng.random() < 0.15 and text[-1] not in ".?!":
         text = f"{text} {rng.choice(ENDINGS)}"
+    return text
+
+
+def casual(template: str, rng: random.Random) -> str:
+    """The same in haste: no articles, short words, no capitals, a reason given or the point put first."""
+    parts = template.split(" ")
+    if rng.random() < 0.6:
+        kept = [word for word in parts if word.lower() not in ("the", "a", "an", "this", "that")]
+        parts = kept if len(kept) > 1 else parts
+    if rng.random() < 0.35:
+        parts = [_SHORT.get(word, word) if rng.random() < 0.6 else word for word in parts]
+    text = " ".join(parts)
+    if rng.random() < 0.3:
+        text = text[0].lower() + text[1:]
+    if rng.random() < 0.3 and text[-1] not in ".?!":
+        text += rng.choice((", ", " - ", " because ", " bc ", "; ")) + rng.choice(REASONS)
+    elif rng.random() < 0.1:
+        text = f"{rng.choice(REASONS)}: {text}"
     return text

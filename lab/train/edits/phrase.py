@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from lab.train.edits.paraphrase import SHARE, paraphrase
+from lab.train.edits.paraphrase import CASUAL, SHARE, casual, paraphrase
 from lab.train.edits.values import WORDS
 
 TRAINING = "training"  # the file of phrasings for training alone
@@ -108,7 +108,10 @@ def instruction(
     if vary and rng.random() < SHARE:
         other = paraphrase(template, rng, verb=template.split(" ")[0] in WORDS["verbs"])
         template = template if words(other) in kept_back() else other
-    template = typo(template, rng) if rng.random() < 0.04 else template
+    if vary and rng.random() < CASUAL:
+        other = casual(template, rng)
+        template = template if words(other) in kept_back() else other
+    template = typo(template, rng) if rng.random() < (0.08 if vary else 0.04) else template
     style = rng.random()
     if vary:
         slots = {name: bare(key, name, slots, rng) for name in slots}

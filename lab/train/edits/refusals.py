@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from fulgur.edit.refactor.source import Source, Unusable, parse_region
 from fulgur.eval.tasks import EditExample
@@ -12,7 +14,7 @@ from fulgur.text.edit_format import NoEdit
 from lab.train.edits.calls import candidates, carried_out
 from lab.train.edits.example import Operation
 from lab.train.edits.finish import finish
-from lab.train.edits.phrase import instruction, phrasings
+from lab.train.edits.phrase import Instruction, instruction, phrasings
 from lab.train.edits.regions import choose_region
 
 
@@ -69,6 +71,29 @@ def refusals(src: Source, rng: random.Random, split: str, key: str, share: float
         written = instruction(key, slots, rng, heldout=split == "heldout_phrasing", vary=split == "train")
         if written is not None:
             examples.append(finish(src, "unable", region, text, NoEdit(), written, split, rng))
+    return examples
+
+
+@cache
+def commit_subjects() -> tuple[str, ...]:
+    """What people wrote over real commits to other code than this."""
+    lines = (Path(__file__).parent / "commits.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if not line.startswith("# "))
+
+
+def unrelated(src: Source, rng: random.Random, share: float, others: int) -> list[EditExample]:
+    """Subjects of commits to other projects, for training: there is nothing here that they speak of."""
+    examples = []
+    for _ in range(sum(rng.random() < share for _ in range(others + 1))):
+        subject = rng.choice(commit_subjects())
+        if rng.random() < 0.4:
+            subject = subject[0].lower() + subject[1:]
+        try:
+            region = random_region(src, rng)
+        except Unusable:
+            continue
+        text, written = src.text[slice(*region)], Instruction(subject, "commit:0", False)
+        examples.append(finish(src, "unable", region, text, NoEdit(), written, "train", rng))
     return examples
 
 

@@ -1,0 +1,1 @@
+"""Our refactorings beside those of other tools, on the same cases."""

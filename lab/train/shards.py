@@ -1,0 +1,115 @@
+"""What `registry` brought -> archives of a size that travels, each with whole packages, without near-duplicates.
+
+    python -m lab.train shards --round ROUND --heldout HELD… --forbid HumanEval.jsonl.gz --out SHARDS --mebibytes 12.5
+
+Of files that resemble each other the first stays; held-out packages come first, so it is the training file that goes.
+Files with a line of the forbidden problems are left out. Writes part-NN.jsonl.xz, manifest.jsonl.xz and packages.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.train.dedupe import signature, unique
+from lab.train.documents import Document, read_documents, write_manifest
+from lab.train.registry import heldout
+from lab.train.sources import heldout_names
+
+TELLING = 40  # characters from which on a line of a forbidden problem is looked for
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 2, "dict_size": 64 << 20, "lc": 4, "lp": 0, "pb": 0}]
+
+
+def forbidden_lines(path: Path | None) -> frozenset[str]:
+    """Lines of problems that the evaluation asks: no training file may have them."""
+    if path is None:
+        return frozenset()
+    with gzip.open(path, "rt", encoding="utf-8") as problems:
+        texts = [json.loads(line) for line in problems if line.strip()]
+    lines = (line.strip() for one in texts for line in (one["prompt"] + one["canonical_solution"]).splitlines())
+    return frozenset(line for line in lines if len(line) >= TELLING and not line.startswith(("from ", "import ")))
+
+
+def read_round(folders: Iterable[Path]) -> Iterator[Document]:
+    for folder in folders:
+        for shard in sorted(folder.glob("*.jsonl")):
+            yield from read_documents(shard)
+
+
+def fresh(folder: Path, held: list[Path], forbidden: frozenset[str]) -> list[Document]:
+    """The training documents of a round that are like no other and like none that is held out."""
+    apart = set(heldout()) | heldout_names()
+    documents = list(read_round(held))
+    kept_back = len(documents)
+    seen: set[str] = set()
+    for document in read_round([folder]):
+        if document.package in apart or document.sha256 in seen:
+            continue
+        seen.add(document.sha256)
+        if forbidden.isdisjoint(line.strip() for line in document.text.splitlines()):
+            documents.append(document)
+    flags = unique(signature(document.text) for document in documents)
+    return [d for d, flag in zip(documents[kept_back:], flags[kept_back:], strict=True) if flag]
+
+
+def in_packages(documents: list[Document], seed: int) -> list[list[Document]]:
+    """The files of each package together, the packages in a random order."""
+    packages: dict[str, list[Document]] = defaultdict(list)
+    for document in documents:
+        packages[document.package].append(document)
+    order = list(packages.values())
+    random.Random(seed).shuffle(order)
+    return order
+
+
+def write_parts(packages: list[list[Document]], out: Path, most: int) -> int:
+    """Archives of at most so many bytes; what a compressor still holds is guessed, so the last package may be moved."""
+    out.mkdir(parents=True, exist_ok=True)
+    number, ratio = 0, 6.0
+    block: list[bytes] = []
+    for package in [*packages, []]:
+        lines = [(json.dumps(asdict(d), ensure_ascii=False) + "\n").encode() for d in package]
+        if block and (not package or sum(map(len, block)) + sum(map(len, lines)) > most * ratio):
+            raw = b"".join(block)
+            data = lzma.compress(raw, format=lzma.FORMAT_XZ, filters=_FILTERS)
+            ratio = 0.985 * len(raw) / len(data)
+            partial = out / "partial"
+            partial.write_bytes(data)
+            partial.replace(out / f"part-{number:02d}.jsonl.xz")
+            print(f"part {number}: {len(raw) / 1e6:.1f} MB in {len(data) / 1e6:.2f} MB", flush=True)
+            number, block = number + 1, []
+        block += lines
+    return number
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lab.train shards", description="Archives of a size that travels.")
+    parser.add_argument("--round", type=Path, required=True, help="the folder that `registry` wrote")
+    parser.add_argument("--heldout", type=Path, nargs="*", default=[], help="folders of held-out packages")
+    parser.add_argument("--forbid", type=Path, help="problems (JSON lines, gzip) whose lines may not be trained on")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mebibytes", type=float, default=12.5, help="of one archive")
+    parser.add_argument("--seed", type=int, default=4)
+    args = parser.parse_args(argv)
+    documents = fresh(args.round, args.heldout, forbidden_lines(args.forbid))
+    packages = in_packages(documents, args.seed)
+    print(f"{len(documents)} files of {len(packages)} packages, {sum(len(d.text) for d in documents) / 1e6:.0f} MB")
+    args.out.mkdir(parents=True, exist_ok=True)
+    listed = sorted({(d.package, d.version, d.licence) for d in documents})
+    (args.out / "packages.txt").write_text(
+        "".join(f"{name} {version} {licence}\n" for name, version, licence in listed)
+    )
+    write_parts(packages, args.out, int(args.mebibytes * 2**20))
+    write_manifest(args.out / "manifest.jsonl.xz", documents)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
