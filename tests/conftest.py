@@ -5,6 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from databases import postgres, redis, redis_running  # noqa: F401 - fixtures
+from hypothesis import HealthCheck, settings
+
+# A busy machine draws examples slowly; that says nothing of the code under test.
+settings.register_profile("fulgur", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fulgur")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named after their argument: made of their content (gzip holds the time) two workers' names differ."""
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 """Eight hostile clients against a real server: what another client waits meanwhile, and what the server takes.
 
-    python -m tests.attacks.storm [--seconds 5] [--seed 0] [--json F] [KIND …]
+    python -m tests.attacks.storm [--seconds 5] [--seed 0] [--json F] [--turns] [KIND …]
 
 Each kind of attack runs for some seconds from a process of its own. Beside it an honest client asks `/healthz` and
-creates short answers over a WebSocket; the table says how long it waited and how large the server's process became.
+creates short answers over a WebSocket; the table says how long it waited, how large the server's process became, and
+the longest turn of its event loop (`tests/attacks/watched.py`), which tells the server's part from the machine's.
 The suite asserts what is right or wrong; this prints what depends on the machine.
 """
 
@@ -186,11 +187,14 @@ class Server:
             f'[models.scripted]\nbackend = "scripted"\npath = "{folder}/script.toml"\ncontext = 200000\n'
         )
         self.log = folder / "server.log"
+        self._turns = folder / "turns.json"
+        command = ["-m", "tests.attacks.watched", str(self._turns), "serve", "--file", str(folder / "server.toml")]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fulgur", "serve", "--file", str(folder / "server.toml"), "--port", "0"],
+                [sys.executable, *command, "--port", "0"],
                 stdout=log,
                 stderr=log,
+                cwd=ROOT,
                 env={**os.environ, "FULGUR_HOME": str(folder)},
             )
         while "listens on" not in self.log.read_text() and self.process.poll() is None:
@@ -201,6 +205,15 @@ class Server:
         """Megabytes of the server's own process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split(f"{field}:")[1].split()[0]) / 1024
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The longest turns of its event loop since this was last asked."""
+        self._turns.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        while not self._turns.exists() and self.process.poll() is None:
+            time.sleep(0.01)
+        turns: list[dict[str, Any]] = json.loads(self._turns.read_text()) if self._turns.exists() else []
+        return turns
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -235,11 +248,18 @@ def row(name: str, waits: dict[str, list[float]], server: Server) -> dict[str, A
     result["rss_mb"] = round(server.memory())
     result["peak_mb"] = round(server.memory("VmHWM"))
     result["load"] = round(os.getloadavg()[0], 1)
+    turns = server.turns()
+    result["turn_cpu_ms"] = max((turn["cpu_ms"] for turn in turns), default=0.0)
+    result["turn_held_ms"] = max((turn["held_ms"] for turn in turns), default=0.0)
+    result["turns"] = turns
     return result
 
 
-def show(result: dict[str, Any]) -> None:
-    print("  ".join(f"{name} {value}" for name, value in result.items()), flush=True)
+def show(result: dict[str, Any], *, turns: bool) -> None:
+    print("  ".join(f"{name} {value}" for name, value in result.items() if name != "turns"), flush=True)
+    for turn in result["turns"] if turns else []:
+        times = f"held {turn['held_ms']} ms, of it {turn['cpu_ms']} its own, wall {turn['wall_ms']}"
+        print(f"    {times}, {turn['callbacks']} callbacks; {turn['slow']}")
 
 
 def main() -> int:
@@ -248,6 +268,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--turns", action="store_true", help="what the longest turns of the server's loop were made of")
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.attack:
@@ -260,12 +281,12 @@ def main() -> int:
         try:
             quiet = time.monotonic() + args.seconds
             rows.append(row("none", asyncio.run(honest(server.url, lambda: time.monotonic() > quiet)), server))
-            show(rows[-1])
+            show(rows[-1], turns=args.turns)
             for kind in args.kinds or KINDS:
                 options = ["--seconds", str(args.seconds), "--seed", str(args.seed), "--attack", server.url]
                 attacker = subprocess.Popen([sys.executable, "-m", "tests.attacks.storm", kind, *options], cwd=ROOT)
                 rows.append(row(kind, asyncio.run(honest(server.url, lambda a=attacker: a.poll() is not None)), server))
-                show(rows[-1])
+                show(rows[-1], turns=args.turns)
             alive = server.process.poll() is None
             print(f"the server is {'alive' if alive else 'gone'}; its log has {server.log.stat().st_size:,} bytes")
         finally:

@@ -28,7 +28,7 @@ def test_attempt_fails(world: World, attempt: Attempt, make: Callable[[], Sandbo
     assert "ESCAPED" not in output
     assert world.state(attempt.mode) == before, output
     assert world.touched() == []
-    assert world.strays() == []
+    assert world.left() == []
 
 
 @pytest.mark.parametrize("attempt", [a for a in MORE if a.teeth], ids=lambda attempt: attempt.name)

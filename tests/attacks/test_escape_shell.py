@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sandbox_world import each_backend
+from waiting import PATIENCE
 
 from fulgur.sandbox.backend import Sandbox
 from fulgur.sandbox.policy import Policy
@@ -91,7 +92,7 @@ def using(make: Callable[[], Sandbox], workspace: Path, home: Path, work: Any) -
         sandbox = make()
         shell = Shell(sandbox, Policy.make("workspace-write", workspace, home), command_environment("all", [], {}))
         try:
-            await asyncio.wait_for(work(shell), 60)
+            await asyncio.wait_for(work(shell), PATIENCE)
         finally:
             shell.close()
             sandbox.close()
@@ -99,5 +100,5 @@ def using(make: Callable[[], Sandbox], workspace: Path, home: Path, work: Any) -
     asyncio.run(main())
 
 
-async def run(shell: Shell, command: str, timeout: float = 10.0) -> str:
+async def run(shell: Shell, command: str, timeout: float = 60.0) -> str:
     return (await shell.run(ShellArguments(command=command, timeout=timeout), lambda text: None)).output

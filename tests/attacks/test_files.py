@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, say, serving
 from sandbox_world import World, each_backend
+from waiting import PATIENCE
 
 from fulgur.agent.loop.prompt import find_rules, rules_left_out
 from fulgur.config.records import ProjectRecords
@@ -35,6 +36,13 @@ ODD = os.fsdecode(b"caf\xe9 \xff.py")
 def bench(workspace: Path, home: Path) -> tuple[Files, Snapshots]:
     blobs = BlobStore(home / "blobs")
     return Files(Policy.make("workspace-write", workspace, home), blobs, home / "j"), Snapshots(workspace, blobs)
+
+
+def test_the_home_of_nobody_is_a_name_like_any_other(workspace: Path, home: Path) -> None:
+    """`~name` of a user who is not there comes from models and configs; it must not end a turn."""
+    files, _ = bench(workspace, home)
+    assert files.locate("~nobody-here/x") == workspace / "~nobody-here/x"
+    assert files.locate("~/x") == Path(os.path.expanduser("~")) / "x"
 
 
 # --- undo ---
@@ -313,6 +321,7 @@ async def test_a_search_that_never_ends_is_ended(workspace: Path, monkeypatch: p
     with pytest.raises(FulgurError, match="took over 3 s"):
         await search_text("(a+)+$b", workspace, workspace, None, 10)
     ticking.cancel()
+    monkeypatch.setattr(reading, "_MOST_SECONDS", PATIENCE)
     assert len(beats) > 10  # the event loop went on meanwhile
     assert [match.line for match in await search_text("a{60}", workspace, workspace, None, 10)] == [1]
 
@@ -322,4 +331,4 @@ def test_ask_with_hostile_ignore_rules(workspace: Path, home: Path) -> None:
     (workspace / ("a" * 250)).write_text("")
     (workspace / ".gitignore").write_text("*a" * 17 + "b\n" + "(" * 300_000 + "\n")
     command = start.python("fulgur", "ask", "-C", str(workspace), "greet")
-    assert "main.py:1" in subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    assert "main.py:1" in subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout

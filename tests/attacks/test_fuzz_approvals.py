@@ -12,8 +12,9 @@ import pyte
 from approval_commands import HARMFUL, HARMLESS
 from fuzzing import enough, rounds
 
-from fulgur.agent.loop.approvals import Approvals
+from fulgur.agent.loop.approvals import Answered, Approvals
 from fulgur.agent.loop.calls import Calls
+from fulgur.agent.loop.hooks import Hooks
 from fulgur.agent.loop.looks import only_looks
 from fulgur.config.settings import load_settings
 from fulgur.protocol.agent import AgentEvent, ApprovalAsked
@@ -98,7 +99,7 @@ def question(asked: ApprovalAsked, width: int) -> list[str]:
     if not fits_one_row(asked.title, width):
         return on_screen(list(approval_rows(asked.title, width)), width)
     tui = SimpleNamespace(
-        approvals=SimpleNamespace(current=asked, armed=True, refusing=False, stashed=""),
+        approvals=SimpleNamespace(current=asked, armed=True, refusing=False, choosing=False, stashed=""),
         screen=SimpleNamespace(width=width),
         draft=SimpleNamespace(text=""),
     )
@@ -128,14 +129,16 @@ async def test_a_thousand_approvals(workspace: Path, home: Path) -> None:
     def emit(event: AgentEvent) -> None:
         if isinstance(event, ApprovalAsked):
             asked.append(event)
-            asyncio.get_running_loop().call_soon(approvals.settle, event.approval_id, "once")
+            asyncio.get_running_loop().call_soon(approvals.settle, event.approval_id, Answered("once"))
 
     async def before_change() -> None:
         return None
 
     approvals = Approvals(settings, policy, emit, True)
     files = Files(policy, BlobStore(home / "blobs"), home / "journal")
-    calls = Calls(shell.tools(), shell, files, approvals, emit, before_change, lambda diff: None)
+    hooks = Hooks(settings, shell, "", emit, 1)
+    notes = (before_change, lambda diff: None, lambda plan: None)
+    calls = Calls(shell.tools(), shell, files, approvals, hooks, emit, *notes)
     questions = 0
     for seed, generator in rounds(1200):
         command, width = generated(generator), generator.choice((40, 80, 81, 132))

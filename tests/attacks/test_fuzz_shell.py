@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from approval_commands import HARMFUL, HARMLESS
 from fuzzing import enough, rounds
+from waiting import PATIENCE
 
 from fulgur.agent.loop.looks import only_looks
 from fulgur.agent.loop.shell_words import simple_commands
@@ -77,7 +78,7 @@ def bash_reads(command: str, folder: Path, status: int) -> set[tuple[str, ...]]:
             stderr=subprocess.DEVNULL,
             cwd=folder / "empty",
             env={"COMMAND": command, "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "x": "expanded y", "HOME": "/tilde"},
-            timeout=20,
+            timeout=PATIENCE,
         )
     ran: set[tuple[str, ...]] = set()
     words: list[str] = []

@@ -49,7 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
             {"role": "system", "content": "x"},
             {
                 "role": "user",
-                "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "u"}}],
+                "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}],
             },
             {
                 "role": "assistant",
@@ -63,7 +63,42 @@ BODIES: dict[str, dict[str, Any]] = {
         "stop": ["x"],
         "prediction": {"type": "content", "content": [{"type": "text", "text": "x"}]},
     },
-    "completions": {"model": "m", "prompt": ["x"], "suffix": "y", "stop": ["z"], "max_tokens": 5},
+    "completions": {"model": "m", "prompt": ["x"], "stop": ["z"], "max_tokens": 5, "logit_bias": {"1": 1}, "n": 2},
+    "messages": {
+        "model": "m",
+        "max_tokens": 4,
+        "system": [{"type": "text", "text": "x"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text"}]}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "auto", "name": "f"},
+        "stop_sequences": ["x"],
+        "thinking": {"type": "disabled"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+    },
+    "messages/count_tokens": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
+    "api/chat": {
+        "model": "m",
+        "stream": False,
+        "messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "tool_name": "f", "content": "x"},
+        ],
+        "tools": [{"type": "function", "function": TOOL}],
+        "options": {"num_predict": 4, "stop": ["x"], "seed": 1, "temperature": 0.5},
+        "format": {"type": "object"},
+        "think": False,
+    },
+    "api/generate": {"model": "m", "prompt": "x", "raw": True, "options": {"num_predict": 4}, "stream": False},
+    "api/show": {"model": "m"},
+    "infill": {"model": "m", "input_prefix": "x", "input_suffix": "y", "prompt": "", "n_predict": 4, "stop": ["x"]},
+    "fim/completions": {"model": "m", "prompt": "x", "suffix": "y", "max_tokens": 4, "random_seed": 1},
+    "tokenize": {"model": "m", "content": "x", "add_special": True, "with_pieces": True},
+    "detokenize": {"model": "m", "tokens": [1, 2]},
 }
 WRONG: list[Any] = [
     None,
@@ -99,23 +134,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_chat_model(tmp_path_factory.mktemp("model") / "random", d_model=64, n_layers=1)
 
 
-@pytest.mark.parametrize("door", BODIES)
-async def test_fuzz_bodies_are_answered_or_refused(folder: Path, door: str) -> None:
-    choose = random.Random(door)
-    ends = time.monotonic() + SECONDS / len(BODIES)
+async def test_fuzz_bodies_are_answered_or_refused(folder: Path) -> None:
     config = ServerConfig(models={"m": Model(backend="local", path=str(folder), context=2048)})
     config.server.port, config.server.store = 0, ":memory:"
     running = await app.start(config)
     session = aiohttp.ClientSession()
     try:
-        while time.monotonic() < ends:
-            body = copy.deepcopy(BODIES[door])
-            for _ in range(choose.choice([1, 1, 1, 2, 4])):
-                container, key = choose.choice(places(body))
-                container[key] = copy.deepcopy(choose.choice(WRONG))
-            async with session.post(f"{running.base_url}/{door}", data=json.dumps(body).encode()) as answer:
-                said = await answer.text()
-                assert answer.status < 500 and "server_error" not in said, (said, body)
+        for door in BODIES:
+            await fuzz(session, running.base_url.removesuffix("/v1"), door)
     finally:
         await session.close()
         await running.close()
+
+
+async def fuzz(session: aiohttp.ClientSession, root: str, door: str) -> None:
+    choose = random.Random(door)
+    ends = time.monotonic() + SECONDS / len(BODIES)
+    while time.monotonic() < ends:
+        body = copy.deepcopy(BODIES[door])
+        for _ in range(choose.choice([1, 1, 1, 2, 4])):
+            container, key = choose.choice(places(body))
+            container[key] = copy.deepcopy(choose.choice(WRONG))
+        async with session.post(f"{root}/{door}", data=json.dumps(body).encode()) as answer:
+            said = await answer.text()
+            assert answer.status < 500 and "server_error" not in said, (door, said, body)

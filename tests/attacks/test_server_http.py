@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from serving import script, serving, text
+from waiting import PATIENCE
 
 from fulgur.server import app, auth, limits, parse
 from fulgur.server.config import ServerConfig
@@ -84,7 +85,7 @@ async def test_bytes_in_flight_are_bounded_by_key(monkeypatch: pytest.MonkeyPatc
     keys = {name: auth.new_key(name) for name in ("a", "b")}
     config = ServerConfig(keys=[record for _, record in keys.values()])
     config.server.max_in_flight_mb = 4
-    slow = script({"match": "^slow", "steps": [{"tokens": 1000}]}, text("done"), rate=100)
+    slow = script({"match": "^slow", "steps": [{"tokens": 20_000}]}, text("done"), rate=100)
     async with posting(config, played=slow, context=2_000_000) as (running, post):
         bearer = {name: {"Authorization": f"Bearer {key}"} for name, (key, _) in keys.items()}
         held = asyncio.create_task(post({**BODY, "input": "slow" + "x" * (2 << 20)}, **bearer["a"]))
@@ -110,12 +111,46 @@ async def half_requests(running: app.Running, count: int) -> list[asyncio.Stream
 
 
 @pytest.mark.parametrize("limit", ["connections", "peer"])
+async def test_an_idle_connection_that_was_used_outlives_half_requests(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has asked before and pauses is older than the flood, and must not make room for it."""
+    config = ServerConfig()
+    if limit == "connections":
+        config.server.max_connections = 20
+    else:
+        monkeypatch.setattr(limits, "PEER_FRESH", 20)
+    async with serving(config=config) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        for flood in (60, 60, 0):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b"200" in await asyncio.wait_for(reader.readline(), PATIENCE)
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(size)
+            for other in await half_requests(running, flood):
+                other.transport.abort()
+        writer.close()
+
+
+async def test_connections_that_were_used_make_room_for_newcomers() -> None:
+    """All places taken by connections that asked once and stay: those idle longest go."""
+    config = ServerConfig()
+    config.server.max_connections = 10
+    async with posting(config) as (running, post):
+        for _ in range(30):
+            _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert (await post(BODY))[0] == 200
+
+
+@pytest.mark.parametrize("limit", ["connections", "peer"])
 async def test_half_requests_shut_out_only_themselves(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ServerConfig()
     if limit == "connections":
         config.server.max_connections = 20
     else:
-        monkeypatch.setattr(limits, "PEER_IDLE", 20)
+        monkeypatch.setattr(limits, "PEER_FRESH", 20)
     async with posting(config) as (running, post):
         writers = await half_requests(running, 60)
         for _ in range(3):
@@ -129,7 +164,7 @@ async def test_the_head_of_a_request_has_a_time_limit(monkeypatch: pytest.Monkey
     async with serving() as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(b"GET /healthz HTTP/1.1\r\n")
-        assert await asyncio.wait_for(reader.read(), 30) == b"", "the server closes"
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b"", "the server closes"
         writer.close()
 
 
@@ -138,7 +173,7 @@ async def test_a_body_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
-        assert b"408" in await asyncio.wait_for(reader.readline(), 30)
+        assert b"408" in await asyncio.wait_for(reader.readline(), PATIENCE)
         writer.close()
 
 

@@ -21,7 +21,9 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.response import Response
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.server.store import Store, Stored
+from fulgur.server.store.base import Answer, Stored
+from fulgur.server.store.sqlite import SqliteStore
+from fulgur.text.parts import Usage
 
 DAY = 86_400
 
@@ -31,10 +33,14 @@ def stored(name: str, created: float, size: int = 10) -> Stored:
     return Stored(Response(id=name, created_at=int(created), model="m"), [{"role": "user", "content": noise}], None)
 
 
-async def opened(path: Path, **limits: float) -> Store:
-    store = Store(path, **limits)
+async def opened(path: Path, **limits: float) -> SqliteStore:
+    store = SqliteStore(path, **limits)
     await store.open()
     return store
+
+
+async def put(store: SqliteStore, owner: str, ended: Stored, *events: bytes) -> bool:
+    return await store.end(Answer(ended.response.id, owner, "m", "default", "completed", Usage()), ended, events)
 
 
 async def test_a_full_disk_is_said_and_the_answer_is_whole(tmp_path: Path) -> None:
@@ -43,7 +49,8 @@ async def test_a_full_disk_is_said_and_the_answer_is_whole(tmp_path: Path) -> No
     config.server.store = str(tmp_path / "store.sqlite")
     seen: dict[str, dict[str, Any]] = {}
     async with serving(script(text("an answer")), config=config) as running, aiohttp.ClientSession() as session:
-        database = running.server.store
+        database = running.server.store.store
+        assert isinstance(database, SqliteStore)
         await database._run(lambda: database._database.execute("PRAGMA max_page_count = 24"))  # type: ignore[union-attr]
         for place in range(14):
             body = {"model": "m", "input": random.Random(place).randbytes(4000).hex()}
@@ -68,11 +75,11 @@ async def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path, monkeypatch: p
     now = time.time()
     store = await opened(tmp_path / "s", days=30)
     for place in range(10):
-        await store.put("o", stored(f"r{place}", now - place * DAY), [])
+        await put(store, "o", stored(f"r{place}", now - place * DAY))
     await store.close()
     monkeypatch.setattr(time, "time", lambda: now + jump)
     store = await opened(tmp_path / "s", days=30)
-    await store.put("o", stored("late", now + jump), [])
+    await put(store, "o", stored("late", now + jump))
     await store.close()
     store = await opened(tmp_path / "s", days=30)
     assert all([await store.get("o", f"r{place}") for place in range(10)])
@@ -82,7 +89,7 @@ async def test_a_clock_that_jumps_deletes_nothing(tmp_path: Path, monkeypatch: p
 async def test_old_responses_are_forgotten_all_the_same(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s")
     for place in range(6):
-        await store.put("o", stored(f"r{place}", time.time() - place * DAY), [])
+        await put(store, "o", stored(f"r{place}", time.time() - place * DAY))
     await store.close()
     store = await opened(tmp_path / "s", days=3)
     assert [bool(await store.get("o", f"r{place}")) for place in range(6)] == [True] * 3 + [False] * 3
@@ -91,9 +98,9 @@ async def test_old_responses_are_forgotten_all_the_same(tmp_path: Path) -> None:
 
 async def test_the_store_has_a_size_and_takes_from_who_has_most(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s", megabytes=2)
-    await store.put("quiet", stored("kept", 1000), [])
+    await put(store, "quiet", stored("kept", 1000))
     for place in range(100):
-        await store.put("loud", stored(f"r{place}", 2000 + place, size=30_000), [])
+        await put(store, "loud", stored(f"r{place}", 2000 + place, size=30_000))
     assert await store.get("quiet", "kept") is not None, "the oldest of all, but not the largest owner's"
     assert await store.get("loud", "r0") is None and await store.get("loud", "r99") is not None
     assert await store._run(store._size) <= (2 << 20) + 200_000
@@ -106,7 +113,7 @@ async def test_a_damaged_file_is_a_clear_error(tmp_path: Path, seed: int) -> Non
     path = tmp_path / "s"
     store = await opened(path)
     for place in range(30):
-        await store.put("o", stored(f"r{place}", place, size=2000), [(b"e", b"{}")])
+        await put(store, "o", stored(f"r{place}", place, size=2000), b"{}")
     await store._run(lambda: store._database.execute("PRAGMA wal_checkpoint(TRUNCATE)"))  # type: ignore[union-attr]
     await store.close()
     choose = random.Random(seed)
@@ -114,7 +121,7 @@ async def test_a_damaged_file_is_a_clear_error(tmp_path: Path, seed: int) -> Non
     for _ in range(choose.choice([1, 10, 200])):
         data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
     path.write_bytes(data)
-    store = Store(path)
+    store = SqliteStore(path)
     try:
         await store.open()
     except FulgurError as error:
@@ -171,4 +178,15 @@ async def test_what_was_seen_to_end_is_there_though_the_engine_is_killed(tmp_pat
     for response_id, status in seen.items():
         kept = await store.get("anonymous", response_id)
         assert kept is not None and kept.response.status == status
+    await store.close()
+
+
+async def test_a_later_attempt_does_not_write_over_what_was_seen_to_end(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "responses.sqlite")
+    first, stale = stored("resp_1", time.time()), stored("resp_1", time.time(), size=20)
+    await put(store, "a", first, b"first")
+    await put(store, "a", stale, b"stale")
+    kept = await store.get("a", "resp_1")
+    assert kept is not None and kept.input == first.input
+    assert await store.events("a", "resp_1") == [b"first"]
     await store.close()

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 from startup_folders import FOLDERS, Hostile
+from waiting import PATIENCE
 
 from fulgur.bench.pty import PtyProgram
 from fulgur.bench.tui import _PROMPT
+from fulgur.ui import cli
 from fulgur.workspace.folders import ASSETS
 
 FULGUR = shutil.which("fulgur", path=str(Path(sys.executable).parent))
@@ -33,12 +35,37 @@ COMMANDS = {
     "approvals": ["config", "approvals"],
     "connect": ["connect", "codex", "-m", "scripted"],
     "edit": ["edit", "main.py:greet", "rename the parameter to who", "-m", "30M"],
+    "refactor": ["refactor", "rename", "main.py:greet", "hello"],
     "complete": ["complete", "main.py:2:5", "-m", "30M", "--max-tokens", "4"],
     "next": ["next", "main.py", "-m", "30M"],
+    "admin": ["admin", "keys"],
+    "admin usage": ["admin", "usage"],
+    "admin migrate": ["admin", "migrate", "up"],
+    "cluster": ["cluster", "replica"],
+    "simulate": ["simulate", "--seconds", "5", "--users", "20"],
+    "route": ["route", "mend main.py"],
+    "tasks show": ["tasks", "show", "TASKS.md"],
+    "tasks run": ["tasks", "run", "TASKS.md"],
+    "tasks plan": ["tasks", "plan", "look around", "-o", "PLAN.md"],
+    "variants": ["exec", "--variants", "2", "look around"],
+    "models list": ["models", "list"],
+    "models fit": ["models", "fit"],
+    "host": ["host", "--stdio"],
+    "acp": ["acp"],
+    "attach": ["attach", "--list"],
+    "app": ["app", "--no-open"],
     "demo": ["demo", "-m", "30M"],
     "bench": ["bench", "--help"],
     "eval": ["eval", "--help"],
     "doctor": ["doctor", "--json"],
+}
+# What is said on stdin, so that a session is opened.
+INPUT = {
+    "acp": """{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{}}}
+{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"FOLDER","mcpServers":[]}}
+""",
+    "host": """{"jsonrpc":"2.0","id":1,"method":"session.open","params":{"workspace":"FOLDER"}}
+""",
 }
 QUICK = ("exec", "ask", "next", "edit", "config show")
 
@@ -50,6 +77,7 @@ steps = [
   {call = "read", arguments = {path = "main.py"}},
   {call = "list", arguments = {}},
   {call = "search", arguments = {pattern = "greet"}},
+  {call = "skill", arguments = {name = "evil"}},
   {call = "shell", arguments = {command = "printf done"}},
 ]
 [[reply]]
@@ -67,12 +95,13 @@ def home(tmp_path: Path) -> Iterator[Path]:
     (folder / "server.toml").write_text(f"[server]\nport = 0\n{models}")
     (folder / "config.toml").write_text('model = "scripted"\n')
     yield folder
+    stop_server(folder, "host.json")
     stop_server(folder)
 
 
-def stop_server(home: Path) -> None:
+def stop_server(home: Path, note: str = "server.json") -> None:
     try:
-        pid = int(json.loads((home / "server.json").read_text())["pid"])
+        pid = int(json.loads((home / note).read_text())["pid"])
         os.kill(pid, signal.SIGTERM)
         for _ in range(200):
             os.kill(pid, 0)
@@ -97,6 +126,10 @@ def test_no_line_of_a_hostile_folder_runs(name: str, home: Path, tmp_path: Path)
     for command, words in COMMANDS.items():
         if not (FULL or name == "everything" or command in QUICK):
             continue
+        if command in INPUT:
+            opens_a_session([FULGUR, *words], INPUT[command], folder, env)
+            assert folder.ran() == [], command
+            continue
         done = subprocess.run(
             [FULGUR, *words], cwd=folder.folder, env=env, capture_output=True, text=True, timeout=120, errors="replace"
         )
@@ -107,12 +140,30 @@ def test_no_line_of_a_hostile_folder_runs(name: str, home: Path, tmp_path: Path)
         if command == "exec":
             assert "Looked." in done.stdout
             assert "TOP-SECRET-RULE" not in done.stdout + done.stderr
+            # The model asked for the folder's skill, and nothing of it is in what it was told.
+            (session,) = (home / "sessions").glob("*.jsonl")
+            assert "there is no tool named 'skill'" in session.read_text()
+            assert "HOSTILE-SKILL" not in session.read_text()
     if FULL or name in ("everything", "git_fsmonitor", "git_bare", "standard_library"):
         screen(folder, env)
     if FULL or name == "everything":
         stop_server(home)  # the one that was started by itself; this one takes its place in the note
         serve(folder, env)
     assert folder.ran() == []
+
+
+def opens_a_session(command: list[str], said: str, folder: Hostile, env: dict[str, str]) -> None:
+    """A program that speaks on stdin and stdout: told these lines, it answers with a session."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder.folder, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdin and process.stdout and process.stderr
+    try:
+        process.stdin.write(said.replace("FOLDER", str(folder.folder)))
+        process.stdin.flush()
+        assert any('"session' in line for line in process.stdout), process.stderr.read()
+    finally:
+        process.stdin.close()
+        process.wait(PATIENCE)
 
 
 def screen(folder: Hostile, env: dict[str, str]) -> None:
@@ -143,11 +194,12 @@ def serve(folder: Hostile, env: dict[str, str]) -> None:
         assert folder.ran() == [], "serve"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
-def test_there_are_enough_folders() -> None:
+def test_there_are_enough_folders_and_no_command_is_left_out() -> None:
     assert len(FOLDERS) >= 20
+    assert {words[0] for words in COMMANDS.values()} | {"serve"} >= set(cli.COMMANDS)
 
 
 def test_marks_are_left_when_code_runs(tmp_path: Path) -> None:

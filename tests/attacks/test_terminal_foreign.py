@@ -9,6 +9,7 @@ import pytest
 
 import fulgur
 from fulgur.protocol import agent as events
+from fulgur.protocol.session import TranscriptEntry
 from fulgur.ui.foreign import code, exact, hides, json_text, one_row, shown, uncoloured
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.diff import diff_rows
@@ -129,8 +130,8 @@ def test_no_event_speaks_to_the_terminal(event: events.AgentEvent) -> None:
     transcript = Transcript(60)
     transcript.on_event(event)
     transcript.on_event(events.TurnDone(turn=1, text=""))
-    entry = events.TranscriptEntry(turn=1, kind="tool", text=getattr(event, "text", "") or getattr(event, "title", ""))
-    transcript.replay([entry, *(events.TranscriptEntry(turn=1, kind=k, text=entry.text) for k in ("diff", "note"))])
+    entry = TranscriptEntry(turn=1, kind="tool", text=getattr(event, "text", "") or getattr(event, "title", ""))
+    transcript.replay([entry, *(TranscriptEntry(turn=1, kind=k, text=entry.text) for k in ("diff", "note"))])
     for row in (*transcript.take(), *blocks.table([(entry.text, entry.text)], 60)):
         left = re.sub(r"\x1b\[[0-9;]*m", "", row)
         assert not any(hides(char) for char in left), repr(row)
@@ -141,8 +142,12 @@ def test_no_event_speaks_to_the_terminal(event: events.AgentEvent) -> None:
 # What reaches a terminal -> the files that may use it.
 WAYS: dict[str, tuple[str, ...]] = {
     "print": (),
-    "sys.stdout": ("ui/foreign.py", "ui/tui/screen.py", "ui/commands/exec.py", "ui/cli.py"),
-    "sys.stderr": ("ui/foreign.py", "ui/commands/exec.py"),
+    # The last two speak a protocol with a program there, in JSON: no person reads it.
+    "sys.stdout": (
+        *("ui/foreign.py", "ui/tui/screen.py", "ui/commands/exec.py", "ui/cli.py"),
+        *("ui/commands/acp.py", "agent/host/serve.py"),
+    ),
+    "sys.stderr": ("ui/foreign.py", "ui/commands/exec.py", "ui/commands/acp.py"),
     "sys.__stdout__": (),
     "sys.__stderr__": (),
     "write_raw": ("ui/tui/screen.py",),

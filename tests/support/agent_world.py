@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +13,13 @@ import pytest
 
 from fulgur.agent.agent import Agent
 from fulgur.backends.base import Capabilities
-from fulgur.backends.scripted import Script, ScriptedBackend
+from fulgur.backends.scripted import Script, ScriptedBackend, ScriptedGeneration
 from fulgur.config.settings import Settings, load_settings
 from fulgur.protocol.agent import TURN_ENDS, AgentEvent, MessageDelta, ToolFinished
 from fulgur.sandbox.choose import probes
 from fulgur.server import app
-from fulgur.server.config import Model, ServerConfig
+from fulgur.server.config import Model, Pool, ServerConfig
+from fulgur.server.pools import PoolState
 from fulgur.server.registry import Registry, ServedModel
 from fulgur.server.state import Server
 
@@ -47,17 +48,19 @@ async def serving(
     context: int = 200_000,
     capabilities: Capabilities | None = None,
     more: dict[str, list[dict[str, Any]]] | None = None,
+    pool: Pool | None = None,
 ) -> AsyncIterator[app.Running]:
-    """A server with the model `m` (and `more` models by name)."""
+    """A server with the model `m` (and `more` models by name), all in one `pool`."""
     config = ServerConfig()
     config.server.port = 0
     config.server.store = ":memory:"
+    place = PoolState("p", pool) if pool is not None else None
     entries = [
         ServedModel(
             name,
             Model(backend="scripted"),
             ScriptedBackend(name, make_script(script, rate), context=context, capabilities=capabilities),
-            None,
+            place,
         )
         for name, script in {"m": replies, **(more or {})}.items()
     ]
@@ -73,6 +76,16 @@ def settings_for(base_url: str, workspace: Path, *overrides: str) -> Settings:
     if not any(probe.usable for probe in probes()):
         given.append("sandbox_mode=danger-full-access")  # a machine that has none: what needs one is skipped
     return load_settings(workspace, overrides=[*given, *overrides])
+
+
+def hold_delays(monkeypatch: pytest.MonkeyPatch, condition: Callable[[], Awaitable[object]]) -> None:
+    """The delays of a script without a rate last until the condition holds, however fast the machine is."""
+
+    async def held(_: ScriptedGeneration, seconds: float) -> None:
+        if seconds:
+            await condition()
+
+    monkeypatch.setattr(ScriptedGeneration, "_sleep", held)
 
 
 class Watch:

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "fulgur"
 STARTS_PROCESSES = {"sandbox/start.py", "sandbox/landlock_enter.py", "tools/shell_host.py"}
 ALSO = {
     "backends/compile.py": "os.fork",  # a grammar is compiled in a copy of the process that may die
+    "eval/run_programs.py": "os.fork",  # started inside the sandbox; each program in a copy that may die
     "edit/checks/tests.py": "sys.executable",  # named in a command for the sandbox, not started
 }
 RUNS_GIT = {"sandbox/git.py"}

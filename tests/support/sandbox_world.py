@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from fulgur.sandbox import bubblewrap, landlock
 from fulgur.sandbox.backend import Probe, Sandbox
@@ -195,7 +196,7 @@ class World:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
         for descriptor in launch.pass_fds:
@@ -251,6 +252,13 @@ class World:
             with contextlib.suppress(OSError):
                 if name.isdigit() and self.marker.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
                     found.append(int(name))
+        return found
+
+    def left(self) -> list[int]:
+        """Strays that stay: what was killed may take a moment to go."""
+        end = time.monotonic() + 10
+        while (found := self.strays()) and time.monotonic() < end:
+            time.sleep(0.02)
         return found
 
     def settle(self) -> None:

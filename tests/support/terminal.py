@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
+from waiting import PATIENCE
 
 from fulgur.bench.pty import PtyProgram
 
@@ -58,7 +59,7 @@ class Terminal:
                 return str(self.screen.buffer[y][x].fg)
         raise AssertionError(f"{text!r} is not on the screen:\n{self.text}")
 
-    def wait(self, what: str | Callable[[], object], seconds: float = 10.0) -> None:
+    def wait(self, what: str | Callable[[], object], seconds: float = PATIENCE) -> None:
         """Until the text is on the screen or in the scrollback, or the condition holds."""
         found = (lambda: what in self.everything) if isinstance(what, str) else what
         end = time.monotonic() + seconds
@@ -83,7 +84,7 @@ class Terminal:
         self.screen.resize(rows, columns)
         self.program.resize(columns, rows)
 
-    def exit_code(self, seconds: float = 10.0) -> int:
+    def exit_code(self, seconds: float = PATIENCE) -> int:
         """Wait for the end."""
         end = time.monotonic() + seconds
         while self.program.poll() is None:
