@@ -7,8 +7,9 @@ CUDA   := $(shell find src/fulgur/kernels/cuda/csrc -name '*.cu' -o -name '*.cuh
 NATIVE := CMakeLists.txt $(CPU)
 BUILD  := "scikit-build-core>=0.10,<1" "nanobind>=2.4,<3" "cmake>=3.26" ninja
 TESTS  ?= tests
+PYTEST ?= $(BIN)/python -m pytest
 
-.PHONY: run test lint e2e bench wheel fuzz clean
+.PHONY: run test lint arm e2e e2e-cluster e2e-editors e2e-web bench wheel fuzz clean
 .DELETE_ON_ERROR:
 
 $(BIN)/python:
@@ -25,6 +26,10 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/pip install -q --no-build-isolation -e ".[dev]"
 	@touch $@
 
+$(VENV)/.cluster: $(VENV)/.dev
+	$(BIN)/pip install -q --no-build-isolation -e ".[cluster,ray]"
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/pip install -q --no-build-isolation -e ".[bench]"
 	@touch $@
@@ -34,16 +39,32 @@ run: $(VENV)/.installed
 
 # `make test TESTS=tests/agent` runs one part.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 $(TESTS) --ignore=tests/e2e
+	$(PYTEST) -n 2 --dist worksteal $(TESTS) --ignore=tests/e2e
 
 e2e: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/e2e
+	$(PYTEST) tests/e2e
+
+# PostgreSQL and Redis of this machine (Debian: postgresql, redis-server), started on sockets of their own, and Ray.
+e2e-cluster: $(VENV)/.cluster
+	$(PYTEST) -m cluster tests/server $(wildcard tests/e2e_cluster)
+
+# The VS Code extension in a real code-server, driven by Chromium; screenshots in build/editors/screenshots.
+e2e-editors: $(VENV)/.dev
+	apps/vscode/e2e.sh
+
+# The web app in Chromium on a scripted model; screenshots in build/web.
+e2e-web: $(VENV)/.dev
+	apps/web/e2e.sh
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CPU) $(CUDA)
 	$(BIN)/mypy
+
+# The ARM64 kernels under qemu-user (Debian: g++-aarch64-linux-gnu qemu-user).
+arm:
+	tests/kernels/cpu/arm.sh
 
 # dist/*.whl, and whether it works where nothing of this checkout is.
 wheel: $(VENV)/.installed
@@ -53,7 +74,7 @@ wheel: $(VENV)/.installed
 
 # The fuzzers of tests/attacks for longer than in `make test`.
 fuzz: $(VENV)/.dev
-	FULGUR_FUZZ_SECONDS=$${SECONDS_EACH:-120} $(BIN)/python -m pytest -n 2 --timeout=0 tests/attacks -k fuzz
+	FULGUR_FUZZ_SECONDS=$${SECONDS_EACH:-120} $(PYTEST) -n 2 --timeout=0 tests/attacks -k fuzz
 
 bench: $(VENV)/.bench
 	$(BIN)/fulgur bench engine

@@ -12,5 +12,6 @@ answer = client.completions.create(
     max_tokens=16,
     temperature=0,
     stop="\n",
+    extra_body={"min_probability": 0},  # also what the model is not sure of; left out, a guess comes back empty
 )
 print(answer.choices[0].text)

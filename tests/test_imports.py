@@ -12,8 +12,8 @@ import pytest
 from process_rules import broken, sources
 
 SOURCE = Path(__file__).parents[1] / "src" / "fulgur"
-INSIDE = {"engine", "model", "kernels", "backends", "server"}  # what stands behind the client
-BELOW = {"server", "edit", "agent", "ui", "client", "backends"}
+INSIDE = {"engine", "model", "kernels", "backends", "cluster", "server"}  # what stands behind the client
+BELOW = {"server", "edit", "agent", "ui", "client", "backends", "cluster"}
 BARE = {"numpy", "safetensors", "tokenizers", "torch", "cuda"}  # what a bare GPU machine has
 
 # folder -> folders of ours it must not import
@@ -32,7 +32,7 @@ FORBIDDEN = {
     "ui": INSIDE,
 }
 # Commands about the engine and the server themselves, not about a model's answers.
-EXCEPT = {f"ui/commands/{name}.py" for name in ("serve", "bench", "doctor")}
+EXCEPT = {f"ui/commands/{name}.py" for name in ("serve", "admin", "bench", "cluster", "doctor", "models", "simulate")}
 # folders that run with nothing but BARE and the standard library
 PLAIN = ("model", "kernels", "engine")
 # third-party names that only one folder may import
@@ -106,3 +106,9 @@ def test_starting_a_command_loads_no_heavy_module(modules: str, heavy: str) -> N
 
 def test_one_place_starts_processes_and_one_runs_git() -> None:
     assert [wrong for path in sources() for wrong in broken(path)] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Two of one name in folders that are no packages stop the whole suite; alone each of them runs."""
+    files = [path for path in Path(__file__).parent.rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(path.name for path in files) == sorted({path.name for path in files})

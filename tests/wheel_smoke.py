@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ def main(wheel: Path) -> int:
     stray = [name for name in names if name.startswith(UNWANTED) or name.endswith((".cpp", ".pyc"))]
     assert not stray, f"in the wheel, and should not be: {stray[:5]}"
     assert any(name.endswith(".cu") for name in names), "the CUDA sources are missing: they are compiled at run time"
+    assert "fulgur/assets/web/main.js" in names, "the web app is missing"
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         venv.create(root / "venv", with_pip=True)
@@ -41,7 +44,8 @@ def main(wheel: Path) -> int:
             "edit", "shop.py:total", "add a parameter tax=0", "--write"
         )
         assert "tax=0" in (root / "work/shop.py").read_text()
-        assert fulgur("complete", "shop.py:2:12").strip()
+        assert fulgur("complete", "shop.py:2:12", "--unsure").strip()
+        os.kill(json.loads((root / "home/server.json").read_bytes())["pid"], signal.SIGTERM)  # else it stays an hour
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installs and works")
     return 0
 
