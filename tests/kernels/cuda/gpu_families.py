@@ -112,7 +112,10 @@ def transformers_logits(source: MemorySource, tokens: list[int]) -> tuple[np.nda
             held = {name: source.tensor(name) for name in source._tensors if not name.startswith("mtp.")}
             config = ModelConfig(**{**source.config.__dict__, "draft_vocab": 0})
             write_hf_folder(Path(folder), config, held)
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(DEVICE).eval()
+            # Written out, not by fast kernels: some of theirs are far off in fp32 on a GPU (gpt-oss in 5.17: 18%).
+            plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **plain)
+            model = model.to(DEVICE).eval()
         with torch.no_grad():
             found = model(torch.tensor([tokens], device=DEVICE)).logits[0].float().cpu().numpy()
     except (ImportError, ValueError, KeyError, AttributeError, OSError, RuntimeError, NotImplementedError) as error:
