@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,6 +12,7 @@ from serving import script, serving, text
 from test_http import asking
 
 from fulgur.backends.base import Capabilities
+from fulgur.bench.chat_model import write_chat_model
 from fulgur.server import app, auth
 from fulgur.server.config import Model, Pool, Price, ServerConfig
 from fulgur.server.doors.openapi import OPERATIONS, document
@@ -83,12 +85,60 @@ async def test_messages() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, 400, "document"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "images"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, 400, "tool_use_id"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}]}, 400, "call_id"),
+        ({"messages": [{"role": "user", "content": ""}]}, 400, "messages"),
+        ({"system": [{"type": "image", "source": {}}]}, 400, "system"),
+        ({"system": [{"type": "text", "text": 5}]}, 400, "system"),
+        ({"thinking": {"type": "banana"}}, 400, "thinking.type"),
     ],
 )
 async def test_messages_refuse_in_their_own_shape(change: dict[str, Any], status: int, said: str) -> None:
     async with asking(capabilities=Capabilities(context=1000)) as (_, ask):
         found, answer = await ask("POST", "/messages", asked("x") | change)
         assert found == status and answer["type"] == "error" and said in json.dumps(answer)
+
+
+async def test_what_ends_an_answer_and_what_begins_it(tmp_path: Path) -> None:
+    folder = write_chat_model(tmp_path / "random", context=512, d_model=64, n_layers=1)
+    config = ServerConfig(models={"m": Model(backend="local", path=str(folder))})
+    config.server.port, config.server.store = 0, ":memory:"
+    running = await app.start(config)
+    root = running.base_url.removesuffix("/v1")
+
+    async with aiohttp.ClientSession() as http:
+
+        async def ask(path: str, body: dict[str, Any]) -> Any:
+            async with http.post(root + path, json=body) as answer:
+                said = await (answer.json() if answer.content_type == "application/json" else answer.text())
+                assert answer.status == 200, said
+                return said, answer.headers.get("x-fulgur-ignored")
+
+        try:
+            whole, _ = await ask("/v1/messages", asked("tell", max_tokens=20))
+            text = whole["content"][0]["text"]
+            assert (whole["stop_reason"], whole["stop_sequence"]) == ("max_tokens", None)
+            word = text[len(text) // 2 :][:3]
+            cut, _ = await ask("/v1/messages", asked("tell", max_tokens=20, stop_sequences=["no such words", word]))
+            assert (cut["stop_reason"], cut["stop_sequence"]) == ("stop_sequence", word)
+            assert cut["content"][0]["text"] == text[: text.index(word)]
+            stream, _ = await ask("/v1/messages", asked("tell", max_tokens=20, stop_sequences=[word], stream=True))
+            assert events(stream)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": word}
+
+            # A last message of the assistant is gone on with, by Anthropic's and by Ollama's rules.
+            start = (await ask("/v1/messages", asked("tell", max_tokens=8)))[0]["content"][0]["text"]
+            words = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": start}]
+            rest, said = await ask(
+                "/v1/messages",
+                {"model": "m", "max_tokens": 4, "messages": words, "thinking": {"type": "enabled", "budget_tokens": 9}},
+            )
+            assert said == "thinking.budget_tokens"
+            assert text.startswith(start + rest["content"][0]["text"])
+            ollama = {"model": "m", "messages": words, "options": {"num_predict": 4}, "stream": False}
+            told, _ = await ask("/api/chat", ollama)
+            assert told["message"]["content"] == rest["content"][0]["text"]
+            assert told["eval_duration"] > 1 and told["prompt_eval_duration"] > 1
+        finally:
+            await running.close()
 
 
 async def test_ollama() -> None:

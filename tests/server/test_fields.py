@@ -55,6 +55,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
          "input[1].output[0]"),
         ("/responses", {"input": [{"type": "computer_call_output", "call_id": "c"}]}, "input[0].type"),
         ("/chat/completions", {"tools": [{"type": "web_search"}]}, "tools"),
+        ("/chat/completions", {"messages": [{"role": "tool", "tool_call_id": "x", "content": "y"}]}, "messages"),
         ("/chat/completions", {"functions": [{"name": "f"}]}, "functions"),
         ("/chat/completions", {"function_call": "auto"}, "function_call"),
         ("/chat/completions", {"audio": {"voice": "x"}}, "audio"),
@@ -137,6 +138,9 @@ async def test_several_answers_stream_together_and_differ_with_a_seed() -> None:
             for choice in chunk["choices"]:
                 texts[choice["index"]] += choice["delta"].get("content") or ""
         assert texts == ["one two three"] * 3
+        used = [(await ask("POST", "/chat/completions", {**CHAT, "n": n}))[1]["usage"] for n in (1, 3)]
+        assert used[0]["prompt_tokens"] == used[1]["prompt_tokens"], "the prompt counts once"
+        assert 3 * used[0]["completion_tokens"] == used[1]["completion_tokens"]
         assert sorted(c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]) == [0, 1, 2]
         body = {"model": "m", "prompt": ["a", "b"], "n": 2, "echo": True, "max_tokens": 9}
         _, whole = await ask("POST", "/completions", body)

@@ -42,6 +42,7 @@ from fulgur.text.split import (
     splitter_for,
 )
 from fulgur.text.split_mistral import CALL as MISTRAL_CALL
+from fulgur.text.stream import StreamDecoder
 
 if TYPE_CHECKING:
     from fulgur.backends.local import LocalBackend
@@ -67,6 +68,7 @@ class LocalGeneration(Generation):
         self._cancelled = False
         self._ended = False
         self._usage = Usage()
+        self._visible: tuple[int, ...] = ()  # special tokens that are shown
         self._logprobs: list[dict[str, Any]] | None = [] if asked.sampling.top_logprobs is not None else None
         self.log_probability = 0.0  # of the tokens so far, where the request asks for it
         self.steps: list[Step] = []  # the same tokens with their alternatives
@@ -182,11 +184,12 @@ class LocalGeneration(Generation):
         visible = set(marker_tokens(backend.prompts.format, tokenizer))
         if edit:  # the edit format's answers are told apart by these
             visible |= {token for mark in (NOEDIT, CALL) if (token := tokenizer.token_id(mark)) is not None}
+        self._visible = tuple(sorted(visible))
         request = GenerateRequest(
             prompt.tokens,
             sampling_params(self._sampling(), backend, prompt, grammar, stops),
             draft_source=tokenizer.encode(prediction, special=False, continuation=True) if prediction else None,
-            visible_tokens=tuple(sorted(visible)),
+            visible_tokens=self._visible,
             owner=self._asked.owner,
         )
         self._submitted = time.perf_counter()
@@ -286,7 +289,18 @@ class LocalGeneration(Generation):
         reason: str = event.reason if event.reason in ("length", "cancelled") else "stop"
         if self._enough and not self._cancelled:
             reason = self._enough
-        yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage)
+        ended_by = self._stop_text() if reason == "stop" else ""
+        yield Finish("tool_calls" if reason == "stop" and self._calls else reason, usage, ended_by)
+
+    def _stop_text(self) -> str:
+        """Which of the texts that were to end the answer did; empty when the model ended it."""
+        stops = self._asked.sampling.stop
+        if not stops or not self._written:
+            return ""
+        decoder = StreamDecoder(self._backend.prompts.tokenizer, keep=self._visible, continuation=True)
+        text = "".join(map(decoder.feed, self._tokens[-self._written :]))
+        found = [(text.find(stop), len(stop), stop) for stop in stops if stop in text]
+        return min(found)[2] if found else ""
 
     def _remember(self, event: events.Finished) -> None:
         """The next turn goes on from these tokens, without the one that ended the answer (the template writes it)."""

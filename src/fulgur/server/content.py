@@ -67,8 +67,11 @@ def check_part(entry: ServedModel, kind: str, path: str) -> None:
     raise invalid(f"The model '{entry.name}' cannot {what}.", path, "model_not_capable")
 
 
-def check_calls(conversation: Conversation) -> None:
-    """The output of a call needs its call, unless what went before was compacted."""
+def check_calls(conversation: Conversation, path: str = "") -> None:
+    """The output of a call needs its call, unless what went before was compacted.
+
+    `path` is the field that an error names at a door whose input is not the items themselves.
+    """
     outputs = {
         item["call_id"]: index
         for index, item in enumerate(conversation.items)
@@ -84,7 +87,8 @@ def check_calls(conversation: Conversation) -> None:
                 outputs.pop(item["call_id"], None)
         part = part.parent
     for call_id, index in outputs.items():
-        raise invalid(f"No tool call found with call_id '{call_id}'.", f"input[{index}].call_id", "call_not_found")
+        field = path or f"input[{index}].call_id"
+        raise invalid(f"No tool call found with call_id '{call_id}'.", field, "call_not_found")
 
 
 def check_kinds(items: list[Item]) -> list[str]:

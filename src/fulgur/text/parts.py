@@ -97,10 +97,11 @@ class Steered:
 
 @dataclass(slots=True)
 class Finish:
-    """`reason`: stop, length, tool_calls, content_filter or cancelled."""
+    """`reason`: stop, length, tool_calls, content_filter or cancelled. `stop`: the asked-for text that ended it."""
 
     reason: str
     usage: Usage
+    stop: str = ""
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | CallDelta

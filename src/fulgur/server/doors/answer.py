@@ -20,7 +20,7 @@ from fulgur.server.accounting import at_tier, cost
 from fulgur.server.answers import admit, owner_of, server_of
 from fulgur.server.registry import ServedModel
 from fulgur.server.sinks import SseSink
-from fulgur.text.parts import CallDelta, CallStart, Finish, Part, ReasoningDelta, TextDelta, Usage
+from fulgur.text.parts import Begin, CallDelta, CallStart, Finish, Part, ReasoningDelta, TextDelta, Usage
 
 if TYPE_CHECKING:
     from fulgur.server.state import Server
@@ -29,6 +29,24 @@ encode = msgspec.json.Encoder().encode
 Asked = TypeVar("Asked", Turn, Completion)
 DONE = b"data: [DONE]\n\n"
 _QUEUED = 64  # parts of several answers that wait to be written
+
+
+class Pace:
+    """When a request began and its first word came: Ollama's and llama.cpp's clients show speeds."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter_ns()
+        self._first = 0
+
+    def see(self, part: Part) -> None:
+        if not self._first and not isinstance(part, Begin | Finish):
+            self._first = time.perf_counter_ns()
+
+    def spans(self) -> tuple[int, int]:
+        """Nanoseconds up to the first word and from it on. Never nothing: clients divide by them."""
+        now = time.perf_counter_ns()
+        first = self._first or now
+        return max(1, first - self._began), max(1, now - first)
 
 
 @dataclass
@@ -50,13 +68,15 @@ def numbered(asked: Asked, count: int) -> list[Asked]:
     return [replace(asked, sampling=replace(asked.sampling, seed=seed + index)) for index in range(count)]
 
 
-async def collect(generation: Generation) -> Answer:
+async def collect(generation: Generation, pace: Pace | None = None) -> Answer:
     answer = Answer()
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[tuple[CallStart, list[str]]] = []
     try:
         async for part in generation:
+            if pace is not None:
+                pace.see(part)
             if isinstance(part, TextDelta):
                 text.append(part.text)
                 answer.logprobs += part.logprobs or []
@@ -109,7 +129,7 @@ async def stream(
                 if data is not None:
                     sink.write(data)
                 if isinstance(part, Finish):
-                    count.add(part.usage)
+                    count.add(part.usage, index)
                 if sink.full():
                     await sink.drain()
                 index, part = await anext(parts)
@@ -167,12 +187,16 @@ class Count:
 
     def __init__(self, server: Server, owner: str, entry: ServedModel, tier: str) -> None:
         self.usage = Usage()
+        self.each = 1  # answers to one prompt
         self.tier = tier
         self.price = at_tier(entry.model.price, entry.pool.price(tier))
         self._server, self._owner, self._entry = server, owner, entry
         self._booked = False
 
-    def add(self, usage: Usage) -> None:
+    def add(self, usage: Usage, index: int = 0) -> None:
+        """Of the answer with this number; a prompt that is answered several times counts once."""
+        if index % self.each:
+            usage = replace(usage, input_tokens=0, cached_tokens=0)
         for name in fields(Usage):
             setattr(self.usage, name.name, getattr(self.usage, name.name) + getattr(usage, name.name))
 

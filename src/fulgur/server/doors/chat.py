@@ -33,6 +33,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     async with counted(request, entry, body.service_tier) as total:
         turn, request[IGNORED] = to_turn(body, entry)
         turn.owner = server.cache_owner(owner_of(request))
+        total.each = body.n or 1
         generations = [backend.generate(each) for each in numbered(turn, body.n or 1)]
 
         def used() -> dict[str, Any]:
@@ -43,8 +44,8 @@ async def create(request: web.Request) -> web.StreamResponse:
             writer = ChatWriter(chat_frame("chat.completion.chunk", body.model, []), used if told else None)
             return await stream(request, generations, writer, total)
         answers = await asyncio.gather(*map(collect, generations))
-        for whole in answers:
-            total.add(whole.finish.usage)
+        for index, whole in enumerate(answers):
+            total.add(whole.finish.usage, index)
         choices = [chat_choice(index, whole, logprobs=bool(body.logprobs)) for index, whole in enumerate(answers)]
         return json_answer(
             {**chat_frame("chat.completion", body.model, choices), "usage": used(), "service_tier": total.tier}

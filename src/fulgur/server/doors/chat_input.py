@@ -12,7 +12,7 @@ from fulgur.protocol.items import Item
 from fulgur.protocol.request import ChatMessage, ChatRequest, Prediction
 from fulgur.server import fields
 from fulgur.server import tools as tool_list
-from fulgur.server.content import check_part
+from fulgur.server.content import check_calls, check_part
 from fulgur.server.format import chat_format, template_values
 from fulgur.server.registry import ServedModel
 from fulgur.server.sampling import to_sampling
@@ -28,6 +28,8 @@ def to_turn(body: ChatRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
         items += message_items(message, f"messages[{index}]", entry)
     if not items:
         raise invalid("The messages are empty: there is nothing to answer.", "messages", "invalid_value")
+    conversation = Conversation(items)
+    check_calls(conversation, "messages")
     offered, hosted = tool_list.sort([_tool(tool, index) for index, tool in enumerate(body.tools or [])])
     tool_list.without(hosted, tolerated=False)
     choice = body.tool_choice
@@ -40,7 +42,7 @@ def to_turn(body: ChatRequest, entry: ServedModel) -> tuple[Turn, list[str]]:
         passed |= {name: value for name in GUIDED if (value := getattr(body, name)) is not None}
         body = msgspec.structs.replace(body, **dict.fromkeys(GUIDED))
     turn = Turn(
-        Conversation(items),
+        conversation,
         tools=offered,
         tool_choice=chosen,
         parallel_tool_calls=body.parallel_tool_calls is not False,

@@ -32,6 +32,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     prompts = check(body, entry)
     passed, request[IGNORED] = fields.settle(body, entry)
     async with counted(request, entry, body.service_tier) as total:
+        total.each = body.n or 1
         sampling = to_sampling(body, _limit(body), "max_tokens", top_logprobs=body.logprobs)
         owner = server.cache_owner(owner_of(request))
         asked = [
@@ -48,7 +49,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         answers = await asyncio.gather(*map(collect, generations))
         choices = []
         for index, (whole, before) in enumerate(zip(answers, echoes, strict=True)):
-            total.add(whole.finish.usage)
+            total.add(whole.finish.usage, index)
             logprobs = whole.logprobs if body.logprobs is not None else None
             choices.append(_choice(index, before + whole.text, _reason(whole.finish), _logprobs(logprobs, len(before))))
         return json_answer({**frame, "choices": choices, "usage": usage_object(total)})

@@ -12,7 +12,7 @@ from fulgur.protocol.errors import ApiError, invalid
 from fulgur.protocol.request import Body, SamplingFields, Tier
 from fulgur.server import fields
 from fulgur.server.answers import IGNORED, json_answer, owner_of, read_request, server_of
-from fulgur.server.doors.answer import collect, counted, sse, stream, usage_object
+from fulgur.server.doors.answer import Pace, collect, counted, sse, stream, usage_object
 from fulgur.server.doors.chat import ChatWriter, chat_choice, chat_frame
 from fulgur.server.registry import Registry, ServedModel, require
 from fulgur.server.sampling import to_sampling
@@ -74,7 +74,7 @@ async def infill(request: web.Request) -> web.StreamResponse:
     require(entry, "fim", "fill in code between a prompt and a suffix")
     _, request[IGNORED] = fields.settle(body, entry, INFILL)
     if body.n_predict == 0:  # llama.vim warms the cache so
-        return json_answer(_infilled("", Finish("stop", Usage()), entry, body.response_fields))
+        return json_answer(_infilled("", Finish("stop", Usage()), entry, Pace(), body.response_fields))
     # A seed below zero is llama.cpp's word for none.
     wanted = SamplingFields(
         temperature=body.temperature,
@@ -89,12 +89,12 @@ async def infill(request: web.Request) -> web.StreamResponse:
     asked = Completion(body.input_prefix + body.prompt, body.input_suffix, body.path, sampling)
     asked.owner = server.cache_owner(owner_of(request))
     async with counted(request, entry, body.service_tier) as total:
-        generation = backend.complete(asked)
+        pace, generation = Pace(), backend.complete(asked)
         if body.stream:
-            return await stream(request, [generation], InfillWriter(entry), total)
-        whole = await collect(generation)
+            return await stream(request, [generation], InfillWriter(entry, pace), total)
+        whole = await collect(generation, pace)
         total.add(whole.finish.usage)
-        return json_answer(_infilled(whole.text, whole.finish, entry, body.response_fields))
+        return json_answer(_infilled(whole.text, whole.finish, entry, pace, body.response_fields))
 
 
 async def fim(request: web.Request) -> web.StreamResponse:
@@ -133,41 +133,41 @@ def filling(models: Registry) -> ServedModel:
 class InfillWriter:
     content_type = "text/event-stream"
 
-    def __init__(self, entry: ServedModel) -> None:
+    def __init__(self, entry: ServedModel, pace: Pace) -> None:
         self._entry = entry
+        self._pace = pace
         self._finish = Finish("stop", Usage())
 
     def part(self, index: int, part: Part) -> bytes | None:
+        self._pace.see(part)
         if isinstance(part, Finish):
             self._finish = part
         return sse({"content": part.text, "stop": False}) if isinstance(part, TextDelta) else None
 
     def end(self, usage: Usage) -> bytes:
-        return sse(_infilled("", self._finish, self._entry, None))
+        return sse(_infilled("", self._finish, self._entry, self._pace, None))
 
     def failed(self, error: ApiError) -> bytes:
         return sse({"error": error.as_dict()})
 
 
-def _infilled(text: str, finish: Finish, entry: ServedModel, wanted: list[str] | None) -> dict[str, Any]:
+def _infilled(text: str, finish: Finish, entry: ServedModel, pace: Pace, wanted: list[str] | None) -> dict[str, Any]:
     usage = finish.usage
-    fresh = usage.input_tokens - usage.cached_tokens
-    spent = usage.seconds * 1000
-    timings = {
-        "prompt_n": fresh,
-        "prompt_ms": 0.0,
-        "prompt_per_token_ms": 0.0,
-        "prompt_per_second": 0.0,
-        "predicted_n": usage.output_tokens,
-        "predicted_ms": spent,
-        "predicted_per_token_ms": spent / max(usage.output_tokens, 1),
-        "predicted_per_second": usage.output_tokens / usage.seconds if usage.seconds else 0.0,
-    }
+    counts = {"prompt": usage.input_tokens - usage.cached_tokens, "predicted": usage.output_tokens}
+    timings: dict[str, float] = {}
+    for (name, tokens), span in zip(counts.items(), pace.spans(), strict=True):
+        timings |= {
+            f"{name}_n": tokens,
+            f"{name}_ms": span / 1e6,
+            f"{name}_per_token_ms": span / 1e6 / max(tokens, 1),
+            f"{name}_per_second": tokens / span * 1e9,
+        }
     answer: dict[str, Any] = {
         "content": text,
         "model": entry.name,
         "stop": True,
-        "stop_type": "limit" if finish.reason == "length" else "eos",
+        "stop_type": "limit" if finish.reason == "length" else "word" if finish.stop else "eos",
+        "stopping_word": finish.stop,
         "stopped_limit": finish.reason == "length",
         "tokens_predicted": usage.output_tokens,
         "tokens_evaluated": usage.input_tokens,

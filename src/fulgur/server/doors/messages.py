@@ -15,7 +15,7 @@ from fulgur.protocol.request import Body, Effort, SamplingFields, Tier
 from fulgur.server import fields
 from fulgur.server import tools as tool_list
 from fulgur.server.answers import ERROR_SHAPES, IGNORED, json_answer, owner_of, read_request, server_of
-from fulgur.server.content import check_part
+from fulgur.server.content import check_calls, check_part
 from fulgur.server.doors.answer import Answer, collect, counted, encode, stream
 from fulgur.server.format import Format, check_format
 from fulgur.server.pools import DEFAULT
@@ -52,6 +52,12 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[Block]
 
 
+class Thinking(msgspec.Struct, kw_only=True):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None  # nothing here can keep to it
+    display: str | None = None
+
+
 class OutputConfig(msgspec.Struct, kw_only=True):
     effort: Effort | None = None
     format: dict[str, Any] | None = None
@@ -69,7 +75,7 @@ class MessagesRequest(Body, kw_only=True):
     stream: bool = False
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
     service_tier: Tier | Literal["standard_only"] | None = None  # Anthropic's words, and ours
@@ -120,6 +126,10 @@ def to_turn(body: MessagesRequest, entry: ServedModel) -> tuple[Turn, list[str]]
         items += message_items(message, f"messages[{index}]", entry)
     if not items:
         raise invalid("'messages' is empty.", "messages", "invalid_value")
+    if items[-1].get("role") == "assistant":  # the beginning of the answer, which Anthropic's models go on with
+        items[-1]["status"] = "in_progress"
+    conversation = Conversation(items)
+    check_calls(conversation, "messages")
     offered, hosted = tool_list.sort([_tool(tool) for tool in body.tools or []])
     tool_list.without(hosted, tolerated=False)
     choice, parallel = _choice(body.tool_choice)
@@ -128,10 +138,11 @@ def to_turn(body: MessagesRequest, entry: ServedModel) -> tuple[Turn, list[str]]
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, stop=body.stop_sequences
     )
     effort = body.output_config.effort if body.output_config is not None else None
-    if body.thinking is not None and body.thinking.get("type") == "disabled":
-        effort = "none"
+    if body.thinking is not None:
+        effort = "none" if body.thinking.type == "disabled" else effort
+        ignored += fields.ignored(["thinking.budget_tokens"] if body.thinking.budget_tokens is not None else [])
     turn = Turn(
-        Conversation(items),
+        conversation,
         instructions=_system(body.system),
         tools=offered,
         tool_choice=chosen,
@@ -159,7 +170,8 @@ def message_items(message: Message, path: str, entry: ServedModel) -> list[Item]
         where = f"{path}.content[{place}]"
         match block.get("type"):
             case "text" if isinstance(block.get("text"), str):
-                parts.append({"type": kind, "text": block["text"]})
+                if block["text"]:
+                    parts.append({"type": kind, "text": block["text"]})
             case "image":
                 parts.append(_image(block, where, entry))
             case "tool_use":
@@ -194,7 +206,7 @@ class MessagesWriter:
         self._tier = tier
         self._block = -1
         self._kind = ""
-        self._reason = "end_turn"
+        self._ending = _ending(None)
 
     def part(self, index: int, part: Part) -> bytes | None:
         if isinstance(part, TextDelta):
@@ -213,13 +225,12 @@ class MessagesWriter:
             usage = Usage(input_tokens=part.input_tokens, cached_tokens=part.cached_tokens)
             return _event("message_start", message=_message(self._model, [], None, usage, self._tier))
         if isinstance(part, Finish):
-            self._reason = STOP_REASONS.get(part.reason, "end_turn")
+            self._ending = _ending(part)
             return self._close()
         return None
 
     def end(self, usage: Usage) -> bytes:
-        delta = {"stop_reason": self._reason, "stop_sequence": None}
-        return _event("message_delta", delta=delta, usage=_usage(usage, self._tier)) + _event("message_stop")
+        return _event("message_delta", delta=self._ending, usage=_usage(usage, self._tier)) + _event("message_stop")
 
     def failed(self, error: ApiError) -> bytes:
         return b"event: error\ndata: %b\n\n" % encode(error_object(error))
@@ -261,10 +272,17 @@ def _message(model: str, content: list[Block], finish: Finish | None, usage: Usa
         "role": "assistant",
         "model": model,
         "content": content,
-        "stop_reason": STOP_REASONS.get(finish.reason, "end_turn") if finish is not None else None,
-        "stop_sequence": None,
+        **_ending(finish),
         "usage": _usage(usage, tier),
     }
+
+
+def _ending(finish: Finish | None) -> dict[str, str | None]:
+    """Why an answer ended; nothing while it has not."""
+    if finish is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    ended = "stop_sequence" if finish.stop else "end_turn"
+    return {"stop_reason": STOP_REASONS.get(finish.reason, ended), "stop_sequence": finish.stop or None}
 
 
 def _content(answer: Answer) -> list[Block]:
@@ -330,7 +348,10 @@ def _choice(choice: dict[str, Any] | None) -> tuple[str | dict[str, Any] | None,
 
 def _system(system: str | list[Block] | None) -> str | None:
     if isinstance(system, list):
-        return "\n\n".join(str(block.get("text") or "") for block in system) or None
+        for index, block in enumerate(system):
+            if block.get("type") != "text" or not isinstance(block.get("text"), str):
+                raise invalid("A block of 'system' is text.", f"system[{index}]", "unsupported_content")
+        return "\n\n".join(block["text"] for block in system) or None
     return system or None
 
 

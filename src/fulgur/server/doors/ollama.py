@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from fulgur.protocol.request import Body, ChatMessage, ChatRequest, SamplingFiel
 from fulgur.server import fields
 from fulgur.server.answers import ERROR_SHAPES, IGNORED, json_answer, owner_of, read_request, server_of
 from fulgur.server.content import check_part
-from fulgur.server.doors.answer import Answer, collect, counted, encode, stream
+from fulgur.server.doors.answer import Answer, Pace, collect, counted, encode, stream
 from fulgur.server.doors.chat_input import to_turn
 from fulgur.server.format import Format
 from fulgur.server.registry import Registry, ServedModel, require
@@ -152,6 +151,8 @@ async def chat(request: web.Request) -> web.StreamResponse:
     messages = [_chat_message(message, f"messages[{index}]", entry) for index, message in enumerate(body.messages)]
     wanted = ChatRequest(model=body.model, messages=_with_ids(messages), tools=body.tools)
     turn, _ = to_turn(wanted, entry)
+    if turn.conversation.items[-1].get("role") == "assistant":  # the beginning of the answer, as Ollama takes it
+        turn.conversation.items[-1]["status"] = "in_progress"
     turn.sampling, turn.format, turn.reasoning_effort = sampling, _format(body.format), _effort(body.think)
     request[IGNORED] = ignored
     return await _answer(request, entry, body, backend, turn, chat=True)
@@ -197,7 +198,7 @@ async def _answer(
         writer = OllamaWriter(body.model, chat=chat)
         if body.stream:
             return await stream(request, [generation], writer, total)
-        whole = await collect(generation)
+        whole = await collect(generation, writer.pace)
         total.add(whole.finish.usage)
         return json_answer(writer.whole(whole))
 
@@ -210,14 +211,12 @@ class OllamaWriter:
     def __init__(self, model: str, *, chat: bool) -> None:
         self._model = model
         self._chat = chat
-        self._began = time.perf_counter_ns()
-        self._first = 0
+        self.pace = Pace()
         self._reason = "stop"
         self._call: tuple[CallStart, list[str]] | None = None
 
     def part(self, index: int, part: Part) -> bytes | None:
-        if not isinstance(part, Finish) and not self._first:
-            self._first = time.perf_counter_ns()
+        self.pace.see(part)
         if isinstance(part, TextDelta):
             return self._said(part.text)
         if isinstance(part, ReasoningDelta):
@@ -255,17 +254,16 @@ class OllamaWriter:
         return {"response": text, **more}
 
     def _end(self, usage: Usage) -> dict[str, Any]:
-        now = time.perf_counter_ns()
-        first = self._first or now
+        reading, writing = self.pace.spans()
         return {
             "done": True,
             "done_reason": self._reason,
-            "total_duration": now - self._began,
+            "total_duration": reading + writing,
             "load_duration": 0,
             "prompt_eval_count": usage.input_tokens,
-            "prompt_eval_duration": first - self._began,
+            "prompt_eval_duration": reading,
             "eval_count": usage.output_tokens,
-            "eval_duration": now - first,
+            "eval_duration": writing,
         }
 
 
