@@ -20,7 +20,7 @@ import gpu_check as check
 import pytest
 import torch
 
-from fulgur.kernels.cuda import drivers, runtime
+from fulgur.kernels.cuda import drivers, runtime, together
 from fulgur.kernels.cuda.device import Gpu
 from fulgur.kernels.cuda.prefill import Prefill
 
@@ -116,6 +116,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(drivers, "build", lambda plan, name, *_, profile=False: (plan, name, profile))
     monkeypatch.setattr(runtime, "probe", lambda *_: GPU)
     monkeypatch.setattr(runtime, "prefill_for", lambda weights, kv, rope, *_: Prefill(weights, kv, rope))
+    monkeypatch.setattr(together, "few_step", lambda *_: None)
     monkeypatch.setattr(runtime, "PREFILL_FROM", 512)
     monkeypatch.setattr(check, "probe", lambda *_: GPU)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)

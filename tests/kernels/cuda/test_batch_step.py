@@ -1,18 +1,21 @@
-"""A step over rows of several sequences by the kernels of prefill and batch.cu, in the emulator."""
+"""A step over rows of several sequences by the kernels of prefill and batch.cu, or by the general driver over the same
+weights, in the emulator."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
+import emulated_family
+import emulated_gpu
+import emulated_prefill
 import numpy as np
 import pytest
 import torch
-from emulated_prefill import EmulatedKernels
 from interpreter import Interpreter
 from small_models import SMALL
 
-from fulgur.kernels.cuda.batch_step import BatchStep, possible
+from fulgur.kernels.cuda.batch_step import BatchStep, StepInput, possible
+from fulgur.kernels.cuda.few_step import FewStep, plan_over
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.weights import assemble
@@ -21,18 +24,18 @@ from fulgur.model.rope import rope_tables
 
 
 @pytest.mark.parametrize(("family", "weights"), [("llama", "bf16"), ("qwen2", "int4"), ("qwen3_moe", "fp8")])
-def test_rows_of_several_sequences(family: str, weights: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", ["batch", "few"])
+def test_rows_of_several_sequences(
+    kernels: str, family: str, weights: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits are those of the plan within bf16, and a row has the same bits alone and in company."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    emulated_gpu.install(monkeypatch, folder)
     config, noise = SMALL[family], np.random.default_rng(3)
     tensors = random_model(config, 4)
     plan = make_plan(config, weights=weights, ctas=4)
     model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
     kv = torch.zeros((config.n_layers, 2, 8, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
     rope = torch.from_numpy(np.concatenate(rope_tables(config, 256), axis=1))
-    prefill = FastPrefill(model, kv, rope, EmulatedKernels(plan, folder, 5))
-    assert possible(prefill)
     tables = np.array([[2, 0, -1], [-1, -1, -1], [7, 5, -1]], np.int32)
     lengths, expected, rows = {0: 70, 2: 3}, [], []
     for sequence, length in lengths.items():
@@ -45,13 +48,25 @@ def test_rows_of_several_sequences(family: str, weights: str, folder: Path, monk
         for at in (length, length + 1):  # the second as a draft of the first
             expected.append(interpreter.step([tokens[at]], at)[0])
             rows.append((tokens[at], at, sequence))
-    batch = BatchStep(prefill, 3, None, graphs=False)
+    given, stream = StepInput(3, "cpu", None), emulated_gpu.Stream()
+    step: BatchStep | FewStep
+    if kernels == "batch":
+        prefill = FastPrefill(model, kv, rope, emulated_prefill.EmulatedKernels(plan, folder, 5))
+        assert possible(prefill)
+        step = BatchStep(prefill, given, stream, graphs=False)
+    else:
+        few = plan_over(plan, 227 << 10)
+        assert few is not None and few.rows == 8
+        step = FewStep(few, model, given, kv, rope, emulated_family.EmulatedKernels(folder), stream)
+        step.warm()
     arrays = [np.array(column, np.int32) for column in zip(*rows, strict=True)]
-    batch.run(*arrays, tables)
-    got = batch.logits[:4, : config.vocab_size].numpy().copy()
+    step.run(*arrays, tables)
+    stream.synchronize()
+    got = step.logits[:4, : config.vocab_size].numpy().copy()
     wanted = np.array(expected)
     errors = np.linalg.norm(got - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     assert errors.max() < 0.03, errors
     for i in (2, 0, 1, 3):
-        batch.run(*(array[i : i + 1] for array in arrays), tables)
-        assert np.array_equal(batch.logits[0, : config.vocab_size].numpy(), got[i])
+        step.run(*(array[i : i + 1] for array in arrays), tables)
+        stream.synchronize()
+        assert np.array_equal(step.logits[0, : config.vocab_size].numpy(), got[i])

@@ -15,7 +15,7 @@ from emulated_prefill import EmulatedKernels
 from fulgur.engine.params import SamplingParams
 from fulgur.engine.runtime import RowChoice
 from fulgur.engine.sample import Sampler, Scratch
-from fulgur.kernels.cuda import runtime
+from fulgur.kernels.cuda import runtime, together
 from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.weights import GpuWeights
 
@@ -77,7 +77,7 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
         return FastPrefill(weights, kv, rope, EmulatedKernels(weights.plan, folder))
 
     monkeypatch.setattr(runtime, "prefill_for", prefill_for)
-    monkeypatch.setattr(runtime, "BATCH_FROM", 3)
+    monkeypatch.setattr(together, "BATCH_FROM", 3)
     model, _ = check.small_runtime("qwen2", "int4", "persistent", "cpu")
     tables = np.array([[3, 4], [7, 9], [5, 6]], np.int32)
     tokens, positions, sequences = (np.array(a, np.int32) for a in ([5, 6, 7, 8], [0, 1, 0, 0], [0, 0, 1, 2]))
@@ -86,12 +86,12 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
     launched = model._prompts.prefill.kernels.launched
     best = model.step(tokens, positions, sequences, tables, rows, found[0])
     assert launched[-1].startswith("store_float") and best.tolist() == found[0].argmax(axis=1).tolist()
-    model.batch_from = 64
+    model.together.batch_from = 64
     before = len(launched)
     model.step(tokens, positions, sequences, tables, rows, found[1])
     assert len(launched) == before
     assert np.linalg.norm(found[0] - found[1]) < 0.03 * np.linalg.norm(found[1])
-    model.batch_from = 3
+    model.together.batch_from = 3
     sampler = Sampler(
         SamplingParams(temperature=1.0, top_k=9, logprobs=1), 3, Scratch(model.vocab_size, draws=True), []
     )

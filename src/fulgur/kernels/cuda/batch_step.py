@@ -42,6 +42,39 @@ class StepRows(ctypes.Structure):
                 *((name, ctypes.c_int * ROWS) for name in ("token", "position", "table", "slot", "fold")))  # fmt: skip
 
 
+class StepInput:
+    """The rows of the next step and the block tables of their sequences, on the device."""
+
+    def __init__(self, table_width: int, device: Any, stream: Any) -> None:
+        import torch
+
+        self._stream, self._torch = stream, torch
+        self._staged = torch.zeros(ctypes.sizeof(StepRows), dtype=torch.uint8).pin_memory()
+        self._record = StepRows.from_address(self._staged.data_ptr())
+        self._staged_tables = torch.zeros((ROWS, table_width), dtype=torch.int32).pin_memory()
+        self._known: Int = self._staged_tables.numpy()
+        self.rows = torch.zeros_like(self._staged, device=device)
+        self.tables = torch.zeros_like(self._staged_tables, device=device)
+
+    def upload(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
+        """Written to pinned memory, then copied: the step before has been waited for. `tables` are those of the
+        numbers in `sequences`; of them only what has changed is copied."""
+        n, record = len(tokens), self._record
+        if len(tables) > ROWS:
+            used, places = np.unique(sequences, return_inverse=True)
+            sequences, tables = places.astype(np.int32), tables[used]
+        blocks = min(int(positions.max()) // KEYS + 1, tables.shape[1])
+        now, known = np.maximum(tables[:, :blocks], 0), self._known[: len(tables), :blocks]
+        record.count, record.done = n, 0
+        record.token[:n], record.position[:n] = tokens.tolist(), positions.tolist()
+        record.table[:n] = sequences.tolist()
+        with self._torch.cuda.stream(self._stream):
+            for place in (now != known).any(axis=1).nonzero()[0].tolist():
+                known[place] = now[place]
+                self.tables[place, :blocks].copy_(self._staged_tables[place, :blocks], non_blocking=True)
+            self.rows.copy_(self._staged, non_blocking=True)
+
+
 def possible(prefill: Prefill) -> TypeGuard[FastPrefill]:
     """Whether the kernels know this model's shapes."""
     if not isinstance(prefill, FastPrefill):
@@ -58,19 +91,17 @@ def attend_bytes(head_dim: int) -> int:
 
 
 class BatchStep:
-    def __init__(self, prefill: FastPrefill, table_width: int, stream: Any, *, graphs: bool = True) -> None:
+    most = ROWS
+
+    def __init__(self, prefill: FastPrefill, given: StepInput, stream: Any, *, graphs: bool = True) -> None:
         import torch
 
         self._prefill, self._kernels, self._stream = prefill, prefill.kernels, stream
-        self._plan, self._config, self._width = prefill.plan, prefill.config, table_width
+        self._plan, self._config, self._given = prefill.plan, prefill.config, given
         self._made: dict[int, list[tuple[Launch, int]]] = {}
         self._graphs: dict[int, Any] | None = {} if graphs else None
         c, device = self._config, prefill.kv.device
-        self._staged = torch.zeros(ctypes.sizeof(StepRows), dtype=torch.uint8).pin_memory()
-        self._record = StepRows.from_address(self._staged.data_ptr())
-        self._rows = torch.zeros_like(self._staged, device=device)
-        self._tables = torch.zeros((ROWS, table_width), dtype=torch.int32, device=device)
-        self._known: Int = np.zeros((ROWS, table_width), np.int32)
+        self._rows, self._tables, self._width = given.rows, given.tables, given.tables.shape[1]
         self.logits = torch.zeros((ROWS, -(-c.vocab_size // 4) * 4), dtype=torch.float32, device=device)
         self._buffers = self._allocate()
 
@@ -78,20 +109,9 @@ class BatchStep:
         """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
         import torch
 
-        n, record = len(tokens), self._record
-        used, local = np.unique(sequences, return_inverse=True)
+        self._given.upload(tokens, positions, sequences, tables)
+        bucket = next(size for size in BUCKETS if len(tokens) <= size)
         with torch.cuda.stream(self._stream):
-            for place, sequence in enumerate(used):
-                count = int(positions[local == place].max()) // KEYS + 1
-                row = np.maximum(tables[sequence, :count], 0)
-                if not np.array_equal(row, self._known[place, :count]):
-                    self._known[place, :count] = row
-                    self._tables[place, :count].copy_(torch.from_numpy(row.copy()))
-            record.count = n
-            record.token[:n], record.position[:n] = tokens.tolist(), positions.tolist()
-            record.table[:n] = local.tolist()
-            self._rows.copy_(self._staged, non_blocking=True)
-            bucket = next(size for size in BUCKETS if n <= size)
             if self._graphs is None:
                 self._launch(bucket)
                 return

@@ -1,7 +1,8 @@
 """The GPU runtime: the interface of `kernels.native.Runtime`, with the decode loop on the device.
 
 A step of up to 8 rows is one pass of the decode kernels; more rows are passes of 8, and a long run of prompt tokens is
-prefilled at once (`prefill.py`). Greedy decoding runs on the device by itself; tokens arrive in pinned memory.
+prefilled at once (`prefill.py`). Rows of several sequences have kernels of their own (`together.py`). Greedy decoding
+runs on the device by itself; tokens arrive in pinned memory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
-from fulgur.kernels.cuda.batch_step import ROWS, BatchStep, possible
+from fulgur.kernels.cuda.batch_step import BatchStep
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
+from fulgur.kernels.cuda.few_step import FewStep
 from fulgur.kernels.cuda.header import MARKS, layout
 from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.cuda.prefill_fast import prefill_for
@@ -27,6 +29,7 @@ from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
 from fulgur.kernels.cuda.records import PAIRS, RING, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
 from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
 from fulgur.kernels.cuda.stream import TokenStream
+from fulgur.kernels.cuda.together import Together
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
@@ -38,7 +41,6 @@ Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
 
 PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; None: measured when the model opens
-BATCH_FROM: int | None = None  # rows of several sequences that run together; None: measured likewise
 WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
 WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
@@ -110,13 +112,13 @@ class Runtime:
             prefill = prefill_for(weights, self._kv, held["rope"], self.gpu, self._stream)
             self._prompts = Prompts(prefill, self._stream, self._synchronize)
             width = self._staged_tables.shape[1]
-            self._batch = BatchStep(prefill, width, self._stream) if possible(prefill) else None
-            rows = wide.rows if self._batch is None else ROWS
+            self.together = Together(weights, prefill, width, self.gpu, self._stream)
+            rows = self.together.rows
             self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
             self._warm()
             self.max_rows = self.prefill_rows = chunk_rows(c, self.kv_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
-            self.batch_from = BATCH_FROM or self._batch_crossover()
+            self.together.measure(self.step, c.vocab_size, min(kv_blocks * KV_BLOCK, self.max_context))
         except torch.cuda.OutOfMemoryError:
             need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
             raise FulgurError(
@@ -184,29 +186,6 @@ class Runtime:
             self._prompts.rows(np.zeros(more, np.int32), 0, table[0])
         return int(min(max(min(at_once) / min(by_pass), 16), 4 * TRIAL))
 
-    def _batch_crossover(self) -> int:
-        """From how many rows on, of as many sequences, the kernels for many rows are faster. Warms them up."""
-        if self._batch is None:
-            return ROWS + 1
-        self._batch.warm(ROWS)
-        context = min(TRIAL, self.kv_blocks * KV_BLOCK - ROWS, self.max_context - ROWS)
-        if context < 0:
-            return ROWS + 1
-        tables = np.tile(np.arange(-(-(context + ROWS) // KV_BLOCK), dtype=np.int32), (ROWS, 1))
-        for rows in (2, 3, 4, 6, 8, 12, 16):
-            tokens, each = np.arange(rows, dtype=np.int32) * 97 % self.vocab_size, np.arange(rows, dtype=np.int32)
-            arrays, seconds = (tokens, context + each, each), []
-            for self.batch_from in (2, ROWS + 1):
-                times = []
-                for _ in range(4):
-                    start = time.perf_counter()
-                    self.step(*arrays, tables, each)
-                    times.append(time.perf_counter() - start)
-                seconds.append(min(times))
-            if seconds[0] < seconds[1]:
-                return rows
-        return ROWS + 1
-
     @property
     def weight_bytes(self) -> int:
         return self.weights.nbytes
@@ -241,14 +220,14 @@ class Runtime:
         told: list[Told | None] = [None] * len(logit_rows)
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
-            batch = self._batch_for(sequences[begin:])
-            end = min(begin + (ROWS if batch else self._wide.plan.rows), n)
+            together = self.together.choose(sequences[begin:])
+            end = min(begin + (self._wide.plan.rows if together is None else together.most), n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, choices[place[begin + row]]) for row in here] if choices is not None else []
             arrays = (tokens[begin:end], positions[begin:end], sequences[begin:end], tables)
-            if batch is not None:
+            if together is not None:
                 chosen = chosen or [(row, None) for row in here]
-                self._pass_together(batch, arrays, chosen)
+                self._pass_together(together, arrays, chosen)
             else:
                 self._pass(*arrays, bool(here) and (logits is not None or bool(chosen)), chosen)
             found, said = self._sampler.chosen(chosen) if chosen else ([self.mailbox.token[row] for row in here], [])
@@ -256,18 +235,12 @@ class Runtime:
                 at = place[begin + row]
                 best[at], told[at] = found[i], said[i] if said else None
             if logits is not None and here:
-                made = self._logits if batch is None else batch.logits
+                made = self._logits if together is None else together.logits
                 rows = made[here].cpu().numpy()
                 for row, values in zip(here, rows, strict=True):
                     logits[place[begin + row]] = values[: self.vocab_size]
             begin = end
         return best, told
-
-    def _batch_for(self, sequences: Int) -> BatchStep | None:
-        """The kernels for many rows, if these are of several sequences and enough: a sequence alone keeps the bits of
-        its own steps, whatever the length of a draft."""
-        enough = self._batch is not None and len(sequences) >= self.batch_from
-        return self._batch if enough and bool((sequences != sequences[0]).any()) else None
 
     def decode(self, token: int, position: int, table: Int, stop: Int, cancel: Int | None, limit: int) -> Iterator[int]:
         """Tokens as the device makes them, until a stop token, `limit` tokens, or soon after cancel[0] is set."""
@@ -385,20 +358,22 @@ class Runtime:
         self._synchronize()
         self._prompts.prefill.close()
         self._sampler.close()
-        if self._batch is not None:
-            self._batch.close()
+        self.together.close()
         for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
             driver.close()
 
     def _pass_together(
-        self, batch: BatchStep, arrays: tuple[Int, Int, Int, Int], choices: Sequence[tuple[int, RowChoice | None]]
+        self,
+        together: FewStep | BatchStep,
+        arrays: tuple[Int, Int, Int, Int],
+        choices: Sequence[tuple[int, RowChoice | None]],
     ) -> None:
         """A pass over rows of several sequences. Where no row's result is wanted, its keys and values are."""
 
         def run() -> None:
-            batch.run(*arrays)
+            together.run(*arrays)
             if choices:
-                self._sampler.choose(choices, batch.logits.data_ptr(), batch.logits.shape[1])
+                self._sampler.choose(choices, together.logits.data_ptr(), together.logits.shape[1])
 
         self._timed(run)
 
