@@ -61,6 +61,7 @@ class Agent:
         self._broadcast = Broadcast()
         self._config_problem = ""
         self._turn: Turn | None = None
+        self._stop_first = False  # it was stopped before its turn had begun
         self._tool_names: Collection[str] | None = None
         self.team: Team | None = Team(self)
         self._busy = Work(self._begin_queued)
@@ -142,6 +143,7 @@ class Agent:
         if self._turn is not None and self.running:
             self._turn.stop()
         else:
+            self._stop_first = self.running
             self._busy.cancel()
 
     def overrule(self) -> str:
@@ -430,6 +432,7 @@ class Agent:
             self._emit(Warned(message=warning, quiet=warning == self.guidance.limits))
 
     def _begin(self, text: str) -> None:
+        self._stop_first = False
         self._busy.begin(self._work(text))
 
     def _begin_queued(self) -> None:
@@ -457,6 +460,8 @@ class Agent:
                 self._progress.forget_server()
                 text = self.state.take_queued()
             self._turn = turn = self._new_turn(await self._route(text))
+            if self._stop_first:
+                turn.stop()
             waits = await turn.run(text)
             self._turn, self._answering.link = None, turn.link
             for unsaid in turn.unsaid:

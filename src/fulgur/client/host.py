@@ -31,6 +31,7 @@ IDLE_MINUTES = 60  # a host that was started by itself ends when nobody was ther
 START_SECONDS = 30.0
 _LARGEST_MESSAGE = 64 << 20
 _RETRY_SECONDS = (0.0, 0.1, 0.3, 1.0, 2.0)
+_MOST_LOST = 20  # connections that one request may lose: more often it is the request that ends them
 
 
 class _EventParams(msgspec.Struct):
@@ -111,7 +112,12 @@ class HostClient:
     async def offer_buffers(self, session: str, editor: Buffers, *, reads: bool, writes: bool) -> None:
         """Let the session read and write files through an editor that has them open."""
         self._buffers[session] = (editor, {"session": session, "reads": reads, "writes": writes})
-        await self._ask("session.buffers", self._buffers[session][1], object)
+        await self.offer_buffers_again(session)
+
+    async def offer_buffers_again(self, session: str) -> None:
+        """To a session that was opened anew; nothing where none were offered."""
+        if session in self._buffers:
+            await self._ask("session.buffers", self._buffers[session][1], object)
 
     async def attach(self, method: str = "session.attach", **params: Any) -> tuple[Attached, AsyncIterator[Followed]]:
         """Join a session (or open one), and its events from there on; they end when the session is closed."""
@@ -135,7 +141,11 @@ class HostClient:
 
     async def _ask(self, method: str, params: Any, type: type[T], on_result: OnResult | None = None) -> T:
         """After a lost connection it is asked again, so what must not be done twice carries an id."""
-        for _ in range(len(_RETRY_SECONDS)):
+        if self._failed is not None and not self.closed:  # that was told; perhaps there is a host again
+            self._failed = None
+            self._ready.clear()
+            self._task = asyncio.create_task(self._run())
+        for _ in range(_MOST_LOST):
             await self._ready.wait()
             if self._failed is not None:
                 raise self._failed
@@ -179,6 +189,9 @@ class HostClient:
                     self._fail(told)
                     return
                 await asyncio.sleep(delay)
+            except Exception as error:  # a mistake of ours must leave nobody waiting
+                self._fail(FulgurError(f"the connection to the host broke: {type(error).__name__}: {error}"))
+                return
 
     def _fail(self, error: FulgurError) -> None:
         self._failed = error

@@ -65,6 +65,7 @@ class Peer:
         self._waiting: dict[rpc.Id, tuple[asyncio.Future[msgspec.Raw], OnResult | None]] = {}
         self._working: dict[rpc.Id, asyncio.Task[None]] = {}
         self._telling: set[asyncio.Future[None]] = set()
+        self._unstarted = False
         self.closed = False
 
     async def run(self, messages: AsyncIterator[bytes | str]) -> None:
@@ -127,6 +128,9 @@ class Peer:
             with contextlib.suppress(msgspec.DecodeError):
                 self.cancel(msgspec.json.decode(message.params, type=dict[str, rpc.Id]).get("requestId"))
         elif message.id is msgspec.UNSET:
+            if self._unstarted:  # requests that came before it begin before it: a cancel follows its prompt
+                self._unstarted = False
+                await asyncio.sleep(0)
             await self._quietly(message.method, message.params)
         elif len(self._working) >= MOST_AT_ONCE or message.id in self._working:
             await self._tell(rpc.failure(message.id, RpcError(rpc.INVALID_REQUEST, "too many requests, or a used id")))
@@ -134,6 +138,7 @@ class Peer:
             number = message.id
             task = asyncio.create_task(self._answer(number, message.method, message.params))
             self._working[number] = task
+            self._unstarted = True
             task.add_done_callback(lambda _: self._working.pop(number, None))
 
     def _settle(self, message: rpc.Message) -> None:

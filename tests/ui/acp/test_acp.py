@@ -13,6 +13,7 @@ from acp.schema import ClientCapabilities, FileSystemCapabilities
 from acp_world import Editor, editing
 from agent_world import call, say, serving
 from host_world import client_of, hosting, opening
+from waiting import PATIENCE
 
 from fulgur.protocol.session import Status
 
@@ -90,6 +91,27 @@ async def test_cancel_keeps_what_was_said(workspace: Path) -> None:
             assert 0 < editor.text().count("word") < 1000
 
 
+async def test_a_cancel_right_behind_its_prompt_cancels_it(workspace: Path) -> None:
+    async with serving([say("word " * 200)], rate=2000) as server, hosting():
+        async with editing(opening(server, workspace)["overrides"]) as editor:
+            session = await new(editor, workspace)
+            running = asyncio.create_task(editor.say(session, "go"))
+            await asyncio.sleep(0)  # it is sent, and the cancel behind it
+            await editor.connection.cancel(session_id=session)
+            assert (await running).stop_reason == "cancelled"
+            assert editor.text().count("word") < 200
+
+
+async def test_a_session_that_was_ended_elsewhere_goes_on_with_the_next_prompt(workspace: Path) -> None:
+    async with serving([say("Here.")]) as server, hosting(), client_of() as other:
+        async with editing(opening(server, workspace)["overrides"]) as editor:
+            session = await new(editor, workspace)
+            await editor.say(session, "first")
+            await other.tell("session.close", session=session)
+            assert (await asyncio.wait_for(editor.say(session, "second"), PATIENCE)).stop_reason == "end_turn"
+            assert editor.text() == "Here.Here."
+
+
 @pytest.mark.parametrize(("answer", "made"), [("allow", True), ("deny", False), (None, False)])
 async def test_permissions(workspace: Path, answer: str | None, made: bool) -> None:
     (workspace / "a.py").write_text("x = 1\n")
@@ -104,6 +126,18 @@ async def test_permissions(workspace: Path, answer: str | None, made: bool) -> N
             [(tool, options)] = editor.asked
             assert tool.tool_call_id == editor.of("tool_call")[0].tool_call_id
             assert [option.kind for option in options] == ["allow_once", "allow_always", "reject_once"]
+
+
+async def test_a_question_among_missed_events_is_asked(workspace: Path) -> None:
+    (workspace / "a.py").write_text("x = 1\n")
+    replies = [call("edit", {"path": "a.py", "old": "x = 1", "new": "x = 2"}, times=1), say("Done.")]
+    async with serving(replies) as server, hosting() as listener:
+        async with editing(opening(server, workspace, "approval_policy=untrusted")["overrides"]) as editor:
+            session = await new(editor, workspace)
+            listener.host.sessions[session].feed._most = 1  # whatever comes at once is missed, but for its last event
+            told = await asyncio.wait_for(editor.say(session, "change x"), PATIENCE)
+            assert told.stop_reason in ("end_turn", "cancelled") and len(editor.asked) == 1
+            assert (workspace / "a.py").read_text() == "x = 2\n"
 
 
 async def test_a_question_answered_elsewhere_is_withdrawn(workspace: Path) -> None:

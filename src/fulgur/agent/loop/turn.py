@@ -166,7 +166,7 @@ class Turn:
 
     async def _worked(self) -> None:
         """The loop to its end, and where another model takes over, that one's."""
-        while True:
+        while not self._stopping:  # it may be stopped before there is anything to cancel
             why, rule = "", "drift"
             self._task = asyncio.get_running_loop().create_task(self._attempted())
             try:

@@ -122,7 +122,8 @@ class AcpAgent:
         if (old := self._sessions.pop(attached.session, None)) is not None:
             await old.close()
             attached, following = await host.attach(session=attached.session)
-        session = AcpSession(self.peer, host, attached, following)
+        again = {**params, "session": attached.session, "fork": None}
+        session = AcpSession(self.peer, host, attached, following, again)
         self._sessions[session.id] = session
         if self._files is not None and (self._files.read_text_file or self._files.write_text_file):
             reads, writes = self._files.read_text_file, self._files.write_text_file

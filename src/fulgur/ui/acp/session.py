@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from fulgur.client.host import Followed, HostClient
 from fulgur.client.rpc import ConnectionLost, Peer
 from fulgur.errors import FulgurError
@@ -32,11 +34,21 @@ class _Prompt:
 class AcpSession:
     """`start` begins to pass events on; before that the editor may not know the session."""
 
-    def __init__(self, editor: Peer, host: HostClient, attached: Attached, following: AsyncIterator[Followed]) -> None:
+    def __init__(
+        self,
+        editor: Peer,
+        host: HostClient,
+        attached: Attached,
+        following: AsyncIterator[Followed],
+        again: dict[str, Any],
+    ) -> None:
+        """`again`: what opens it a second time, when it was ended elsewhere."""
         self.id = attached.session
         self._editor = editor
         self._host = host
         self._following = following
+        self._again = again
+        self._opening = asyncio.Lock()
         self._updates = Updates(attached.status.workspace)
         self._waiting: list[_Prompt] = []
         self._questions: dict[str, asyncio.Task[None]] = {}
@@ -61,6 +73,7 @@ class AcpSession:
 
     async def prompt(self, text: str, how: str = "steer") -> dict[str, Any]:
         """Send it and wait for the end of the turn that takes it; while one runs, it redirects that one."""
+        await self._live()
         waiting = _Prompt(text)
         self._waiting.append(waiting)
         try:
@@ -76,7 +89,19 @@ class AcpSession:
 
     async def steer(self, text: str) -> str:
         """Redirect the running turn without waiting for its end: what became of it."""
+        await self._live()
         return (await self._host.submit(self.id, text)).outcome
+
+    async def _live(self) -> None:
+        """Whoever asks for a turn must hear of its end: a session that was ended elsewhere is opened again."""
+        if self._task is None or not self._task.done():
+            return
+        async with self._opening:
+            if self._task.done():
+                self.attached, self._following = await self._host.attach("session.open", **self._again)
+                await self._host.offer_buffers_again(self.id)
+                self.running = self.attached.status.running
+                self.start()
 
     async def stop(self) -> None:
         """End the turn; every prompt is answered as cancelled when it has ended."""
@@ -166,6 +191,9 @@ class AcpSession:
         self.attached = attached
         await self.tell(said("\n[events were missed; this is the session as it is now]\n\n"))
         await self.replay()
+        for asked in attached.waiting:
+            if asked.approval_id not in self._questions:
+                self._ask(asked)
         self.running = attached.status.running
         if not self.running:
             for waiting in [*self._waiting]:
@@ -222,8 +250,8 @@ class AcpSession:
             outcome = answer.get("outcome") or {}
             chosen = outcome.get("optionId") if outcome.get("outcome") == "selected" else None
             decision = "stop" if chosen is None else DECISIONS.get(str(chosen), "deny")
-        except (rpc.RpcError, ConnectionLost):
-            decision = "deny"
+        except (rpc.RpcError, ConnectionLost, msgspec.ValidationError, AttributeError):
+            decision = "deny"  # also an answer that is none
         self._questions.pop(asked.approval_id, None)
         with contextlib.suppress(FulgurError):
             params = {"session": self.id, "approval": asked.approval_id, "decision": decision}
