@@ -121,7 +121,8 @@ def test_with_a_schema_stdout_is_one_document(
 
 def test_a_time_limit(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(workspace, "--timeout", "0.5", "long") == 1
-    assert "stopped after 0.5 s; `fulgur exec --resume " in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "stopped after 0.5 s; `fulgur exec --resume " in told.err and told.out.endswith("\n")
     assert run(workspace, "--timeout", "0", "long") == 2
 
 
@@ -155,6 +156,23 @@ def test_stdin(
     assert run(workspace) == 2
 
 
+def test_bytes_that_are_no_text_may_be_piped(
+    base_url: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped = io.TextIOWrapper(io.BytesIO(b"from stdin: caf\xe9"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", piped)
+    assert run(workspace, "explain \udcff") == 0
+    assert capsys.readouterr().out == "Piped: fine.\n"
+
+
+def test_a_provider_may_be_named_with_the_model(base_url: str, workspace: Path, home: Path) -> None:
+    config = home / "config.toml"
+    config.write_text(config.read_text().replace('model_provider = "t"\n', ""))
+    assert run(workspace, "-m", "t:m", "one") == 0
+    config.write_text(f'model = "t:m"\n{config.read_text()}')
+    assert run(workspace, "one") == 0
+
+
 def test_resume_fork_and_list(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(workspace, "one") == 0
     assert run(workspace, "--resume", "last", "two") == 0
@@ -171,8 +189,8 @@ def test_resume_fork_and_list(base_url: str, workspace: Path, capsys: pytest.Cap
 
 
 def test_wrong_use(base_url: str, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(workspace, "-m", "nosuch", "hi") == 1
-    assert "has no model named 'nosuch' (-m)" in capsys.readouterr().err
+    assert run(workspace, "-m", "nosuch", "hi") == 2
+    assert "has no model 'nosuch' (-m)" in capsys.readouterr().err
     assert run(workspace, "-c", "sandbx_mode=x", "hi") == 2
     assert run(workspace, "-s", "nowhere", "hi") == 2
 

@@ -240,6 +240,9 @@ class Agent:
         if provider is None:
             provider, model = self.settings.split_model(model)
         settings = self.settings.with_changes(model=model, provider=provider)
+        here = self.settings.provider.id
+        if provider is None and settings.provider.id != here:  # it was named with the model before
+            settings = self.settings.with_changes(model=model, provider=here)
         await self._busy.alone("change the model", self._change(settings))
 
     async def set_profile(self, name: str) -> None:

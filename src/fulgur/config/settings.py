@@ -12,7 +12,7 @@ from fulgur.config import keys, layers
 from fulgur.config.keys import Value
 from fulgur.config.known import KNOWN
 from fulgur.config.records import ProjectRecords
-from fulgur.errors import FulgurError, UsageError
+from fulgur.errors import UsageError
 from fulgur.workspace import folders
 
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -33,12 +33,12 @@ class Provider:
     """Whether its models take images; None: as the server says."""
 
     def api_key(self) -> str | None:
-        """The key from the environment; a FulgurError when it is wanted and not set."""
+        """The key from the environment; a UsageError when it is wanted and not set."""
         if self.env_key is None:
             return None
         key = os.environ.get(self.env_key)
         if not key:
-            raise FulgurError(
+            raise UsageError(
                 f"{self.env_key} is not set, and provider {self.id} needs it", hint=f"export {self.env_key}=…"
             )
         return key
@@ -327,9 +327,14 @@ def load_settings(
         sources[("model",)] = "-m"
     profiles = sorted({path[1] for layer in stack for path in layer.values if path[0] == "profiles"})
     request: dict[str, object] = {"profile": profile, "model": model, "overrides": overrides}
-    return Settings(
+    settings = Settings(
         folder, project, home, trusted, values, sources, named, tuple(warnings), tuple(profiles), request, stamps
     )
+    provider, name = settings.split_model(settings.model or "")
+    if provider is not None:  # `-m ollama:qwen3`, as /model lists it
+        values["model",], values["model_provider",] = name, provider
+        sources["model_provider",] = sources["model",]
+    return settings
 
 
 def _stamps(home: Path, project: Path) -> tuple[object, ...]:

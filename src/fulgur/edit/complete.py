@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fulgur.errors import FulgurError
+from fulgur.errors import UsageError
 
 if TYPE_CHECKING:
     from fulgur.edit.document import Document
@@ -28,9 +28,9 @@ def cursor(text: str, line: int, column: int, name: str) -> int:
     """The offset of a cursor; past the end of a line is an error that says where it ends."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
-        raise FulgurError(f"{name} has {len(lines)} lines, there is no line {line}")
+        raise UsageError(f"{name} has {len(lines)} lines, there is no line {line}")
     if not 1 <= column <= len(lines[line - 1]) + 1:
-        raise FulgurError(
+        raise UsageError(
             f"line {line} of {name} ends at column {len(lines[line - 1]) + 1}, there is no column {column}"
         )
     return sum(len(before) + 1 for before in lines[: line - 1]) + column - 1

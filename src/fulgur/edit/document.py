@@ -6,7 +6,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from fulgur.errors import FulgurError
+from fulgur.errors import UsageError
 from fulgur.workspace.textfile import TextFile
 
 
@@ -29,10 +29,10 @@ class Document:
         """Read a file that a person named; its name is relative to the current folder."""
         try:
             if not stat.S_ISREG(path.stat().st_mode):
-                raise FulgurError(f"{path} is not a file")
+                raise UsageError(f"{path} is not a file")
             data = path.read_bytes()
         except OSError as error:
-            raise FulgurError(f"{path}: {error.strerror}") from None
+            raise UsageError(f"{path}: {error.strerror}") from None
         real, here = path.resolve(), Path.cwd()
         return cls.of(path, real.relative_to(here).as_posix() if real.is_relative_to(here) else path.name, data)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fulgur.client import once
 from fulgur.client.once import LocalServer
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace.folders import embedded_models, home
 
 ABILITIES = (
@@ -58,7 +58,7 @@ def model_folder(name: str | None) -> Path:
         if found:
             return found[0]
         known = ", ".join(folder.name for folder in folders) or "none"
-        raise FulgurError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
+        raise UsageError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
     if not folders:
         raise FulgurError(
             "no embedded model is installed",

@@ -74,7 +74,7 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
     if (lines := target.lines or named_lines(instruction)) is not None:
         first, last = lines
         if first > line_count:
-            raise FulgurError(f"{target.path} has {line_count} lines, there is no line {first}")
+            raise UsageError(f"{target.path} has {line_count} lines, there is no line {first}")
         if first == last and src is not None:
             first, last = enclosing(src, first)
         return bounded(text, first, min(last, line_count), target, limit=limit)
@@ -163,11 +163,11 @@ def python_symbol(src: Source, target: Target) -> tuple[int, int]:
         found = [s for s in src.tree.body if wanted[0] in assigned(s)]
     if not found:
         known = ", ".join(".".join(qualified(src, node)) for node in symbols(src)[:12])
-        raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"It has: {known}." if known else None)
+        raise UsageError(f"{target.path} has no {target.symbol}", hint=f"It has: {known}." if known else None)
     exact = [node for node in found if isinstance(src.parents.get(node), ast.Module)] or found
     if len(exact) > 1:
         listed = ", ".join(f"{'.'.join(qualified(src, node))} (line {lines_of(src, node)[0]})" for node in exact)
-        raise FulgurError(f"{target.path} has several {target.symbol}: {listed}", hint="Name one of them in full.")
+        raise UsageError(f"{target.path} has several {target.symbol}: {listed}", hint="Name one of them in full.")
     return lines_of(src, exact[0])
 
 
@@ -233,7 +233,7 @@ def other_symbol(text: str, target: Target) -> tuple[int, int]:
         for index, line in enumerate(lines):
             if re.search(pattern, line):
                 return index + 1, block_end(lines, index) + 1
-    raise FulgurError(f"{target.path} has no {target.symbol}", hint=f"Name lines instead: {target.path}:FIRST-LAST.")
+    raise UsageError(f"{target.path} has no {target.symbol}", hint=f"Name lines instead: {target.path}:FIRST-LAST.")
 
 
 def block_end(lines: list[str], first: int) -> int:

@@ -17,35 +17,45 @@ from collections.abc import Sequence
 from fulgur import __version__
 from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.foreign import note
+from fulgur.ui.parser import Parser, describe, listed
 
-# name -> one line of help. The module is fulgur.ui.commands.NAME.
-COMMANDS: dict[str, str] = {
-    "exec": "work on a prompt without a screen, for scripts and CI",
-    "route": 'which model `model = "auto"` would choose for a prompt, and why; nothing is run',
-    "tasks": "run a task list, show it, or make one",
-    "ask": "which file owns X? from the symbol index, without a model",
-    "config": "show, check, trust or import the configuration",
-    "serve": "serve models on this machine: the Responses API over HTTP and WebSocket",
-    "cluster": "one model on many machines: replicas, and the secret that fronts share with them",
-    "simulate": "how many users a cluster bears: first tokens and waits, from measured service times",
-    "admin": "the keys of a server, and what each has used",
-    "models": "the models on this machine: list, fit, pull, quantize, rm",
-    "app": "the web app: sessions side by side, in a browser",
-    "host": "run agents for terminals, editors and browsers; started when one is needed",
-    "acp": "the agent inside an editor (Agent Client Protocol on stdin and stdout)",
-    "attach": "show a session that runs in the host, in this terminal",
-    "connect": "point another client at this server: codex",
-    "edit": "change a part of a file by an instruction, with the embedded model",
-    "refactor": "rename, move, extract, inline, make async, change parameters: exact, over the whole project",
-    "complete": "what the embedded model would type at a cursor",
-    "next": "the edits that follow from the last change of a file",
-    "demo": "walk through a completion and an edit, with the speeds",
-    "bench": "measure this machine: engine, server, terminal, editor, cluster",
-    "eval": "grade a model: completions and edits, or the agent on failing repositories",
-    "doctor": "what this machine can do, and which kernels are used",
+# What for -> name -> one line of help. The module is fulgur.ui.commands.NAME.
+GROUPS: dict[str, dict[str, str]] = {
+    "the agent": {
+        "exec": "work on a prompt without a screen, for scripts and CI",
+        "tasks": "run a task list, show it, or make one",
+        "route": 'which model `model = "auto"` would choose for a prompt, and why',
+        "app": "the agent in your browser, several sessions side by side",
+        "attach": "show a session that runs in the browser or an editor here",
+        "acp": "the agent inside an editor (Agent Client Protocol)",
+        "host": "what runs the sessions of app, attach and acp; started by them",
+    },
+    "code, without a conversation": {
+        "edit": "change a part of a file by an instruction",
+        "refactor": "rename, move, extract, inline … exactly, over the whole project",
+        "complete": "what the embedded model would type at a cursor",
+        "next": "the edits that follow from the last change of a file",
+        "ask": "which file owns X? from an index, without a model",
+    },
+    "models and servers": {
+        "models": "which open models fit this machine; fetch, quantize, remove",
+        "serve": "serve models: the Responses API over HTTP and WebSocket",
+        "connect": "point Codex CLI at this server",
+        "admin": "the keys of a server, and what each has used",
+        "cluster": "one model on many machines",
+        "simulate": "how many users a cluster can serve, and how long they wait",
+    },
+    "this machine": {
+        "config": "show, check, trust or import the configuration",
+        "doctor": "what this machine can do, and which kernels are used",
+        "demo": "walk through a completion and an edit, with the speeds",
+        "bench": "every speed claim, measured here",
+        "eval": "every quality claim, measured here",
+    },
 }
+COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-
+_USAGE = 'fulgur [options] ["PROMPT"]\n       fulgur COMMAND …'
 _DESCRIPTION = """Real-time coding on your own hardware.
 
   fulgur                        open the terminal UI in this folder
@@ -83,28 +93,35 @@ def refuse_unknown(word: str | None) -> None:
     raise UsageError(f"there is no command {word}", hint=f"{meant}A prompt of one word: fulgur exec {word}")
 
 
-def build_parser(command: str | None) -> argparse.ArgumentParser:
+def build_parser(command: str | None) -> Parser:
     """The parser for one command line; only the chosen command's module is imported."""
-    parser = argparse.ArgumentParser(
-        prog="fulgur", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("fulgur", usage=_USAGE, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fulgur {__version__}")
     if command is None or is_prompt(command):
         importlib.import_module("fulgur.ui.commands.tui").add_arguments(parser)
     if is_prompt(command):
         parser.add_argument("prompt")
         return parser
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    # Making a parser takes longer than a short command does: the others are needed to list them, or to refuse a word.
-    for name in [command] if command in COMMANDS else COMMANDS:
-        sub = subparsers.add_parser(name, help=COMMANDS[name], description=COMMANDS[name])
-        if name == command:
-            importlib.import_module(f"fulgur.ui.commands.{name}").add_arguments(sub)
+    # One parser at most: making them all takes longer than a short command does. The list of commands is text.
+    subparsers = parser.add_subparsers(dest="command", help=argparse.SUPPRESS, prog="fulgur")
+    if command in COMMANDS:
+        sub = subparsers.add_parser(command, description=COMMANDS[command])
+        importlib.import_module(f"fulgur.ui.commands.{command}").add_arguments(sub)
+        describe(sub)
+    else:
+        parser.epilog = listed_commands()
     return parser
+
+
+def listed_commands() -> str:
+    """Every command, by what it is for."""
+    groups = (listed(title, group) for title, group in GROUPS.items())
+    return "\n\n".join([*groups, "`fulgur COMMAND --help` says more."])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes: 0 done, 1 the work failed, 2 wrong use, 130 interrupted."""
+    _open_closed_streams()
     command, arguments = find_command(list(sys.argv[1:] if argv is None else argv))
     screen = sys.stdin.isatty() and sys.stdout.isatty()
     if is_prompt(command) and not screen:
@@ -112,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         refuse_unknown(command)
         parser = build_parser(command)
-        args = parser.parse_args(arguments)
+        args = parser.parse_whole(arguments)
         if is_prompt(command):
             command = None
         if command is None and not screen:
@@ -127,11 +144,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        # A full disk, a folder that may not be read: nothing a traceback would help with.
-        note(f"fulgur: {error.filename + ': ' if isinstance(error.filename, str) else ''}{error.strerror or error}")
+        note(f"fulgur: {_told(error)}")
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _open_closed_streams() -> None:
+    """A stream that whoever started us had closed (`>&-`) leads nowhere: else the next file opened would become it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for good)
+
+
+def _told(error: OSError) -> str:
+    """A full disk, a folder that may not be read: what it was about, and what to do where that is known."""
+    from fulgur.workspace.folders import home
+
+    if not isinstance(error.filename, str):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the current folder was deleted\n  Change to one that is there, or name one with -C."
+        return error.strerror or str(error)
+    said = f"{error.filename}: {error.strerror or error}"
+    if not error.filename.startswith(str(home())):
+        return said
+    return f"{said}\n  Fulgur keeps its files there; FULGUR_HOME names another folder."
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""The flags every command that reads the config has: `-m`, `--profile`, `-c`, `-C`."""
+"""What several commands take and check: the flags of the config (`-m`, `--profile`, `-c`, `-C`), ports, a screen."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fulgur.errors import UsageError
 
 if TYPE_CHECKING:
     from fulgur.config.settings import Settings
@@ -12,8 +16,10 @@ if TYPE_CHECKING:
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """Add them to a parser."""
-    parser.add_argument("-m", "--model", metavar="MODEL", help="the model that answers")
-    parser.add_argument("-p", "--profile", metavar="NAME", help="use [profiles.NAME]")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="the model that answers; PROVIDER:NAME for one elsewhere"
+    )
+    parser.add_argument("-p", "--profile", metavar="NAME", help="use [profiles.NAME] of the config")
     parser.add_argument("-c", "--config", metavar="KEY=VALUE", action="append", default=[], help="set one config key")
     parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
 
@@ -23,3 +29,19 @@ def settings_from(args: argparse.Namespace) -> Settings:
     from fulgur.config.settings import load_settings
 
     return load_settings(args.cd, profile=args.profile, model=args.model, overrides=args.config)
+
+
+def port(text: str) -> int:
+    """The type of `--port`."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
+    return number
+
+
+def need_screen(instead: str) -> None:
+    """UsageError where no terminal could show one; `instead` is what needs none."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("this needs a terminal, and input or output is not one", hint=f"{instead} needs none.")
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        raise UsageError("this terminal (TERM=dumb) cannot show a screen", hint=f"{instead} needs none.")

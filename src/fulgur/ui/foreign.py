@@ -73,6 +73,11 @@ def uncoloured(text: str) -> str:
     return _SGR.sub("", text)
 
 
+def whole_text(argument: str) -> str:
+    """An argument of the command line as text: bytes that are no UTF-8 are shown as such instead of kept apart."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def one_row(text: str) -> str:
     """`exact` without line breaks."""
     return exact(text).replace("\n", " ⏎ ")

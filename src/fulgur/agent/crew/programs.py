@@ -10,7 +10,7 @@ from fulgur.agent.crew.plan import make_plan
 from fulgur.agent.crew.run_tasks import TaskRun, alone
 from fulgur.agent.crew.tasks import parse_tasks, read_list
 from fulgur.agent.crew.team import Team
-from fulgur.agent.crew.variants import Variants
+from fulgur.agent.crew.variants import Variants, check_count
 from fulgur.agent.session.log import fork_session
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.agent import VariantsRanked
@@ -45,6 +45,7 @@ async def make_variants(agent: Agent, count: int, task: str) -> Variants:
     """Several solutions of one task, which `take_variant` chooses from."""
     if not task.strip():
         raise UsageError("variants of what?", hint="/variants 5 make load() faster")
+    check_count(count)
     crew = _team(agent).crew()
     home, log = agent.settings.home, agent.state.log
     base = await asyncio.to_thread(fork_session, home, log.path, subagent=True) if agent.state.turns else None

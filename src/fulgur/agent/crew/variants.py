@@ -89,6 +89,12 @@ class Variant:
         )
 
 
+def check_count(count: int) -> None:
+    """UsageError for so many that nobody would want to choose from, and for fewer than two."""
+    if not 2 <= count <= MOST:
+        raise UsageError(f"{count} variants: 2 to {MOST} can be made")
+
+
 class Variants:
     """The solutions of one task. `close` removes the copies."""
 
@@ -100,8 +106,6 @@ class Variants:
 
     async def make(self, count: int, fork: str | None) -> list[Variant]:
         """Let `count` members solve the task, from the session `fork` on; the best first."""
-        if not 2 <= count <= MOST:
-            raise UsageError(f"{count} variants: 2 to {MOST} can be made")
         members = []
         for number in range(1, count + 1):
             other = {"temperature": _TEMPERATURE, "seed": number} if number > 1 else {}

@@ -10,7 +10,7 @@ from fulgur.client.front import ensure_front
 from fulgur.client.local import ensure_server
 from fulgur.client.once import LocalServer
 from fulgur.config.settings import Settings
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.errors import ApiError
 
 # What a server that does not say is taken to offer: any hosted model of today chats, calls tools and takes these keys.
@@ -132,6 +132,7 @@ def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) ->
             return model_info(entry, settings)
     have = ", ".join(str(entry["id"]) for entry in entries[:12])
     source = settings.sources.get(("model",), "default")
-    raise FulgurError(
-        f"{base_url} has no model named {wanted!r} ({source})", hint=f"It has: {have}. PROVIDER:NAME is one elsewhere."
+    where = "the local server" if settings.provider.base_url is None else f"{settings.provider.name} ({base_url})"
+    raise UsageError(
+        f"{where} has no model {wanted!r} ({source})", hint=f"It has: {have}. PROVIDER:NAME names one elsewhere."
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from typing import TYPE_CHECKING, cast
 
 from fulgur.errors import FulgurError
-from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.flags import add_config_flags, need_screen, settings_from
 from fulgur.ui.foreign import one_row, out
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
             when = time.strftime("%d %b %H:%M", time.localtime(info.updated))
             out(f"{info.session}  {state}  {when}  {one_row(info.workspace)}  {one_row(info.title[:60])}")
         return 0
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        raise FulgurError("this terminal (TERM=dumb) cannot show a screen", hint="`fulgur attach --list` needs none")
+    need_screen("`fulgur attach --list`")
     from fulgur.ui.tui.app import Tui
 
     return asyncio.run(Tui(settings, session=args.session or _newest(settings, args.new), opener=_open).run())

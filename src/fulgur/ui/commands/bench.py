@@ -13,6 +13,7 @@ import importlib
 from pathlib import Path
 
 from fulgur.errors import UsageError
+from fulgur.ui.parser import Parser, listed
 
 # name -> (module, one line of help)
 BENCHES: dict[str, tuple[str, str]] = {
@@ -38,8 +39,7 @@ BENCHES: dict[str, tuple[str, str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The bench's name; what follows it belongs to the bench."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "benches:\n" + "\n".join(f"  {name:<12}{text}" for name, (_, text) in BENCHES.items())
+    parser.epilog = listed("benches", {name: text for name, (_, text) in BENCHES.items()})
     parser.add_argument("name", choices=list(BENCHES), metavar="NAME", help="which bench")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur bench NAME --help` lists them")
 
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     """Run one bench; exit code 0 whenever it could measure (a bar that is missed is shown, not an error)."""
     name, text = BENCHES[args.name]
     module = importlib.import_module(name)
-    parser = argparse.ArgumentParser(prog=f"fulgur bench {args.name}", description=text)
+    parser = Parser(f"fulgur bench {args.name}", description=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the rows")
     module.add_arguments(parser)
-    options = parser.parse_args(args.options)
+    options = parser.parse_whole(args.options)
     for path in (options.json, options.plot):
         # Found out before the measurement, not after it.
         if path is not None and not path.absolute().parent.is_dir():

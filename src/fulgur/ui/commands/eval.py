@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import UsageError
+from fulgur.ui.parser import Parser, listed
 
 # name -> (module, one line of help)
 EVALUATIONS: dict[str, tuple[str, str]] = {
@@ -28,8 +29,7 @@ EVALUATIONS: dict[str, tuple[str, str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The evaluation's name; what follows it belongs to the evaluation."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "evaluations:\n" + "\n".join(f"  {name:<12}{text}" for name, (_, text) in EVALUATIONS.items())
+    parser.epilog = listed("evaluations", {name: text for name, (_, text) in EVALUATIONS.items()})
     parser.add_argument("name", choices=list(EVALUATIONS), metavar="NAME", help="which evaluation")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="`fulgur eval NAME --help` lists them")
 
@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
     """Run one evaluation; exit code 0 whenever it could grade (a bar that is missed is shown, not an error)."""
     name, text = EVALUATIONS[args.name]
     module = importlib.import_module(name)
-    parser = argparse.ArgumentParser(prog=f"fulgur eval {args.name}", description=text)
+    parser = Parser(f"fulgur eval {args.name}", description=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
     module.add_arguments(parser)
-    options = parser.parse_args(args.options)
+    options = parser.parse_whole(args.options)
     for path in (options.json, getattr(options, "answers", None)):
         # Found out before the work, not after it.
         if path is not None and not path.absolute().parent.is_dir():

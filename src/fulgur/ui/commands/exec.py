@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import os
 import select
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from fulgur.errors import UsageError
 from fulgur.ui.flags import add_config_flags, settings_from
-from fulgur.ui.foreign import note, one_row, out, out_json
+from fulgur.ui.foreign import note, one_row, out, out_json, whole_text
 
 if TYPE_CHECKING:
     from fulgur.agent.agent import Agent
@@ -58,6 +59,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--resume and --fork exclude each other")
     if args.timeout is not None and args.timeout <= 0:
         raise UsageError(f"--timeout {args.timeout:g}: a number of seconds above 0 is wanted")
+    if args.variants is not None:
+        from fulgur.agent.crew.variants import check_count
+
+        check_count(args.variants)
+    if args.output_last_message is not None and not args.output_last_message.absolute().parent.is_dir():
+        raise UsageError(f"{args.output_last_message}: its folder is not there")  # said before the work, not after it
     if args.resume and args.prompt is None:
         _resume_last(args, settings)
     answer_format = _format(args.output_schema)
@@ -75,15 +82,20 @@ def _resume_last(args: argparse.Namespace, settings: Settings) -> None:
 
 def _prompt(args: argparse.Namespace) -> str:
     """The argument, with piped input behind it when both are given."""
-    given = "" if args.prompt in (None, "-") else args.prompt
-    piped = "" if sys.stdin.isatty() else sys.stdin.read()
-    if not given and not piped.strip() and args.resume and not sys.stdin.isatty():
-        raise UsageError("no prompt: nothing came from stdin")
+    given = "" if args.prompt in (None, "-") else whole_text(args.prompt).strip()
+    piped = "" if sys.stdin.isatty() else _piped()
     if given and piped.strip():
         return f"{given}\n\n{piped}"
     if text := given or piped.strip():
         return text
     raise UsageError("no prompt", hint="fulgur exec 'fix the failing test', or pipe it in")
+
+
+def _piped() -> str:
+    """All of stdin; a diff may hold bytes that are no text, which are shown as such."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return sys.stdin.read()
 
 
 def _format(path: Path | None) -> dict[str, Any] | None:
@@ -142,6 +154,7 @@ async def _work(args: argparse.Namespace, settings: Settings, prompt: str, answe
                         if isinstance(event, events.TurnStopped) or not agent.state.queued:
                             break
     except TimeoutError:
+        printer.close_line()
         note(f"fulgur: stopped after {args.timeout:g} s; `fulgur exec --resume {agent.state.log.id} …` goes on")
     except asyncio.CancelledError:
         code = 130  # the session file has everything that was said
@@ -292,13 +305,14 @@ class _Printer:
             case events.TurnDone() if self._only_last:
                 out(event.text)
             case events.TurnDone() | events.TurnStopped():
-                self._close_line()
+                self.close_line()
 
     def _note(self, text: str) -> None:
-        self._close_line()
+        self.close_line()
         note(text)
 
-    def _close_line(self) -> None:
+    def close_line(self) -> None:
+        """What follows begins a line of its own."""
         if self._open:
             out()
             self._open = False
@@ -311,7 +325,8 @@ def _list(settings: Settings) -> int:
 
     for summary in summaries(settings.home, settings.workspace):
         when = strftime("%Y-%m-%d %H:%M", localtime(summary.updated))
+        turns = f"{summary.turns:>3} turn{' ' if summary.turns == 1 else 's'}"
         first = " ".join(summary.first_prompt.split())[:60]
         undo = "" if summary.undo else "  (no undo any more)"
-        out(f"{summary.session_id}  {when}  {summary.turns:>3} turns  {summary.model}  {first}{undo}")
+        out(f"{summary.session_id}  {when}  {turns}  {summary.model}  {first}{undo}")
     return 0

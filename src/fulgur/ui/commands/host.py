@@ -9,13 +9,14 @@ import json
 import os
 import signal
 
+from fulgur.ui.flags import port
 from fulgur.ui.foreign import log_to_stderr, out
 
 _LOOK_SECONDS = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=0, help="port on loopback (default: a free one)")
+    parser.add_argument("--port", type=port, default=0, help="port on loopback (default: a free one)")
     parser.add_argument("--stdio", action="store_true", help="serve one client on stdin and stdout instead")
     parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody was there for so long")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.parser import listed
 
 if TYPE_CHECKING:
     from fulgur.text.edit_format import Call
@@ -46,8 +47,8 @@ def _last(symbol: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = " · ".join(f"{name} {kind.place} {' '.join(kind.words)}".strip() for name, kind in KINDS.items())
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.epilog = listed("kinds", {name: " ".join((kind.place, *kind.words)) for name, kind in KINDS.items()})
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help="which one; they are listed below")
     parser.add_argument("target", metavar="FILE[:SYMBOL|:A-B]", help="what it is about; lines for extract")
     parser.add_argument("words", nargs="*", metavar="WORD", help="the new name, the module to move to, the parameter")
     parser.add_argument("--write", action="store_true", help="change the files (the diff is shown either way)")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError
+from fulgur.ui.flags import port
 from fulgur.ui.foreign import log_to_stderr, out
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--file", type=Path, help="config file (default: server.toml in Fulgur's home)")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port, 0 for a free one (default 8787)")
+    parser.add_argument("--port", type=port, help="port, 0 for a free one (default 8787)")
     parser.add_argument("-m", "--model", metavar="PATH", type=Path, help="serve this folder or GGUF file, by its name")
     parser.add_argument("--device", metavar="NAME", help="of the local models: auto, cpu, cuda or cuda:N")
     parser.add_argument("--new-key", metavar="NAME", help="make an API key, print it and what to put in the config")

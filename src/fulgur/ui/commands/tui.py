@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 
-from fulgur.errors import FulgurError
-from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.flags import add_config_flags, need_screen, settings_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Open the screen; its exit code."""
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        raise FulgurError("this terminal (TERM=dumb) cannot show a screen", hint="`fulgur exec PROMPT` needs none")
+    need_screen("`fulgur exec PROMPT`")
     settings = settings_from(args)
     from fulgur.ui.tui.app import Tui
 

@@ -1,0 +1,85 @@
+"""The parser of every command line: wrong use is one line and a hint, and help fits a screen of 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from fulgur.errors import UsageError
+
+_HELP_COLUMN = 26
+_WIDEST = 100
+
+
+def width() -> int:
+    """Columns that help may take."""
+    return min(shutil.get_terminal_size().columns, _WIDEST) - 2
+
+
+def listed(title: str, lines: Mapping[str, str]) -> str:
+    """Names and what each is, below a title, for a parser's epilog."""
+    column = max(len(name) for name in lines) + 4
+    rows = (
+        textwrap.fill(text, width(), initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
+        for name, text in lines.items()
+    )
+    return "\n".join([f"{title}:", *rows])
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """`-m, --model MODEL` in one row with what it does."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_HELP_COLUMN, width=width())
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError instead of printing its usage and leaving."""
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used.")
+
+    def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """All of the arguments; a flag that nothing takes is named with those it looks like."""
+        args, unknown = self.parse_known_args(arguments)
+        if not unknown:
+            return args
+        flags = [word for word in unknown if word.startswith("-")] or unknown
+        parsers = list(chosen(self, arguments))
+        known = [flag for parser in parsers for action in parser._actions for flag in action.option_strings]
+        close = difflib.get_close_matches(flags[0].partition("=")[0], known, n=2)
+        meant = f"Did you mean {' or '.join(close)}? " if close else ""
+        raise UsageError(
+            f"unknown: {' '.join(unknown)}", hint=f"{meant}`{parsers[-1].prog} --help` lists what it takes."
+        )
+
+
+def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[argparse.ArgumentParser]:
+    """The parser, and those of the commands within it that the words name."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            name = next((word for word in words if word in action.choices), None)
+            if name is not None:
+                yield from chosen(action.choices[name], words[list(words).index(name) + 1 :])
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """The help of each command within this one says what its line in the list says."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for line in action._choices_actions:
+                action.choices[line.dest].description = line.help
