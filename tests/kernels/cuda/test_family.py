@@ -122,11 +122,39 @@ def test_a_prompt_at_once_then_a_run(family: str) -> None:
     while not run.ended:
         made += run.read()
     assert made == single
-    again = rows(model, single[1:3], 76)  # the run's last three tokens were dropped
+    # The run's last three tokens are dropped: by another run, then by a step.
+    model.stream(single[1], 76, TABLE[0], (), 2).stop()
+    again = rows(model, single[1:3], 76)
     assert again.argmax(axis=1).tolist() == single[2:4]
     if model.states is not None:
         with pytest.raises(ValueError, match="no state of 20 tokens"):
             rows(model, single[:1], 20)
+    model.close()
+
+
+def test_drafts_of_more_rows_than_a_pass_has() -> None:
+    """Wherever two sequences turn out to be right, within the first pass too, they go on with the bits of single
+    steps."""
+    model, _ = opened(*WITH_A_HEAD)
+    model.plan.rows = 4
+    tables = np.array([[1, 3], [0, 2]], np.int32)
+    tokens = np.random.default_rng(8).integers(0, model.vocab_size, 12).tolist()
+
+    def step(given: list[int], position: int) -> np.ndarray:
+        """The same tokens in both sequences."""
+        n = len(given)
+        logits = np.zeros((2 * n, model.vocab_size), np.float32)
+        at = np.tile(np.arange(position, position + n), 2)
+        model.step(np.array(given * 2), at, np.repeat([0, 1], n), tables, np.arange(2 * n), logits)
+        assert np.array_equal(logits[:n], logits[n:])
+        return logits[:n]
+
+    single = np.concatenate([step([token], i) for i, token in enumerate(tokens)])
+    for right in (0, 2, 4, 5):
+        step(tokens[:3], 0)
+        draft = tokens[3 : 4 + right] + [(t + 5) % model.vocab_size for t in tokens[4 + right : 9]]
+        assert np.array_equal(step(draft, 3)[: right + 1], single[3 : 4 + right])
+        assert np.array_equal(step(tokens[4 + right : 6 + right], 4 + right), single[4 + right : 6 + right])
     model.close()
 
 

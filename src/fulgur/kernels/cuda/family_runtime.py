@@ -22,7 +22,7 @@ from fulgur.kernels.cuda.family_draft import DraftLogs
 from fulgur.kernels.cuda.family_graphs import FamilyGraphs
 from fulgur.kernels.cuda.family_kernels import FamilyKernels
 from fulgur.kernels.cuda.family_plan import HIDDEN
-from fulgur.kernels.cuda.family_prefill import CHUNK, FamilyPrefill
+from fulgur.kernels.cuda.family_prefill_fast import prefill_for
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
@@ -101,13 +101,15 @@ class FamilyRuntime:
             self.weights, self._rows, self._tables, self._kv, rope, query_scales, held, known, ring
         )
         self._graphs = FamilyGraphs(kernels, self._step_of, self._stream)
-        self._prefill = FamilyPrefill(self.weights, self._kv, rope, query_scales, self.states)
+        self._prefill = prefill_for(
+            self.weights, self._kv, rope, query_scales, self.states, self.gpu, self._stream
+        )  # fmt: skip
         self._sampler = DeviceSampler(c.vocab_size, self.plan.rows, self.gpu, device, self._stream)
         self._draft_sampler = DeviceSampler(c.draft_vocab, 1, self.gpu, device, self._stream) if c.draft_vocab else None
         self._logits = self._step_of.buffers["logits"]
         torch.cuda.synchronize()  # buffers are made on another stream
         self._graphs.warm()
-        self.max_rows = self.prefill_rows = CHUNK
+        self.max_rows = self.prefill_rows = self._prefill.chunk
         self.prefill_from = PREFILL_FROM
 
     @property
@@ -151,6 +153,7 @@ class FamilyRuntime:
         best: Int = np.zeros(len(logit_rows), np.int32)
         told: list[Told | None] = [None] * len(logit_rows)
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
+        long = self._before_long(positions, sequences, tables, logit_rows, begin)
         while begin < n:
             end = min(begin + self.plan.rows, n)
             here = [row - begin for row in range(begin, end) if row in place]
@@ -166,7 +169,28 @@ class FamilyRuntime:
                 for row, values in zip(here, self._logits[here].cpu().numpy(), strict=True):
                     logits[place[begin + row]] = values
             begin = end
+        for slot, own in long.items():
+            assert self.states is not None
+            self.states.after_passes(slot, tokens[own].tolist())
         return best, told
+
+    def _before_long(
+        self, positions: Int, sequences: Int, tables: Int, logit_rows: Int, begin: int
+    ) -> dict[int, npt.NDArray[np.int64]]:
+        """The sequences, with their rows, that more than one pass computes and that may turn out to be right in the
+        first of them only: what their states are is kept."""
+        if self.states is None:
+            return {}
+        long: dict[int, npt.NDArray[np.int64]] = {}
+        for slot in np.unique(sequences[begin:]).tolist():
+            own = begin + np.flatnonzero(sequences[begin:] == slot)
+            last = begin + (own[-1] - begin) // self.plan.rows * self.plan.rows  # where the last pass begins
+            if own[0] < last and np.any((logit_rows >= own[0]) & (logit_rows < last)):
+                long[slot] = own
+        begins = {slot: int(positions[own[0]]) for slot, own in long.items()}
+        if begins:
+            self.states.before_runs(begins, {slot: tables[slot] for slot in begins})
+        return long
 
     def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, head: bool) -> None:
         """Queue a pass over a few rows."""
@@ -254,7 +278,7 @@ class FamilyRuntime:
         check_step(self, first, np.array([position + limit - 1], np.int32), zero, row[None], zero[:0])
         with self._torch.cuda.stream(self._stream):
             if self.states is not None:
-                self.states.before_run(slot, position)
+                self.states.before_runs({slot: position}, {slot: row})
         if self._drafts is not None:
             self._drafts.begin(slot, position, [token] * limit, row)
         self._begin_run(token, position, slot, row)
@@ -282,7 +306,7 @@ class FamilyRuntime:
             steps = made + 1 if grammar and not self.mailbox.finished else made
             computed = [token, *self._ring[:made].tolist()][:steps]
             if self.states is not None:
-                self.states.after_run(slot, position, computed, row)
+                self.states.after_run(slot, computed)
             if self._drafts is not None:
                 self._drafts.made(slot, position, computed)
 
@@ -352,6 +376,7 @@ class FamilyRuntime:
     def close(self) -> None:
         self._synchronize()
         self._graphs.close()
+        self._prefill.close()
         self._sampler.close()
         if self._draft_sampler is not None:
             self._draft_sampler.close()

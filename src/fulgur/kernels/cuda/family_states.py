@@ -1,8 +1,9 @@
 """Recurrent states on the GPU: one a slot, which steps move on, and copies of them (`engine.states.StateStore`).
 
 A slot holds S of every delta layer as of the first row of the last step, and a log of that step's rows
-(csrc/family.cu). So a step may begin at any row of the last one, or behind it. A run of the device's loop leaves only
-its last step behind; a copy from before the run and the run's own tokens bring any of its positions back.
+(csrc/family.cu). So a step may begin at any row of the last one, or behind it. A run of the device's loop, and a draft
+of more rows than a pass has, leave only their last pass behind; a copy from before and their own tokens bring any of
+their positions back.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class LayerState:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run that has ended: its slot, where it began, the state before it, its tokens from there on."""
+    """Passes that can be taken back: where they began, the state before them, their tokens from there on."""
 
-    slot: int
     position: int
     known: int
+    before: Any  # the copy of the state
     tokens: list[int]
     table: Int
 
@@ -56,20 +57,20 @@ class FamilyStates:
         assert plan.config.delta is not None
         self._shape, self._layers = plan.config.delta, plan.delta_layers
         self.slots, self.snapshots = slots, snapshots
-        # The slots, the copy from before a run, the snapshots.
-        self.held = torch.zeros(
-            (slots + 1 + snapshots, plan.delta_layers, plan.state_floats), dtype=torch.float32, device=device
+        self.held = torch.zeros(  # the slots, the snapshots
+            (slots + snapshots, plan.delta_layers, plan.state_floats), dtype=torch.float32, device=device
         )
         self.known = torch.zeros(slots, dtype=torch.int32, device=device)  # tokens that each slot's S holds
         self._known: list[int] = [0] * slots
         self._end: list[int] = [0] * slots  # tokens that the slot has seen
         self._saved: dict[int, tuple[int, int]] = {}  # by snapshot: known, end
         self._stream, self._replay, self._drafts = stream, replay, drafts
-        self._run: _Run | None = None
+        self._runs: dict[int, _Run] = {}  # by slot
+        self._copies = [torch.zeros_like(self.held[0])]  # for runs; more are made where several drafts are long
 
     @property
     def nbytes(self) -> int:
-        return int(self.held.numel() * 4)
+        return int((self.held.numel() + self.held[0].numel()) * 4)
 
     def begin(self, slot: int, position: int, rows: int) -> None:
         """A step of `rows` rows from `position` on is about to be queued."""
@@ -107,42 +108,58 @@ class FamilyStates:
         """Prefill has brought a slot's S up to date itself."""
         self._set(slot, position, position)
 
-    def before_run(self, slot: int, position: int) -> None:
-        """Keep what a run begins with."""
-        if position:
-            self._go_to(slot, position)
-        self._copy(slot, self.slots)
+    def before_runs(self, begins: dict[int, int], tables: dict[int, Int]) -> None:
+        """Keep what runs begin with; by slot, their positions and tables. Earlier runs stay as they are."""
+        for slot, position in begins.items():
+            if position:
+                self._go_to(slot, position)
+        for slot in list(self._runs):
+            self._forget(slot)
+        for slot, position in begins.items():
+            before = self._copies.pop() if self._copies else self.held[slot].clone()
+            self._copy(self.held[slot], before)
+            self._runs[slot] = _Run(position, self._known[slot], before, [], tables[slot].copy())
 
-    def after_run(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
-        """It computed `tokens`, from `position` on, one by one."""
-        self._run = _Run(slot, position, self._known[slot], tokens, table.copy())
+    def after_run(self, slot: int, tokens: list[int]) -> None:
+        """The device's loop computed `tokens`, one by one."""
+        position = self._runs[slot].position
+        self.after_passes(slot, tokens)
         if tokens:
             self._known[slot], self._end[slot] = position + len(tokens) - 1, position + len(tokens)
 
+    def after_passes(self, slot: int, tokens: list[int]) -> None:
+        """Passes computed `tokens`, each of which said so (`begin`)."""
+        self._runs[slot].tokens[:] = tokens
+
     def save(self, slot: int, position: int, snapshot: int) -> None:
         self._go_to(slot, position)
-        self._copy(slot, self.slots + 1 + snapshot)
+        self._copy(self.held[slot], self.held[self.slots + snapshot])
         self._saved[snapshot] = self._known[slot], position
         if self._drafts is not None:
             self._drafts.save(slot, position, snapshot)
 
     def restore(self, snapshot: int, slot: int) -> None:
-        self._copy(self.slots + 1 + snapshot, slot)
+        self._copy(self.held[self.slots + snapshot], self.held[slot])
         self._set(slot, *self._saved[snapshot])
         if self._drafts is not None:
             self._drafts.restore(snapshot, slot)
 
     def copy(self, source: int, target: int) -> None:
-        self._copy(source, target)
+        self._copy(self.held[source], self.held[target])
         self._set(target, self._known[source], self._end[source])
         if self._drafts is not None:
             self._drafts.copy(source, target)
 
-    def _copy(self, source: int, target: int) -> None:
+    def _copy(self, source: Any, target: Any) -> None:
         import torch
 
         with torch.cuda.stream(self._stream):
-            self.held[target].copy_(self.held[source])
+            target.copy_(source)
+
+    def _forget(self, slot: int) -> None:
+        run = self._runs.pop(slot, None)
+        if run is not None:
+            self._copies.append(run.before)
 
     def _set(self, slot: int, known: int, end: int) -> None:
         import torch
@@ -150,17 +167,16 @@ class FamilyStates:
         with torch.cuda.stream(self._stream):
             self.known[slot] = known
         self._known[slot], self._end[slot] = known, end
-        if self._run is not None and self._run.slot == slot:
-            self._run = None
+        self._forget(slot)
 
     def _go_to(self, slot: int, position: int) -> None:
         """Make sure that a step can begin at `position`."""
         if self._known[slot] <= position <= self._end[slot]:
             return
-        run = self._run
-        if run is None or run.slot != slot or not run.position <= position <= run.position + len(run.tokens):
+        run = self._runs.get(slot)
+        if run is None or not run.position <= position <= run.position + len(run.tokens):
             raise ValueError(f"sequence {slot} has no state of {position} tokens")
-        self._copy(self.slots, slot)
+        self._copy(run.before, self.held[slot])
         self._set(slot, run.known, run.position)
         if position > run.position:
             self._replay(slot, run.position, run.tokens[: position - run.position], run.table)
