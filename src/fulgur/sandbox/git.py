@@ -75,7 +75,7 @@ def add_worktree(top: Path, folder: Path, branch: str) -> None:
     write(top, top, "worktree", "add", "--quiet", "--no-checkout", "-b", branch, "--", str(folder), "HEAD")
     try:
         # Asked in the new tree: its configuration may differ from that of the first one (`includeIf`).
-        off = no_programs(folder)
+        off = no_programs(folder, folder)
         # The working tree is named: the configuration may name another (`core.worktree`).
         write(folder, folder, f"--work-tree={folder}", "reset", "--hard", "--quiet", off=off)
     except FulgurError:
@@ -89,9 +89,10 @@ def remove_worktree(top: Path, folder: Path, branch: str) -> None:
     write(top, top, "branch", "--quiet", "-D", "--", branch)
 
 
-def no_programs(folder: Path) -> dict[str, str]:
-    """Settings that make every filter the configuration names do nothing, and every merge driver fail."""
-    listed = write(folder, folder, "config", "--null", "--name-only", "--list").split("\0")
+def no_programs(top: Path, folder: Path, *where: str) -> dict[str, str]:
+    """Settings that make every filter the configuration names do nothing, and every merge driver fail. Asked just as
+    git will be called (`where`): a configuration may hold for one working tree or branch only."""
+    listed = write(top, folder, *where, "config", "--null", "--name-only", "--list").split("\0")
     filters, drivers = (
         {name.split(".", 1)[1].rpartition(".")[0] for name in listed if name.startswith(kind)}
         for kind in ("filter.", "merge.")

@@ -78,10 +78,10 @@ def bring(top: Path, folder: Path, message: str) -> Merge:
 
 def _git(top: Path, folder: Path) -> Git:
     """git for the folder of the repository or one of its worktrees."""
-    off = no_programs(top) | person(top)
     where = (
         (f"--work-tree={folder}",) if folder == top else (f"--git-dir={_place(top, folder)}", f"--work-tree={folder}")
     )
+    off = no_programs(top, folder, *where) | person(top)
 
     def git(*arguments: str, may_fail: bool = False) -> str:
         return write(top, folder, *where, *arguments, off=off, may_fail=may_fail)

@@ -7,11 +7,14 @@ an error and never out of the workspace. Names may be any bytes; `shown` is what
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fulgur.errors import FulgurError
 
@@ -26,6 +29,8 @@ def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in path.relative_to(root).parts:
+            if part == "..":
+                raise FulgurError(f"{shown(str(path))} leads out of {shown(str(root))}")
             if create:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)
@@ -39,14 +44,59 @@ def folder(root: Path, path: Path, *, create: bool = False) -> Iterator[int]:
 
 def read(root: Path, path: Path, limit: int = -1) -> bytes:
     """The first `limit` bytes of a regular file (-1: all); OSError when it cannot be read, or is not one."""
+    with _regular(_open(root, path), path) as file:
+        return file.read(limit)
+
+
+def write(root: Path, path: Path, data: bytes) -> None:
+    """A file with this content, in place of a file or link that is there; folders above it are made."""
+    with _made(root, path) as file:
+        file.write(data)
+
+
+def copy(root: Path, path: Path, into: Path, target: Path) -> bool:
+    """Copy a regular file beneath `root` to `target` beneath `into`, with its mode and time, as `write` does; False
+    when no file is there any more, or only a link to one."""
+    try:
+        descriptor = _open(root, path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+    with _regular(descriptor, path) as source, _made(into, target) as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+        file.flush()
+        info = os.fstat(source.fileno())
+        os.fchmod(file.fileno(), info.st_mode & 0o777)
+        os.utime(file.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+    return True
+
+
+def _open(root: Path, path: Path) -> int:
     with folder(root, path.parent) as parent:
         # Not blocking: a pipe that takes the file's place would wait for a writer for ever.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(path.name, flags, dir_fd=parent)
+        return os.open(path.name, flags, dir_fd=parent)
+
+
+@contextlib.contextmanager
+def _regular(descriptor: int, path: Path) -> Iterator[BinaryIO]:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FulgurError(f"{shown(str(path))} is not a file")
-        return file.read(limit)
+        yield file
+
+
+@contextlib.contextmanager
+def _made(root: Path, path: Path) -> Iterator[BinaryIO]:
+    with folder(root, path.parent, create=True) as parent:
+        # Anew: the file that is there may have another name outside.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path.name, dir_fd=parent)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, 0o666, dir_fd=parent)
+    with os.fdopen(descriptor, "wb") as file:
+        yield file
 
 
 def read_if_there(root: Path, path: Path) -> bytes | None:

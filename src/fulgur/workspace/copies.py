@@ -71,12 +71,12 @@ class WorkspaceCopy:
             with contextlib.suppress(FileNotFoundError):  # gone since it was listed
                 size = entry.stat(follow_symlinks=False).st_size
                 target = self.folder / Path(entry.path).relative_to(workspace)
-                target.parent.mkdir(parents=True, exist_ok=True)
                 if links and size > LARGEST_FILE:
+                    target.parent.mkdir(parents=True, exist_ok=True)
                     target.symlink_to(entry.path)
                     continue
                 total += size
-                shutil.copy2(entry.path, target, follow_symlinks=False)
+                beneath.copy(workspace, Path(entry.path), self.folder, target)
             if total > _MOST_BYTES:
                 raise FulgurError(f"{workspace} is too large to copy (over {_MOST_BYTES >> 20} MB)", hint=_HINT)
         for name in _LINKED:

@@ -1,12 +1,11 @@
 """Worktrees of sessions: made from a repository that may be hostile, set up, merged, and removed."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from agent_world import call, needs_sandbox, say, serving
 from host_world import Seen, client_of, hosting, opening
+from repositories import git
 
 from fulgur.agent.host import worktree
 from fulgur.errors import FulgurError
@@ -14,14 +13,6 @@ from fulgur.protocol.agent import Warned
 from fulgur.protocol.host import FileChange, Merged, SessionInfo
 from fulgur.sandbox.git import add_worktree
 from fulgur.sandbox.git_merge import Merge, commit_all, merge
-
-
-def git(folder: Path, *words: str) -> str:
-    clean = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-    who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-    return subprocess.run(
-        ["git", *who, *words], cwd=folder, env=clean, check=True, capture_output=True, text=True
-    ).stdout
 
 
 @pytest.fixture

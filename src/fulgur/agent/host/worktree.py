@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.sandbox import git, git_merge
 from fulgur.workspace import beneath, folders
+from fulgur.workspace.beneath import shown
 
 _MOST_COPIED = 256 << 20
 
@@ -36,10 +38,23 @@ def make(settings: Settings, name: str) -> Worktree:
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     git.add_worktree(top, folder, branch)
     inside = folder / settings.workspace.relative_to(top)
-    inside.mkdir(parents=True, exist_ok=True)
-    for path in settings.strings("worktree.copy"):
-        _copy(top, folder, path)
+    try:
+        _reach(folder, inside)
+        for path in settings.strings("worktree.copy"):
+            _copy(top, folder, path)
+    except FulgurError:
+        git.remove_worktree(top, folder, branch)
+        raise
     return Worktree(inside, settings.workspace, top, branch)
+
+
+def _reach(folder: Path, inside: Path) -> None:
+    """Make a folder of the worktree. Where the commit has a link in its place, a session would work elsewhere."""
+    try:
+        with beneath.folder(folder, inside, create=True):
+            pass
+    except NotADirectoryError:
+        raise FulgurError(f"{inside.relative_to(folder)} is a link or a file in the last commit") from None
 
 
 def of(settings: Settings) -> Worktree | None:
@@ -98,13 +113,20 @@ def _copy(top: Path, folder: Path, path: str) -> None:
         raise FulgurError(f"worktree.copy: {path} is not in the repository")
     if not source.exists():
         return
-    target = folder / source.relative_to(top.resolve())
     if source.is_dir():
         size = sum(file.stat().st_size for file in source.rglob("*") if file.is_file() and not file.is_symlink())
         if size > _MOST_COPIED:
             raise FulgurError(f"worktree.copy: {path} has {size >> 20} MiB", hint="Use worktree.setup instead.")
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        found = [path for path in source.rglob("*") if path.is_symlink() or path.is_file()]
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(beneath.read(top.resolve(), source))
-        target.chmod(source.stat().st_mode & 0o777)
+        found = [source]
+    for file in found:
+        into = folder / file.relative_to(top.resolve())
+        try:
+            if not file.is_symlink():
+                beneath.copy(top.resolve(), file, folder, into)
+                continue
+            with contextlib.suppress(FileExistsError), beneath.folder(folder, into.parent, create=True) as parent:
+                os.symlink(os.readlink(file), into.name, dir_fd=parent)
+        except OSError as error:  # such as a link of the commit that stands in its way
+            raise FulgurError(f"worktree.copy: {shown(str(into))}: {error.strerror}") from None

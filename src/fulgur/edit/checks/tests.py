@@ -6,16 +6,17 @@ workspace as it was. Whatever keeps them from running is a result too, and said.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.sandbox import start
+from fulgur.workspace import beneath
 from fulgur.workspace.ignore import walk
 
 MOST_SECONDS = 30.0
@@ -136,23 +137,24 @@ def _told(run: TestRun, failed: frozenset[str]) -> str:
 def copy_with(workspace: Path, files: Mapping[str, bytes | None], into: Path) -> bool:
     """Copy what no rule leaves out, with other contents for some files (None: not there); False: it is too much."""
     total = 0
+    into.mkdir(parents=True, exist_ok=True)
     for entry in walk(workspace):
-        total += entry.stat(follow_symlinks=False).st_size
+        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            total += entry.stat(follow_symlinks=False).st_size
         if total > _MOST_COPIED:
             return False
-        target = into / Path(entry.path).relative_to(workspace)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(entry.path, target, follow_symlinks=False)
+        path = Path(entry.path)
+        beneath.copy(workspace, path, into, into / path.relative_to(workspace))
     put(files, into)
     return True
 
 
 def put(files: Mapping[str, bytes | None], into: Path) -> None:
     """Give files beneath a folder these contents."""
+    into.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        target = into / name
-        if data is None:
-            target.unlink(missing_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+        if data is not None:
+            beneath.write(into, into / name, data)
+            continue
+        with contextlib.suppress(FileNotFoundError), beneath.folder(into, (into / name).parent) as parent:
+            os.unlink(Path(name).name, dir_fd=parent)

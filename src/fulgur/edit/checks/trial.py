@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from fulgur.edit.checks.tests import (
     in_turn,
     interpreter,
     judged,
-    put,
     pytest_command,
     read_run,
     together,
@@ -54,26 +53,32 @@ def try_out(root: Path, changes: Sequence[Change], home: Path) -> Trial:
     python = interpreter(root)
     if python is None:
         return Trial(note=NO_PYTHON)
-    with tempfile.TemporaryDirectory(prefix="fulgur-trial-") as place:
-        folder = Path(place).resolve()
-        if not copy_with(root, {name: change.after for name, change in changed.items()}, folder):
-            return Trial(note="tests not run: the project is too large to copy")
-        parts = in_turn(tests)
-        runs = _runs(root, folder, python, parts, home)
-        before = None
-        if unclean := [part for part, run in zip(parts, runs, strict=False) if not (run.clean or run.missing)]:
-            put({name: change.before for name, change in changed.items()}, folder)
-            before = together(_runs(root, folder, python, unclean, home))
+    parts = in_turn(tests)
+    runs = _runs(root, {name: change.after for name, change in changed.items()}, python, parts, home)
+    if runs is None:
+        return Trial(note="tests not run: the project is too large to copy")
+    before = None
+    if unclean := [part for part, run in zip(parts, runs, strict=False) if not (run.clean or run.missing)]:
+        # On a copy of its own: tests may have changed the first one.
+        again = _runs(root, {name: change.before for name, change in changed.items()}, python, unclean, home)
+        before = together(again) if again is not None else None
     found = judged(together(runs), before)
     return Trial(found.problems, found.note, found.passed, sum(map(len, parts)) if found.passed else 0)
 
 
-def _runs(root: Path, folder: Path, python: str, parts: Sequence[Sequence[str]], home: Path) -> list[TestRun]:
-    """One run after the other, in the time that one has."""
+def _runs(
+    root: Path, files: Mapping[str, bytes | None], python: str, parts: Sequence[Sequence[str]], home: Path
+) -> list[TestRun] | None:
+    """Copy the project with these files, and make one run after the other, in the time that one has; None: it is too
+    large to copy."""
     runs: list[TestRun] = []
-    deadline = time.monotonic() + MOST_SECONDS
-    for part in parts:
-        runs.append(sandboxed_pytest(root, folder, python, part, home, max(deadline - time.monotonic(), 1.0)))
+    with tempfile.TemporaryDirectory(prefix="fulgur-trial-") as place:
+        folder = Path(place).resolve()
+        if not copy_with(root, files, folder):
+            return None
+        deadline = time.monotonic() + MOST_SECONDS
+        for part in parts:
+            runs.append(sandboxed_pytest(root, folder, python, part, home, max(deadline - time.monotonic(), 1.0)))
     return runs
 
 

@@ -101,7 +101,8 @@ def check_out(clone: Path, commit: str, folder: Path) -> None:
     """The files of a commit, and nothing of its repository. No hook and no filter runs."""
     git.write(clone, clone, "worktree", "add", "--quiet", "--no-checkout", "--detach", "--", str(folder), commit)
     try:
-        git.write(folder, folder, f"--work-tree={folder}", "reset", "--hard", "--quiet", off=git.no_programs(folder))
+        off = git.no_programs(folder, folder)
+        git.write(folder, folder, f"--work-tree={folder}", "reset", "--hard", "--quiet", off=off)
     finally:
         (folder / ".git").unlink()
         git.write(clone, clone, "worktree", "prune")
