@@ -29,6 +29,28 @@ async def test_a_stop_right_behind_its_prompt_stops_it(workspace: Path) -> None:
         assert isinstance(await seen.ended(since), TurnDone)
 
 
+async def test_a_stop_while_a_turn_ends_keeps_what_is_queued(workspace: Path) -> None:
+    """Else the next turn began behind the back of whoever closes the session, and asked nobody."""
+    async with serving([say("Done.")]) as server, hosting() as listener, client_of() as client:
+        seen = Seen(await client.attach("session.open", **opening(server, workspace)))
+        agent = listener.host.sessions[seen.attached.session].agent
+        here, really = asyncio.get_running_loop(), agent.state.end_turn
+
+        async def late() -> None:
+            agent.queue("later")
+            agent.stop()
+
+        def end(how: str, problem: str) -> None:
+            asyncio.run_coroutine_threadsafe(late(), here).result()
+            really(how, problem)
+
+        agent.state.end_turn = end  # type: ignore[method-assign]
+        await client.submit(seen.attached.session, "go")
+        assert isinstance(await seen.ended(), TurnDone)
+        await agent.wait()
+        assert list(agent.state.queued) == ["later"]
+
+
 async def test_a_client_whose_host_went_away_finds_the_next_one(workspace: Path) -> None:
     async with serving([say("Here.")]) as server:
         async with hosting():

@@ -123,7 +123,7 @@ class Turn:
             context.emit(TurnStopped(turn=context.turn, text=said))
         else:
             context.emit(TurnFailed(turn=context.turn, message=problem.message, hint=problem.hint or "", text=said))
-        return how == "stopped" or not saved
+        return how == "stopped" or self._stopping or not saved  # also a stop that came while it ended
 
     async def _at_end(self, again: bool) -> str:
         """What the hooks of the end still want done; `again`: it was told once, and that is enough."""
