@@ -10,11 +10,14 @@ from fulgur.errors import FulgurError
 
 STAGES = {
     "gather": "source packages of the list to one archive",
+    "registry": "packages of the registry to a round of documents",
+    "shards": "a round to archives of a size that travels",
     "corpus": "installed packages and the archive to the corpus",
     "tokenizer": "train the tokenizer",
     "data": "documents and edits to rows of tokens",
     "pretrain": "pretrain on code with fill-in-the-middle",
     "anneal": "anneal on edits, quantisation-aware",
+    "hybrid": "train a hybrid with a drafting head",
     "distil": "distil the small model from the large one",
     "quantise": "measure what rounding costs",
     "export": "pieces to carry, and the packed folder",

@@ -26,6 +26,7 @@ from fulgur.workspace.folders import TOKENIZER
 
 PIECE = 15 << 20
 GROUP = 64
+PLAIN = ("a_proj", "b_proj")  # small matrices that stay in bf16: they decide how fast a delta net forgets
 
 
 def nibbles(q: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
@@ -87,10 +88,10 @@ def make_pieces(run: Path, stage: str, out: Path, precision: str) -> list[Path]:
     tensors: dict[str, torch.Tensor] = {}
     for key, value in weights.items():
         full = hf_name(key)
-        if precision == "bf16":
-            tensors[full] = value.bfloat16().contiguous()
-        elif value.ndim == 1:
+        if value.ndim != 2:
             tensors[full] = value.float().contiguous()
+        elif precision == "bf16" or key.endswith(PLAIN):
+            tensors[full] = value.bfloat16().contiguous()
         elif key == "embed":
             tensors[full] = value.half().contiguous()
         else:

@@ -86,22 +86,27 @@ class Model(nn.Module):
         self.config = config
         self.head_bits = head_bits
         self.embed = nn.Parameter(torch.empty(config.vocab_size, config.d_model))
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
-        self.final_norm = nn.Parameter(torch.ones(config.d_model))
+        self.build()
         self.register_buffer("strength", torch.zeros(()), persistent=False)
-        half = config.head_dim // 2
+        half = config.rotated // 2
         frequency = config.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
         angle = torch.arange(config.max_context, dtype=torch.float64)[:, None] * frequency
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
         self._initialise(seed)
 
+    def build(self) -> None:
+        """The parts between the embedding and the output head."""
+        self.layers = nn.ModuleList(Layer(self.config) for _ in range(self.config.n_layers))
+        self.final_norm = nn.Parameter(torch.ones(self.config.d_model))
+
     @torch.no_grad()
     def _initialise(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.embed.normal_(0, 0.02, generator=generator)
-        for name, parameter in self.layers.named_parameters():
-            if name.endswith(("o_proj", "down_proj")):
+        for name, parameter in self.named_parameters():
+            if name == "embed":
+                parameter.normal_(0, 0.02, generator=generator)
+            elif name.endswith(("o_proj", "out_proj", "down_proj")):
                 parameter.zero_()  # a block starts as the identity
             elif parameter.ndim == 2:
                 parameter.normal_(0, 0.6 * parameter.shape[1] ** -0.5, generator=generator)
@@ -130,14 +135,20 @@ _HF = {
     "attn_norm": "input_layernorm", "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj",
     "v_proj": "self_attn.v_proj", "o_proj": "self_attn.o_proj", "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "gate_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj",
+    "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj", "qkv_proj": "linear_attn.in_proj_qkv",
+    "z_proj": "linear_attn.in_proj_z", "b_proj": "linear_attn.in_proj_b", "a_proj": "linear_attn.in_proj_a",
+    "conv": "linear_attn.conv1d", "delta_norm": "linear_attn.norm", "out_proj": "linear_attn.out_proj",
+}  # fmt: skip
+_BARE = {"a_log": "linear_attn.A_log", "dt_bias": "linear_attn.dt_bias"}  # no `.weight` behind these
+_WHOLE = {
+    "embed": "model.embed_tokens", "final_norm": "model.norm", "draft.fc": "mtp.fc", "draft.final_norm": "mtp.norm",
+    "draft.embed_norm": "mtp.pre_fc_norm_embedding", "draft.hidden_norm": "mtp.pre_fc_norm_hidden",
 }  # fmt: skip
 
 
 def hf_name(name: str) -> str:
-    if name == "embed":
-        return "model.embed_tokens.weight"
-    if name == "final_norm":
-        return "model.norm.weight"
-    _, index, part = name.split(".")
-    return f"model.layers.{index}.{_HF[part]}.weight"
+    if name in _WHOLE:
+        return _WHOLE[name] + ".weight"
+    place, _, part = name.rpartition(".")
+    layer = "mtp.layers.0." if place == "draft.layer" else f"model.{place}."
+    return layer + (_BARE[part] if part in _BARE else f"{_HF[part]}.weight")

@@ -56,7 +56,7 @@ class Optimiser:
 
     def __init__(self, model: Model, *, matrix_rate: float, vector_rate: float, weight_decay: float) -> None:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name != "embed"]
-        vectors = [p for p in model.parameters() if p.ndim == 1]
+        vectors = [p for p in model.parameters() if p.ndim != 2]  # and convolutions
         self.matrix_rate = matrix_rate
         self.vector_rate = vector_rate
         self.muon = Muon(matrices, weight_decay=weight_decay)

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fulgur.errors import FulgurError
-from fulgur.model.config import ModelConfig
+from fulgur.model.config import DeltaShape, ModelConfig
+from fulgur.model.family import FAMILIES
 from fulgur.text.edit_format import END, EOS, SPECIAL_IDS
 
 CONTEXT = 2048
@@ -34,11 +37,32 @@ def _shape(
     )
 
 
+def _hybrid(
+    d_model: int, n_layers: int, n_heads: int, d_ffn: int, delta: DeltaShape, draft_vocab: int, **changes: int
+) -> ModelConfig:
+    """Qwen3.5's kinds of layers. Drafts choose from the lowest ids, which are the most frequent tokens: scoring is the
+    dear part of a guess."""
+    pattern = FAMILIES["qwen3_5"].layers
+    return replace(
+        _shape(d_model, n_layers, n_heads, d_ffn, **changes),
+        family="qwen3_5",
+        layer_kinds=tuple(pattern[i % len(pattern)] for i in range(n_layers)),
+        delta=delta,
+        rotary_dim=32,
+        draft_vocab=draft_vocab,
+    )
+
+
 SHAPES = {
     "60M": _shape(768, 9, 12, 2048),
     "30M": _shape(768, 5, 12, 1408),  # five layers of the 60M, their idlest neurons left out
+    # Narrow and deep: a guess of the drafting head (one layer, half of the vocabulary) costs a fifth of a step.
+    "hybrid": _hybrid(512, 8, 8, 1152, DeltaShape(k_heads=2, v_heads=4, k_dim=128, v_dim=128, taps=4), 4096),
     "toy": _shape(128, 2, 4, 192, vocab_size=512, context=256),
     "toy-small": _shape(64, 2, 2, 128, vocab_size=512, context=256),
+    "toy-hybrid": _hybrid(
+        64, 4, 2, 128, DeltaShape(k_heads=1, v_heads=2, k_dim=32, v_dim=32, taps=4), 256, vocab_size=512, context=256
+    ),
 }
 
 

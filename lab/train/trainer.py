@@ -189,6 +189,10 @@ class Run:
     @torch.no_grad()
     def heldout(self) -> dict[str, float]:
         """Mean loss on fixed rows of held-out packages, uncompiled so that no second graph is built."""
+        with torch.compiler.set_stance("force_eager"):
+            return self._heldout()
+
+    def _heldout(self) -> dict[str, float]:
         result = {}
         for kind in ("code", "fim", "edits"):
             rows = heldout_rows(Path(self.args.run) / "rows", kind, 64, self.device)
