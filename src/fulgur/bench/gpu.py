@@ -1,7 +1,8 @@
 """`fulgur bench gpu`: the GPU engine as a server uses it: decoding beside the bare loop, prompts beside transformers.
 
 The difference of engine and loop is what the host adds to a token: reading the ring, turning tokens into text,
-reporting them. Then sampling and many streams, then prompts. Random weights, no speculation, medians of several runs.
+reporting them. Then sampling and many streams, then edits and long contexts, then prompts. Random weights, no
+speculation but in edits, medians of several runs.
 Which kernels take how long is measured by `python -m fulgur.bench.gpu_decode`. `python -m fulgur.bench.gpu` runs this
 where little is installed.
 """
@@ -17,7 +18,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fulgur.bench import gpu_families, gpu_prompts, gpu_streams
+from fulgur.bench import gpu_contexts, gpu_families, gpu_prompts, gpu_streams
 from fulgur.bench.report import Report
 from fulgur.errors import UsageError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fulgur.text.tokenizer import Tokenizer
 
 PROMPT, STEPS, RUNS = 512, 448, 5
+PARTS = ("loop", "streams", "contexts", "prompts")
 HOST_MICROSECONDS = 20.0
 
 
@@ -41,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", default="512,2048,8192,32768", metavar="N,M", help="lengths of prompts to time; empty for none"
     )
+    parser.add_argument(
+        "--contexts", default="32768,131072", metavar="N,M", help="contexts to decode after; empty for none"
+    )
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,NAME", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--no-peer", action="store_true", help="without transformers")
 
 
@@ -54,22 +60,26 @@ def run(args: argparse.Namespace) -> Report:
         return _family(args)
     if args.model not in SHAPES:
         raise UsageError(f"--model: {args.model!r} is not one of {', '.join([*SHAPES, *FAMILY_SHAPES])}")
-    try:
-        lengths = [int(part) for part in args.prompts.split(",") if part]
-    except ValueError:
-        lengths = [0]
-    if min(lengths, default=1) < 1:
-        raise UsageError(f"--prompts {args.prompts}: numbers of tokens, from 1, with commas between them")
+    parts = args.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        raise UsageError(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
+    lengths = _numbers("--prompts", args.prompts, 1) if "prompts" in parts else []
+    contexts = _numbers("--contexts", args.contexts, 1024) if "contexts" in parts else []
     gpu = usable()
-    most = max([PROMPT + 2 * STEPS, gpu_streams.ROOM, *(2 * length + gpu_prompts.CACHED for length in lengths)])
+    rooms = [*(2 * length + gpu_prompts.CACHED for length in lengths), *contexts]
+    most = max([PROMPT + 2 * STEPS, gpu_streams.ROOM, *rooms])
     runtime = open_random(SHAPES[args.model], weights=args.weights, kv_blocks=-(-most // 64), driver=args.driver)
     report = Report("fulgur bench gpu")
     report.machine["gpu"] = gpu.name
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
         write_tokenizer(Path(folder), runtime.vocab_size)
         tokenizer, name = Tokenizer.from_folder(Path(folder)), f"{args.model}.{args.weights}"
-        measure(runtime, tokenizer, name, report)
-        gpu_streams.measure(runtime, tokenizer, name, report)
+        if "loop" in parts:
+            measure(runtime, tokenizer, name, report)
+        if "streams" in parts:
+            gpu_streams.measure(runtime, tokenizer, name, report)
+        if "contexts" in parts:
+            gpu_contexts.measure(runtime, name, report, contexts)
         if lengths:
             gpu_prompts.measure(runtime, tokenizer, name, report, lengths)
     runtime.close()
@@ -78,6 +88,16 @@ def run(args: argparse.Namespace) -> Report:
         free()
         gpu_prompts.measure_peer(args.model, name, report, lengths)
     return report
+
+
+def _numbers(option: str, text: str, least: int) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",") if part]
+    except ValueError:
+        found = [0]
+    if min(found, default=least) < least:
+        raise UsageError(f"{option} {text}: numbers of tokens, from {least}, with commas between them")
+    return found
 
 
 def _family(args: argparse.Namespace) -> Report:

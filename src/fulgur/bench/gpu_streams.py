@@ -64,6 +64,9 @@ def measure(
             continue
         rates = [rate(engine, [request(params, tokens)]) for _ in range(RUNS + 1)][1:]
         report.add(f"gpu.sampled_tok_s.{name}.{setting}", median(rates), "tok/s", bar=bars.get(setting))
+    for rows, seconds in runtime.together.timed.items():
+        ways = ", ".join(f"{way} {1e3 * value:.2f} ms" for way, value in seconds.items())
+        report.notes.append(f"a step over {rows} sequences, timed at the start: {ways}")
     room = runtime.kv_blocks * runtime.block_tokens // (prompt + EACH + 64)
     for streams in (count for count in STREAMS if count <= room):
         rates = [rate(engine, [request(SamplingParams(), EACH) for _ in range(streams)]) for _ in range(RUNS)][1:]

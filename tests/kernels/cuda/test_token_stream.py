@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from plain_tokenizer import tokenizer
 
+from fulgur.bench.gpu_streams import rows_ratio
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Event, Finished, SteerOutcome, Token
 from fulgur.engine.params import GenerateRequest, SamplingParams
@@ -240,3 +241,17 @@ def test_a_context_that_does_not_fit_is_said(tmp_path: Path, monkeypatch: pytest
     assert rows["gpu.graph.tok_s.llama-3.2-1b.bf16"] == 200  # the plain path's figure is always there
     assert rows["gpu.decode.tok_s.llama-3.2-1b.bf16"] == 200 and rows["gpu.context.tok_s.llama-3.2-1b.bf16.64"] == 100
     assert "gpu.context.tok_s.llama-3.2-1b.bf16.999" not in rows
+
+
+def test_rows_of_edits_and_long_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fulgur.bench import gpu_contexts as bench
+    from fulgur.bench.report import Report
+
+    monkeypatch.setattr(bench, "FAR", 3)
+    monkeypatch.setattr(bench, "edit_rate", lambda _: 9.0)  # it takes a vocabulary of 8,192, and minutes
+    monkeypatch.setattr(bench, "rows_ratio", lambda runtime, position: rows_ratio(runtime, position, rows=2, runs=1))
+    model, report = opened("persistent"), Report("bench")
+    bench.measure(model, "small.int4", report, [70, 2 * model.max_context])
+    names = ["gpu.edit_tok_s.small.int4", "gpu.decode_tok_s.small.int4.at_70", "gpu.rows8_ratio.small.int4.70"]
+    assert [row.name for row in report.rows] == names and all(row.value > 0 for row in report.rows)
+    model.close()

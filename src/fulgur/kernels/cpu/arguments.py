@@ -33,14 +33,19 @@ def check_step(limits: Limits, token: Int, position: Int, sequence: Int, table: 
         raise ValueError(f"sequences reach {sequence.max()}, tables has shape {table.shape}")
     if len(wanted) and (wanted.min() < 0 or wanted.max() >= n):
         raise ValueError(f"logit rows reach {wanted.max()} of {n}")
-    same = sequence[1:] == sequence[:-1]
-    if (same & (np.diff(position) != 1)).any() or len(np.unique(sequence)) != n - same.sum():
+    ends = np.ones(n, bool)  # whether a row is the last of its sequence
+    np.not_equal(sequence[1:], sequence[:-1], out=ends[:-1])
+    own = sequence[ends]
+    if (~ends[:-1] & (position[1:] - position[:-1] != 1)).any() or len(set(own.tolist())) != len(own):
         raise ValueError("the rows of a sequence must be neighbours at consecutive positions")
-    for s in np.unique(sequence):
-        need = int(position[sequence == s].max()) // BLOCK_TOKENS + 1
-        used = table[s, :need]
-        if len(used) < need or used.min() < 0 or used.max() >= limits.kv_blocks:
-            given = used.tolist()
-            raise ValueError(
-                f"sequence {s} needs KV blocks that its table {given} does not give: a row has no KV block"
-            )
+    need = position[ends] // BLOCK_TOKENS + 1  # blocks
+    used = table[own, : need.max()]
+    short = (need > used.shape[1]) | (
+        ((used < 0) | (used >= limits.kv_blocks)) & (np.arange(used.shape[1]) < need[:, None])
+    ).any(axis=1)
+    if short.any():
+        which = int(short.argmax())
+        given = used[which, : need[which]].tolist()
+        raise ValueError(
+            f"sequence {own[which]} needs KV blocks that its table {given} does not give: a row has no KV block"
+        )

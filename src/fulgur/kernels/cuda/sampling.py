@@ -86,11 +86,18 @@ class DeviceSampler:
             )
         }  # fmt: skip
         self._bias: dict[int, Any] = {}  # of the rows under way
+        self._likeliest: list[int] = []  # rows of which the device knows already that the likeliest token is wanted
+        self._made: dict[tuple[int, int], Sample] = {}  # arguments by logits and stride
 
     def choose(self, choices: Sequence[tuple[int, RowChoice | None]], logits: int, stride: int = 0) -> None:
         """Queue the choices of a step: for each its row of the logits, and how (None: the likeliest token).
 
         `stride`: floats of a row of the logits, if not the vocabulary's."""
+        rows = [row for row, choice in choices if choice is None]
+        if len(rows) == len(choices) and rows == self._likeliest:
+            self._launch(self._arguments(logits, stride), len(rows))
+            return
+        self._likeliest = rows if len(rows) == len(choices) else []
         extra, committed = 0, set()
         self._bias.clear()
         for i, (row, choice) in enumerate(choices):
@@ -137,6 +144,7 @@ class DeviceSampler:
         is set up with."""
         import torch
 
+        self._likeliest = []
         record = self._records[0]
         self._describe(record, sampling)
         record.position = position
@@ -155,7 +163,7 @@ class DeviceSampler:
             record.mask = self._control.data_ptr() + self._at[3]
         self._stops[: len(stops)] = sorted(stops)
         self._upload()
-        self._run = self._arguments(logits)
+        self._run = Sample.from_buffer_copy(self._arguments(logits))
         self._run.ended = self._buffers["ended"].data_ptr()
         self._run.stop, self._run.stops = self._control.data_ptr() + self._at[2], len(stops)
         self._run.limit = limit
@@ -194,8 +202,11 @@ class DeviceSampler:
         record.presence, record.alternatives = sampling.presence, min(sampling.logprobs, ALTERNATIVES)
 
     def _arguments(self, logits: int, stride: int = 0) -> Sample:
-        made = Sample(logits=logits, vocab=self._vocab, slices=self._slices, most=self._most)
-        made.stride = stride or self._vocab
+        if (logits, stride) in self._made:
+            return self._made[logits, stride]
+        made = self._made[logits, stride] = Sample(
+            logits=logits, vocab=self._vocab, slices=self._slices, most=self._most, stride=stride or self._vocab
+        )
         for name in ("work", "parts", "best", "likely"):
             setattr(made, name, self._buffers[name].data_ptr())
         made.rows, made.extra = self._control.data_ptr(), self._control.data_ptr() + self._at[1]
@@ -208,7 +219,7 @@ class DeviceSampler:
             "scan_logits", arguments, ctas=rows * self._slices, threads=THREADS, shared=256, stream=stream
         )
         shared = ROOM + 12 * self._slices * self._most
-        all_tokens = any(record.narrows and not record.kept for record in self._records[:rows])
+        all_tokens = not self._likeliest and any(r.narrows and not r.kept for r in self._records[:rows])
         name, threads = ("choose_among_all", CHOOSE_ALL) if all_tokens else ("choose_token", CHOOSE)
         self._module.launch(name, arguments, ctas=rows, threads=threads, shared=shared, stream=stream)
 
