@@ -9,28 +9,28 @@ from typing import Any
 import emulated_gpu
 from emulate import compiled, emulator
 
-from fulgur.kernels.cuda import prefill_kernels
+from fulgur.kernels.cuda import family_prefill_fast, prefill_kernels
 from fulgur.kernels.cuda.build import sources
+from fulgur.kernels.cuda.family_plan import FamilyPlan
 from fulgur.kernels.cuda.plan import Plan
 
 
-def build(plan: Plan, folder: Path) -> ctypes.CDLL:
-    made = prefill_kernels.modules(plan).values()
-    texts = {
-        **sources("prefill"),
-        **sources("batch"),
-        **sources("wide"),
-        "instances.h": "".join(text for _, text in made),
-    }
+def build(modules: dict[str, tuple[str, str]], folder: Path) -> ctypes.CDLL:
+    """All sources of prefill in one library."""
+    texts = {"instances.h": "".join(text for _, text in modules.values())}
+    for stem in ("prefill", "batch", "wide", "delta_prefill"):
+        texts |= sources(stem)
     texts["prefill.cu"] = texts["prefill.cu"].replace('#include "instances.h"', "")  # once, after both
     return ctypes.CDLL(str(compiled("prefill", {**texts, **emulator()}, "run_prefill.cpp", folder)))
 
 
 class EmulatedKernels(prefill_kernels.Kernels):
-    def __init__(self, plan: Plan, folder: Path, ctas: int = 3) -> None:
-        self._library, self.ctas, self._seed = build(plan, folder), ctas, 0
-        found = [self._library.size_of(i) for i in range(len(prefill_kernels.STRUCTURES))]
-        assert found == [ctypes.sizeof(kind) for kind in prefill_kernels.STRUCTURES]
+    def __init__(self, plan: Plan | FamilyPlan, folder: Path, ctas: int = 3) -> None:
+        made = prefill_kernels.modules(plan) if isinstance(plan, Plan) else family_prefill_fast.modules(plan)
+        self._library, self.ctas, self._seed = build(made, folder), ctas, 0
+        sizes = [ctypes.sizeof(kind) for kind in (*prefill_kernels.STRUCTURES, family_prefill_fast.DeltaPrompt)]
+        sizes += [family_prefill_fast.SOLVE_BYTES, family_prefill_fast.SCAN_BYTES]
+        assert [self._library.size_of(i) for i in range(len(sizes))] == sizes
         self.launched: list[str] = []
 
     def run(self, launch: prefill_kernels.Launch) -> None:

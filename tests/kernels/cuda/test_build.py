@@ -13,12 +13,14 @@ import pytest
 from small_models import SMALL
 
 from fulgur.bench.gpu_decode import TABLE
+from fulgur.bench.gpu_families import formats_of
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda import build as building
-from fulgur.kernels.cuda import prefill_kernels
+from fulgur.kernels.cuda import family_prefill_fast, prefill_kernels
+from fulgur.kernels.cuda.family_plan import make_family_plan
 from fulgur.kernels.cuda.header import header, layout
 from fulgur.kernels.cuda.plan import make_plan
-from fulgur.kernels.cuda.shapes import SHAPES
+from fulgur.kernels.cuda.shapes import FAMILY_SHAPES, SHAPES
 
 # Between them: both drivers, every format, experts or not, and the oldest, the measured and a newer architecture.
 CASES = [
@@ -50,13 +52,17 @@ def with_nvcc(texts: dict[str, str], driver: str, arch: str, folder: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("name", "weights"), PRODUCTS)
+@pytest.mark.parametrize(("name", "weights"), [*PRODUCTS, ("gpt-oss-20b", "mxfp4"), ("qwen3.6-27b", "fp8")])
 def test_prefill_compiles_without_spills(name: str, weights: str, tmp_path: Path) -> None:
     """The kernels between products, and the largest tile of gate and up: the one with the most registers."""
     if not shutil.which("nvcc"):
         pytest.skip("nvcc is not installed")
-    made = prefill_kernels.modules(make_plan(SHAPES[name], weights=weights, rows=1))
-    for stem, text in (made["prefill"], next(m for key, m in made.items() if "swiglu" in key and key.endswith("128"))):
+    if name in SHAPES:
+        made = prefill_kernels.modules(make_plan(SHAPES[name], weights=weights, rows=1))
+    else:
+        made = family_prefill_fast.modules(make_family_plan(FAMILY_SHAPES[name], formats_of(name, weights)))
+    largest = [key for key in made if key.startswith(("swiglu", "clamped")) and key.endswith("128")]
+    for stem, text in (made[key] for key in ("prefill", "delta", *largest) if key in made):
         for file, source in {**building.sources(stem), "instances.h": text}.items():
             (tmp_path / file).write_text(source, encoding="utf-8")
         target = ["-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "-o", "out.cubin", f"{stem}.cu"]

@@ -40,6 +40,13 @@ class FamilyPrefill:
         self.kv, self.rope, self.query_scale, self.states = kv, rope, query_scale, states
         self._places: dict[str, Any] = {}
 
+    @property
+    def chunk(self) -> int:
+        """Rows of a prompt at once."""
+        return CHUNK
+
+    def close(self) -> None: ...
+
     def run(self, tokens: torch.Tensor, position: int, table: torch.Tensor, slot: int) -> torch.Tensor:
         """Store keys, values and states of `tokens`, from `position` on. Returns their hidden states."""
         x = self.weights.embed[tokens].float()
@@ -184,13 +191,7 @@ class FamilyPrefill:
         import torch
 
         c = self.config
-        logits = self._times(x, to + "router")
-        chosen_of = logits[:, : c.n_experts]
-        if c.traits.router_bias:
-            chosen_of = chosen_of + self._vector(to + "router_bias")
-        top, chosen = chosen_of.topk(c.experts_per_token, dim=1)
-        over_all = not (c.traits.router_after or c.norm_topk)
-        share = (top - chosen_of.logsumexp(1, keepdim=True)).exp() if over_all else top.softmax(dim=1)
+        chosen, share, logits = self._routed(to, x)
         out = torch.zeros((len(x), c.d_model), dtype=torch.float32, device=x.device)
         ranked = chosen.flatten().argsort(stable=True)
         counts = torch.bincount(chosen.flatten(), minlength=c.n_experts).tolist()
@@ -210,6 +211,18 @@ class FamilyPrefill:
         if c.d_shared:
             out += torch.sigmoid(logits[:, c.n_experts :]) * self._network(to, c.n_experts, x)
         return out
+
+    def _routed(self, to: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The experts of every row, their shares, and the logits, of which the one behind is the shared expert's."""
+        c = self.config
+        logits = self._times(x, to + "router")
+        chosen_of = logits[:, : c.n_experts]
+        if c.traits.router_bias:
+            chosen_of = chosen_of + self._vector(to + "router_bias")
+        top, chosen = chosen_of.topk(c.experts_per_token, dim=1)
+        over_all = not (c.traits.router_after or c.norm_topk)
+        share = (top - chosen_of.logsumexp(1, keepdim=True)).exp() if over_all else top.softmax(dim=1)
+        return chosen, share, logits
 
     def _network(self, to: str, copy: int, x: torch.Tensor) -> torch.Tensor:
         return self._apply(to, copy, x, self._matrix(to + "gate_up", copy)[0], self._matrix(to + "down", copy)[0])

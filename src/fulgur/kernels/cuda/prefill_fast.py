@@ -29,6 +29,7 @@ from fulgur.kernels.cuda.prefill_kernels import (
     Swiglu,
     epilogues,
     fill,
+    modules,
 )
 from fulgur.kernels.cuda.weights import GpuWeights
 from fulgur.model.config import ModelConfig
@@ -46,7 +47,7 @@ def prefill_for(weights: GpuWeights, kv: Any, rope: Any, gpu: Gpu, stream: Any) 
     """The fastest path that this GPU has."""
     if not gpu.wgmma or weights.plan.config.d_model % 8:
         return Prefill(weights, kv, rope)
-    return FastPrefill(weights, kv, rope, Kernels(weights.plan, gpu, stream))
+    return FastPrefill(weights, kv, rope, Kernels(modules(weights.plan), gpu, stream))
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -27,8 +27,8 @@ def structure(name: str, **kinds: tuple[Any, str]) -> Any:
 
 
 Product = structure(
-    "Product", a=(_P, "weights x out rows share tiles tile_count"), b=(_L, "copy_bytes out_split"),
-    c=(_I, "n matrix_rows matrix_tiles blocks out_stride splits"),
+    "Product", a=(_P, "weights x out rows share tiles tile_count bias"), b=(_L, "copy_bytes out_split"),
+    c=(_I, "n matrix_rows matrix_tiles blocks out_stride splits bias_stride"), d=(_F, "limit alpha"),
 )  # fmt: skip
 Norm = structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
 Rope = structure(
@@ -90,7 +90,7 @@ def modules(plan: Plan) -> dict[str, tuple[str, str]]:
     found = epilogues(plan)
     codes = sorted({_code(plan.matrices[name].format) for name in found})
     widen = "".join(f"WIDEN(widen_{code.lower()}, {code})\n" for code in codes)
-    made = {"prefill": ("prefill", widen), "batch": ("batch", "")}
+    made = {"prefill": ("prefill", widen), "step": ("batch", "")}
     for name, epilogue in found.items():
         matrix = plan.matrices[name]
         for tokens in TOKENS:
@@ -105,14 +105,13 @@ def modules(plan: Plan) -> dict[str, tuple[str, str]]:
     return made
 
 
-def compiled(plan: Plan, arch: str) -> dict[str, bytes]:
-    """All of them, compiled side by side the first time, or as they were kept."""
+def compiled(wanted: dict[str, tuple[str, str]], arch: str) -> dict[str, bytes]:
+    """All of `modules`, compiled side by side the first time, or as they were kept."""
 
     def one(module: tuple[str, str]) -> bytes:
         stem, text = module
         return cubin_of(stem, {**sources(stem), "instances.h": text}, arch)
 
-    wanted = modules(plan)
     with ThreadPoolExecutor(min(len(wanted), os.cpu_count() or 1)) as pool:
         return dict(zip(wanted, pool.map(one, wanted.values()), strict=True))
 
@@ -144,12 +143,12 @@ class Launch:
 
 
 class Kernels:
-    """The compiled kernels of a model, and where they run."""
+    """The compiled kernels of a model (`modules`), and where they run."""
 
-    def __init__(self, plan: Plan, gpu: Gpu, stream: Any) -> None:
+    def __init__(self, wanted: dict[str, tuple[str, str]], gpu: Gpu, stream: Any) -> None:
         self.ctas = gpu.multiprocessors
         self._stream = stream.cuda_stream
-        found = compiled(plan, architecture(gpu.capability))
+        found = compiled(wanted, architecture(gpu.capability))
         self._modules = {name: Module(cubin) for name, cubin in found.items()}
         self._functions: dict[str, int] = {}
         # By ctypes: launches must cost the host less than the device, and there are a dozen in a layer.
@@ -159,25 +158,26 @@ class Kernels:
 
     def run_dependent(self, launch: Launch) -> None:
         """As `run`, of a kernel that waits for its predecessor by itself. To be captured: it takes the host longer."""
-        name = launch.name
-        module = self._modules.get(name, self._modules["batch" if name.startswith("step_") else "prefill"])
-        module.launch(
-            name, launch.arguments, ctas=launch.ctas, threads=launch.threads, shared=launch.shared,
+        self._module(launch.name).launch(
+            launch.name, launch.arguments, ctas=launch.ctas, threads=launch.threads, shared=launch.shared,
             stream=self._stream, dependent=True,
         )  # fmt: skip
 
     def run(self, launch: Launch) -> None:
         function = self._functions.get(launch.name)
         if function is None:
-            stem = "batch" if launch.name.startswith("step_") else "prefill"
-            module = self._modules.get(launch.name, self._modules[stem])
-            function = self._functions[launch.name] = int(module.function(launch.name, launch.shared))
+            function = int(self._module(launch.name).function(launch.name, launch.shared))
+            self._functions[launch.name] = function
         self._parameters[0] = ctypes.addressof(launch.arguments)
         status = self._launch(
             function, launch.ctas, 1, 1, launch.threads, 1, 1, launch.shared, self._stream, self._parameters, None
         )
         if status:
             raise FulgurError(f"launching {launch.name} failed: CUDA error {status}", hint="Start the engine again.")
+
+    def _module(self, name: str) -> Module:
+        """A product is alone in its module; all others are in one that their names begin with, or in `prefill`."""
+        return self._modules.get(name) or self._modules.get(name.split("_")[0]) or self._modules["prefill"]
 
     def rows(self, name: str, kind: Any, n: int, per_row: int = 1, **values: Any) -> Launch:
         """A warp an item, `per_row` of them a row, 8 a CTA."""

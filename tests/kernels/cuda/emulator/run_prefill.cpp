@@ -1,6 +1,8 @@
-// Runs one launch of a kernel of prefill.cu, batch.cu or wide.cu. Built once for each pair of instances; called through ctypes.
+// Runs one launch of a kernel of prefill.cu, batch.cu, delta_prefill.cu or wide.cu. Built once for each set of instances;
+// called through ctypes.
 #include "prefill.cu"
 #include "batch.cu"
+#include "delta_prefill.cu"
 #include "wide.cu"
 
 struct Args {
@@ -22,6 +24,7 @@ extern "C" int emulate_one(void (*function)(const void*), const void* of, int ct
 extern "C" int size_of(int which) {
   const int sizes[] = {sizeof(Product), sizeof(Norm), sizeof(Rope),    sizeof(Gather), sizeof(Attended),
                        sizeof(Route),   sizeof(Sort), sizeof(Combine), sizeof(Widen),  sizeof(Swiglu),
-                       sizeof(StepNorm), sizeof(StepRope), sizeof(StepAttend), sizeof(StepRoute)};
+                       sizeof(StepNorm), sizeof(StepRope), sizeof(StepAttend), sizeof(StepRoute),
+                       sizeof(DeltaPrompt), sizeof(SolveRoom), sizeof(ScanRoom)};
   return which < (int)(sizeof sizes / 4) ? sizes[which] : -1;
 }

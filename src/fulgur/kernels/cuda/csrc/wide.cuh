@@ -12,7 +12,7 @@
 #include "packed.cuh"
 #include "wide_ptx.cuh"
 
-enum Epilogue { STORE_FLOAT, STORE_BF16, ADD_FLOAT, SWIGLU };
+enum Epilogue { STORE_FLOAT, STORE_BF16, ADD_FLOAT, SWIGLU, CLAMPED };  // CLAMPED: gpt-oss's SwiGLU with biases
 constexpr int OUTPUTS = 256, CONSUMERS = 256, PRODUCERS = 128;
 constexpr int COLUMNS = 128;  // of a block
 
@@ -28,6 +28,7 @@ struct Product {
   const float* share;  // experts: the routing weight of every sorted row; null: 1
   const Tile* tiles;   // experts; null: one matrix for all rows
   const int* tile_count;
+  const float* bias;     // CLAMPED: [expert, bias_stride], in the order of the matrix's rows
   long long copy_bytes;  // from expert to expert
   long long out_split;   // elements from split to split of the output
   int n;                 // rows of x; experts: unused
@@ -36,7 +37,10 @@ struct Product {
   int blocks;            // of 128 columns
   int out_stride;        // elements
   int splits;            // of the columns: sums of each go to a part of the output of their own
+  int bias_stride;
+  float limit, alpha;  // CLAMPED
 };
+__device__ __forceinline__ constexpr bool activates(int epilogue) { return epilogue == SWIGLU || epilogue == CLAMPED; }
 
 template <int FORMAT, int TOKENS>
 struct Memory {
@@ -61,6 +65,12 @@ __device__ __forceinline__ void read_weights(u32 at, int group, u32* a) {
   } else if constexpr (!Packed<FORMAT>::NIBBLES) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) fragments(shared16(at + i * 512 + lane * 16), a + 8 * i);
+  } else if constexpr (FORMAT == MXFP4) {  // a group is half of what a lane's 16 bytes hold
+    const uint4 w = shared16(at + group / 2 * 512 + lane * 16);
+    const uint4 codes = group % 2
+                            ? make_uint4(second_codes(w.x), second_codes(w.y), second_codes(w.z), second_codes(w.w))
+                            : make_uint4(first_codes(w.x), first_codes(w.y), first_codes(w.z), first_codes(w.w));
+    fragments(make_uint4(from_mxfp4(codes.x), from_mxfp4(codes.y), from_mxfp4(codes.z), from_mxfp4(codes.w)), a);
   } else {
     constexpr int CHUNKS = 2 / Packed<FORMAT>::GROUPS;
 #pragma unroll
@@ -79,6 +89,9 @@ __device__ __forceinline__ void read_scales(u32 at, int group, float (&scale)[2]
     scale[0] = shared_float(record), scale[1] = shared_float(record + 4);
   } else if constexpr (FORMAT == FP8_ROWS) {
     scale[0] = shared_float(record + row * 4), scale[1] = shared_float(record + row * 4 + 32);
+  } else if constexpr (FORMAT == MXFP4) {  // the exponents of a row's four groups; codes are of a 64th
+    scale[0] = __uint_as_float((__float_as_uint(shared_float(record + row * 4)) >> 8 * group & 255u) << 23) * 64.f;
+    scale[1] = __uint_as_float((__float_as_uint(shared_float(record + row * 4 + 32)) >> 8 * group & 255u) << 23) * 64.f;
   } else {
     scale[0] = from_half(shared2(record + group * 32 + row * 2)) * 512.f;  // codes are of a 512th
     scale[1] = from_half(shared2(record + group * 32 + row * 2 + 16)) * 512.f;
@@ -98,16 +111,17 @@ template <int TOKENS>
 struct Place {
   int outputs, first, count;  // first output; rows
   int begin, end, split;      // blocks
+  int expert;
   const char* weights;
   __device__ __forceinline__ Place(const Product& p, int tile) {
     const int across = (p.matrix_tiles * 16 + OUTPUTS - 1) / OUTPUTS;
-    weights = p.weights;
+    weights = p.weights, expert = 0;
     split = tile % p.splits, tile /= p.splits;
     begin = p.blocks * split / p.splits, end = p.blocks * (split + 1) / p.splits;
     if (p.tiles) {
       const Tile t = p.tiles[tile / across];
       outputs = tile % across * OUTPUTS, first = t.first, count = t.count;
-      weights += t.expert * p.copy_bytes;
+      expert = t.expert, weights += expert * p.copy_bytes;
     } else {
       const int all = (p.n + TOKENS - 1) / TOKENS, group = tile / (8 * across), wide = min(all - 8 * group, 8),
                 at = tile - group * 8 * across;
@@ -180,10 +194,10 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
 // SwiGLU.
 template <int EPILOGUE>
 __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int first, int count, int split) {
-  constexpr int WIDTH = EPILOGUE == SWIGLU ? 64 : 128, STRIDE = WIDTH + 4;
-  constexpr bool NARROW = EPILOGUE == SWIGLU || EPILOGUE == STORE_BF16;
+  constexpr int WIDTH = activates(EPILOGUE) ? 64 : 128, STRIDE = WIDTH + 4;
+  constexpr bool NARROW = activates(EPILOGUE) || EPILOGUE == STORE_BF16;
   constexpr int EACH = NARROW ? 8 : 4, ACROSS = WIDTH / EACH;
-  const int thread = threadIdx.x & 127, limit = EPILOGUE == SWIGLU ? p.matrix_rows / 2 : p.matrix_rows;
+  const int thread = threadIdx.x & 127, limit = activates(EPILOGUE) ? p.matrix_rows / 2 : p.matrix_rows;
 #pragma unroll
   for (int i = thread; i < 16 * ACROSS; i += 128) {
     const int row = i / ACROSS, at = i % ACROSS * EACH;
@@ -193,7 +207,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
     float value[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e += 4) {
-      if constexpr (EPILOGUE == SWIGLU) {
+      if constexpr (activates(EPILOGUE)) {
         for (int f = e; f < e + 4; ++f) value[f] = shared_float(from + ordered_column(at + f) * 4);
       } else {
         const uint4 bits = shared16(from + (at + e) * 4);
@@ -201,7 +215,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
         value[e + 2] = __uint_as_float(bits.z), value[e + 3] = __uint_as_float(bits.w);
       }
     }
-    if (EPILOGUE != SWIGLU && outputs + at + EACH > limit) {  // the last outputs of a matrix of another size
+    if (!activates(EPILOGUE) && outputs + at + EACH > limit) {  // the last outputs of a matrix of another size
       for (int e = 0; outputs + at + e < limit; ++e) {
         float* out = (float*)p.out + to + e;
         if constexpr (NARROW)
@@ -281,10 +295,18 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
         for (int j = 0; j < 8; ++j) {  // two steps of 8 tokens: rows g, g, g + 8, g + 8 of tokens 2 t, 2 t + 1
           const float sum = c[i][from / 2 + j] * scale[i][j >> 1 & 1];
           const int token = j / 4 * 8 + 2 * t + (j & 1);
-          if constexpr (EPILOGUE == SWIGLU) {
+          if constexpr (activates(EPILOGUE)) {
             if (j & 2) continue;
-            const float up = c[i][from / 2 + j + 2] * scale[i][1];
-            float h = quotient(sum, 1.f + power2(-1.44269504f * sum)) * up;
+            float up = c[i][from / 2 + j + 2] * scale[i][1], h;
+            if constexpr (EPILOGUE == SWIGLU) {
+              h = quotient(sum, 1.f + power2(-1.44269504f * sum)) * up;
+            } else {
+              const int tile = min(outputs / 16 + i * 4 + (warp & 3), p.matrix_tiles - 1);
+              const float* bias = p.bias + (long long)place.expert * p.bias_stride + tile * 16 + g;
+              const float gate = fminf(sum + bias[0], p.limit);
+              up = fminf(fmaxf(up + bias[8], -p.limit), p.limit);
+              h = (up + 1.f) * quotient(gate, 1.f + power2(-1.44269504f * p.alpha * gate));
+            }
             if (p.share && from + token < place.count) h *= p.share[place.first + from + token];
             put_float(v + (token * 68 + (i * 4 + (warp & 3)) * 8 + g) * 4, h);
           } else {
@@ -293,7 +315,7 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
         }
       barrier_of<128>(1 + group);
       if (from < place.count) {
-        const int columns = EPILOGUE == SWIGLU ? outputs / 2 : outputs;
+        const int columns = activates(EPILOGUE) ? outputs / 2 : outputs;
         if (outputs < p.matrix_tiles * 16)
           write_rows<EPILOGUE>(p, v, columns, place.first + from, place.count - from, place.split);
       }
