@@ -13,6 +13,7 @@ from emulate import compiled, emulator
 from fulgur.kernels.cuda import family_kernels, family_plan, family_runtime
 from fulgur.kernels.cuda.batch_step import StepRows
 from fulgur.kernels.cuda.build import sources
+from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.formats import FORMATS
 from fulgur.kernels.cuda.prefill_kernels import Launch
 
@@ -55,3 +56,4 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     emulated_gpu.install(monkeypatch, folder)
     monkeypatch.setattr(family_runtime, "FamilyKernels", lambda *_: EmulatedKernels(folder))
     monkeypatch.setattr(family_runtime, "probe", lambda *_: emulated_gpu.GPU)
+    monkeypatch.setattr(family_runtime, "prefill_for", lambda *given: FamilyPrefill(*given[:5]))
