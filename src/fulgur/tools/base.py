@@ -51,6 +51,8 @@ class Tool(Generic[A]):
     kind: ToolKind = "other"
     places: Callable[[A], list[Location]] = lambda arguments: []
     """The files a call names."""
+    asks: Callable[[A], str] = lambda arguments: ""
+    """Why a call is asked about by those who want to be asked, where no diff and no command shows what it does."""
     schema: dict[str, Any] | None = None
     """The schema of a tool from elsewhere (MCP); ours is made from `arguments`."""
 

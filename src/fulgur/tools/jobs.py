@@ -130,8 +130,9 @@ class Jobs:
             "Look at a command that runs in the background, type into it, or end it; without a name, list them.",
             JobArguments,
             self.look,
-            lambda a: f"job {a.job}" + (" (kill)" if a.kill else "") if a.job else "jobs",
+            _title,
             mutates=True,
+            asks=lambda a: "what is typed into a command may be commands" if a.input else "",
             kind="execute",
         )
 
@@ -150,6 +151,11 @@ def described(job: JobState) -> str:
     """One job in one line."""
     state = f"runs for {time.time() - job.began:.0f} s" if job.running else f"ended: {_how(job)}"
     return f"{job.name}  {state}  $ {job.command}"
+
+
+def _title(args: JobArguments) -> str:
+    typed = f" < {args.input}" if args.input else ""
+    return f"job {args.job}{typed}{' (kill)' if args.kill else ''}" if args.job else "jobs"
 
 
 def _how(job: JobState) -> str:

@@ -42,6 +42,7 @@ def delegate_tool(
         lambda arguments: f"{arguments.role}: {arguments.task}",
         mutates=True,
         parallel=True,
+        asks=lambda arguments: "a subagent asks nothing, and what it changes is merged",
     )
 
 

@@ -121,6 +121,8 @@ class Member:
         """Its settings, and its copy when it may write."""
         role, parent = self.role, self._settings
         mode = narrower(parent.sandbox_mode, role.sandbox)
+        if parent.approval_policy == "untrusted":
+            mode = narrower(mode, "workspace-write")  # a person who is asked about everything is not, there
         own = [text for text in (parent.text("developer_instructions"), role.prompt) if text]
         changes: dict[str, Value] = {
             "sandbox_mode": mode,

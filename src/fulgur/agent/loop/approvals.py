@@ -114,6 +114,12 @@ class Approvals:
             return None
         return Question(call_id, title, "approval_policy is untrusted", (tool,), tool)
 
+    def about_work(self, call_id: str, title: str, why: str) -> Question | None:
+        """What must be asked before a tool does what nobody can be shown beforehand; that is never remembered."""
+        if not why or self._settings.approval_policy != "untrusted":
+            return None
+        return Question(call_id, title, f"approval_policy is untrusted; {why}")
+
     def about_failure(self, call_id: str, command: str, folder: Path, output: str) -> Question | None:
         """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""
         if self._settings.approval_policy != "on-failure" or self._policy.mode == "danger-full-access":

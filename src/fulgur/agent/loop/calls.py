@@ -256,6 +256,8 @@ class Calls:
         elif tool.plan is not None and self._approvals.asks_about_changes:
             planned = await self._planned(tool, arguments)
             question = self._approvals.about_change(call_id, title, *planned.shown)
+        else:
+            question = self._approvals.about_work(call_id, title, tool.asks(arguments))
         if question is not None:
             answer = await self._asked(turn, question)
         if not answer.allows:

@@ -126,6 +126,8 @@ class Guards:
         """New failures of the tests that cover these files, or why nothing is known of them."""
         if not self._context.settings.flag("features.quick_tests"):
             return Report(TESTS, unchecked="tests not run: `features.quick_tests` is off")
+        if why := self._unasked:
+            return Report(TESTS, unchecked=f"tests not run: {why}")
         workspace = self._bench.policy.workspace
         tests = await asyncio.to_thread(covering_tests, workspace, list(changed))
         if not tests:
@@ -143,6 +145,16 @@ class Guards:
             self._note(found.note)
             return Report(TESTS, list(found.problems))
         return Report(TESTS, unchecked=found.note)
+
+    @property
+    def _unasked(self) -> str:
+        """Why tests, which are commands of the project, may not run without a question; empty: they may."""
+        settings = self._context.settings
+        if settings.approval_policy == "untrusted":
+            return "`approval_policy` is untrusted, and nobody was asked"
+        if self._bench.policy.mode == "danger-full-access" and not settings.trusted:
+            return "without a sandbox the project must be trusted (`fulgur config trust`)"
+        return ""
 
     async def _runs(self, shell: Shell, python: str, folder: Path, parts: Sequence[list[str]]) -> list[TestRun]:
         """One run after the other, in the time that one has."""
