@@ -9,19 +9,19 @@ from typing import Any
 
 from fulgur.kernels.cuda.build import architecture, cubin_of, sources
 from fulgur.kernels.cuda.device import Gpu, Module
-from fulgur.kernels.cuda.family_plan import ROWS, FamilyPlan
+from fulgur.kernels.cuda.family_plan import ROWS, WARPS, FamilyPlan
 from fulgur.kernels.cuda.formats import Format
 from fulgur.kernels.cuda.prefill_kernels import Launch, StepAttend, StepRope, structure
 
 _P, _I, _F, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong
 MOST_CHOSEN = 16
 NORMED, VECTOR, GATED = range(3)  # operands of a product
-THREADS = 512
+THREADS = 32 * WARPS
 
 Gemv = structure(
-    "Gemv", a=(_P, "rows weights x norm z in_ out h bias routing route arrived route_bias"), b=(_L, "copy_bytes"),
+    "Gemv", a=(_P, "rows weights x norm z in_ out h bias routing route logits route_bias"), b=(_L, "copy_bytes"),
     c=(_I, "operand width in_stride z_stride head choices tiles blocks kw matrix_rows out_stride bias_stride batch"),
-    d=(_I, "experts top shared_expert over_all"), e=(_F, "eps limit alpha"), f=(_I, "pad"),
+    d=(_I, "experts top shared_expert over_all"), e=(_F, "eps limit alpha"), f=(_I, "logit_stride"),
 )  # fmt: skip
 Begin = structure("Begin", a=(_P, "rows embed x known"), b=(_I, "width pad"))
 Delta = structure(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.formats import BLOCK, TILE, WARPS, Format, format_named
+from fulgur.kernels.cuda.formats import BLOCK, TILE, Format, format_named
 from fulgur.kernels.cuda.plan import ALIGN, FEATURES, Matrix
 from fulgur.model.config import ModelConfig
 from fulgur.model.family import DELTA
@@ -22,7 +22,9 @@ ROWS = 8  # of a step, at most: the columns of the matrix instruction
 LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
 HIDDEN = 128  # positions whose hidden states wait for the drafting head
 COLUMNS = 32  # of a state that a CTA has
-ROOM, PAD, PARTS = 2640, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
+WARPS = 8  # of a product's CTA
+LONG = 7  # units of a CTA from which on a product takes whole multiprocessors, two CTAs each
+ROOM, PAD, PARTS = 2992, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def check(config: ModelConfig) -> None:
     if config.delta is not None:
         d = config.delta
         refuse(d.k_dim % 8 == 0 and d.k_dim <= 128, f"delta nets with keys of {d.k_dim} dimensions")
+        refuse(d.v_dim % 4 == 0 and d.v_dim <= 128, f"delta nets with values of {d.v_dim} dimensions")
         refuse(d.taps <= 8, f"convolutions of {d.taps} taps")
 
 
@@ -187,11 +190,16 @@ def _most_rows(matrices: dict[str, Matrix], shared: int) -> int:
     raise FulgurError(f"{widest.name} has {widest.cols} columns: more than shared memory holds", hint="Use the CPU.")
 
 
+def product_ctas(units: int, ctas: int) -> int:
+    """A short product leaves half of each multiprocessor to the next kernel's first loads."""
+    return min(units, 2 * ctas if units >= LONG * ctas else ctas)
+
+
 def _cost(m: Matrix, ctas: int) -> tuple[float, int]:
     """Blocks that the busiest warp multiplies for one row, in the groups that it loads together (gemv.cuh), and what
     rounds and reductions add."""
     units = m.tiles * (m.chosen if not m.joined else 1)
-    tasks = -(-units // ctas) * m.kw * (m.chosen if m.joined else 1)
+    tasks = -(-units // product_ctas(units, ctas)) * m.kw * (m.chosen if m.joined else 1)
     group = 8 // m.format.data
     slice_ = -(-m.copy_blocks // m.kw)
     longest = -(-slice_ // group) * group

@@ -22,7 +22,7 @@ from fulgur.kernels.cuda.family_kernels import (
     Hidden,
     kernel_name,
 )
-from fulgur.kernels.cuda.family_plan import COLUMNS, operand_lines, product_bytes, product_floats
+from fulgur.kernels.cuda.family_plan import COLUMNS, operand_lines, product_bytes, product_ctas, product_floats
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import BLOCK, TILE
 from fulgur.kernels.cuda.prefill_kernels import Launch, StepAttend, StepRope, fill
@@ -71,7 +71,7 @@ class FamilyStep:
             "q": made(n, c.q_rows),
             "attended": made(n, -(-max(c.q_rows, values) // BLOCK) * BLOCK, kind=torch.bfloat16),
             "attending": made(n * c.n_heads * self._splits * (c.head_dim + 2)),
-            "arrived": made(n * c.n_kv_heads + 1, kind=torch.int32),
+            "arrived": made(n * c.n_kv_heads, kind=torch.int32),
             "delta": made(n, max(values, 1)),
             "router": made(n, c.n_experts + 1),
             "routing": made(-(-ROUTING_BYTES // 4), kind=torch.int32),
@@ -93,9 +93,9 @@ class FamilyStep:
             tiles=m.tiles, blocks=m.copy_blocks, kw=m.kw, matrix_rows=m.rows, choices=m.chosen,
             batch=product_floats(m, n), eps=self.config.norm_eps, **values,
         )  # fmt: skip
-        units = m.tiles * (m.chosen * n if outcome == "activated" and m.copies > 1 else 1)
-        shared = product_bytes(m, n)
-        return Launch(kernel_name(outcome, m.format), arguments, min(units, self.plan.ctas), THREADS, shared)
+        units = m.tiles * (m.chosen * n if outcome == "chosen" else 1)
+        ctas = product_ctas(units, self.plan.ctas)
+        return Launch(kernel_name(outcome, m.format), arguments, ctas, THREADS, product_bytes(m, n))
 
     def normed(self, name: str, outcome: str, norm: str, **values: Any) -> Launch:
         c = self.config
@@ -209,18 +209,21 @@ class FamilyStep:
     def _feed_forward(self, to: str) -> list[Launch]:
         c, b = self.config, self.buffers
         made: list[Launch] = []
-        routing = b["routing"] if c.n_experts else None
+        routing, route = b["routing"] if c.n_experts else None, dict[str, Any]()
         if c.n_experts:
+            route = {
+                "route": routing, "logits": b["router"], "logit_stride": b["router"].shape[1],
+                "route_bias": self._vector(to + "router_bias"), "experts": c.n_experts, "top": c.experts_per_token,
+                "shared_expert": int(c.d_shared > 0), "over_all": int(not (c.traits.router_after or c.norm_topk)),
+            }  # fmt: skip
             made.append(self.normed(
                 to + "router", "stored", to + "ffn_norm", out=b["router"], out_stride=b["router"].shape[1],
-                route=b["routing"], arrived=b["arrived"][-1:], route_bias=self._vector(to + "router_bias"),
-                experts=c.n_experts, top=c.experts_per_token, shared_expert=int(c.d_shared > 0),
-                over_all=int(not (c.traits.router_after or c.norm_topk)),
             ))  # fmt: skip
         up, down = self.plan.matrices[to + "gate_up"], self.plan.matrices[to + "down"]
         assert operand_lines(down) == self.plan.choices
+        outcome = "chosen" if c.n_experts else "activated"
         made.append(self.normed(
-            to + "gate_up", "activated", to + "ffn_norm", h=b["h"], out_stride=b["h"].shape[1], routing=routing,
+            to + "gate_up", outcome, to + "ffn_norm", h=b["h"], out_stride=b["h"].shape[1], **route,
             bias=self._vector(to + "experts.gate_up_bias"), bias_stride=up.tiles * TILE,
             limit=c.swiglu_limit if c.traits.clamped else 0.0, alpha=c.swiglu_alpha,
         ))  # fmt: skip

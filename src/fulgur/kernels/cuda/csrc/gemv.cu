@@ -2,12 +2,13 @@
 #include "gemv.cuh"
 
 #define GEMV_KERNEL(name, FORMAT, OUTCOME) \
-  KERNEL(name, 512, Gemv) {                \
+  KERNEL_BESIDE(name, 256, Gemv) {         \
     SHARED_MEMORY(memory);                 \
     gemv<FORMAT, OUTCOME>(p, memory);      \
   }
 #define GEMV(name, FORMAT)                              \
   GEMV_KERNEL(gemv_stored_##name, FORMAT, STORED)       \
   GEMV_KERNEL(gemv_activated_##name, FORMAT, ACTIVATED) \
-  GEMV_KERNEL(gemv_added_##name, FORMAT, ADDED)
+  GEMV_KERNEL(gemv_added_##name, FORMAT, ADDED)         \
+  GEMV_KERNEL(gemv_chosen_##name, FORMAT, CHOSEN)
 #include "instances.h"

@@ -9,12 +9,14 @@
 // order of its own choice.
 //
 // The operand is prepared by every CTA for itself: the residual times the norm's weight (the norm's factor multiplies
-// the sums), a vector as it is, or the heads of a delta net with their norm and gate. The first weights of dense
-// matrices are on their way before the kernel waits for its predecessor.
+// the sums), a vector as it is, or the heads of a delta net with their norm and gate.
+//
+// A CTA takes half of an SM, so that the next kernel's is there before this one ends: the first weights of dense
+// matrices are on their way before a kernel waits for its predecessor, those of experts as soon as they are known.
 #pragma once
 #include "step.cuh"
 
-constexpr int GEMV_WARPS = 16, GEMV_THREADS = 32 * GEMV_WARPS, MOST_ROWS = 8, MOST_CHOSEN = 16, TILE_ROWS = 16;
+constexpr int GEMV_WARPS = 8, GEMV_THREADS = 32 * GEMV_WARPS, MOST_ROWS = 8, MOST_CHOSEN = 16, TILE_ROWS = 16;
 constexpr int MOST_DISTINCT = MOST_ROWS * MOST_CHOSEN;
 
 struct Routing {  // the experts of a step's rows
@@ -25,7 +27,9 @@ struct Routing {  // the experts of a step's rows
 };
 
 enum Operand { NORMED, VECTOR, GATED };
-enum Outcome { STORED, ACTIVATED, ADDED };
+enum Outcome { STORED, ACTIVATED, ADDED, CHOSEN };  // CHOSEN: ACTIVATED, of experts that are chosen here
+template <int OUTCOME>
+constexpr bool ACTIVATES = OUTCOME == ACTIVATED || OUTCOME == CHOSEN;
 struct Gemv {
   const StepRows* rows;
   const char* weights;  // [copy][tile][block]
@@ -39,10 +43,9 @@ struct Gemv {
   float* out;
   bf16* h;
   const float* bias;       // [copy, rows of the matrix]; null: none
-  const Routing* routing;  // null: one matrix for all rows
-  Routing* route;          // STORED: from these logits the experts are chosen; null: they are not logits
-  u32* arrived;            // for `route`: 0 before and after
-  const float* route_bias;
+  const Routing* routing;  // ADDED: null: one matrix for all rows
+  Routing* route;          // CHOSEN: the experts, as they are chosen from `logits`
+  const float *logits, *route_bias;  // [row, logit_stride]; [expert]
   long long copy_bytes;
   int operand, width;  // columns that the operand has
   int in_stride, z_stride, head, choices;
@@ -51,7 +54,7 @@ struct Gemv {
   int experts, top, shared_expert;  // `route`: softmax over `top` of `experts`; one more logit is the shared expert's
   int over_all;                     // `route`: softmax over all of them
   float eps, limit, alpha;          // limit: of clamped gates, 0: plain SwiGLU
-  int pad;
+  int logit_stride;
 };
 
 constexpr int OPERAND_PAD = 32;  // columns: rows that are read together lie in different banks
@@ -61,25 +64,57 @@ __device__ __forceinline__ int operand_stride(const Gemv& p) { return p.blocks *
 struct GemvRoom {
   float squares[MOST_ROWS][GEMV_WARPS];
   float factor[MOST_ROWS];
-  int last, pad[7];
+  int mine[MOST_DISTINCT];  // experts by row and choice
+  signed char leads[MOST_DISTINCT];  // 1: the first row that chose the expert
   Routing routing;
 };
 
-// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros.
-__device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, bf16* operand, int count) {
+// What every thread has of a residual: 4 columns at a time.
+constexpr int AHEAD = 2;
+__device__ __forceinline__ void load_columns(float4 (&x)[AHEAD], const float* from, int first, int width) {
+#pragma unroll
+  for (int k = 0; k < AHEAD; ++k) {
+    const int i = first + 4 * k * GEMV_THREADS;
+    x[k] = i < width ? __ldcg((const float4*)(from + i)) : make_float4(0, 0, 0, 0);
+  }
+}
+__device__ __forceinline__ float warp_sum(float v) {
+  for (int mask = 16; mask; mask >>= 1) v += __shfl_xor_sync(~0u, v, mask);
+  return v;
+}
+
+// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros. `begun`: the first columns of row 0,
+// for NORMED. The factors of the norm are there after two more barriers (`find_factors`).
+__device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, bf16* operand, int count,
+                                                const float4 (&begun)[AHEAD]) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread & 31, stride = operand_stride(p);
   const int padded = p.blocks * 128;
   if (p.operand == NORMED) {
+#pragma unroll 1
     for (int row = 0; row < count; ++row) {
+      const float* from = p.x + (long long)row * p.in_stride;
       float squares = 0;
-      for (int i = 2 * thread; i < padded; i += 2 * GEMV_THREADS) {
-        const bool inside = i < p.width;
-        const float a = inside ? __ldcg(p.x + (long long)row * p.in_stride + i) : 0.f,
-                    b = inside ? __ldcg(p.x + (long long)row * p.in_stride + i + 1) : 0.f;
-        squares += a * a + b * b;
-        *(u32*)(operand + row * stride + i) = inside ? pack_bf16(a * p.norm[i], b * p.norm[i + 1]) : 0;
+#pragma unroll 1
+      for (int first = 4 * thread; first < padded; first += 4 * AHEAD * GEMV_THREADS) {
+        float4 x[AHEAD];
+        if (row || first != 4 * thread) {
+          load_columns(x, from, first, p.width);
+        } else {
+#pragma unroll
+          for (int k = 0; k < AHEAD; ++k) x[k] = begun[k];
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+          const int i = first + 4 * k * GEMV_THREADS;
+          if (i >= padded) continue;
+          const float4 w = i < p.width ? *(const float4*)(p.norm + i) : make_float4(0, 0, 0, 0), v = x[k];
+          squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+          uint2 pair;
+          pair.x = pack_bf16(v.x * w.x, v.y * w.y), pair.y = pack_bf16(v.z * w.z, v.w * w.w);
+          *(uint2*)(operand + row * stride + i) = pair;
+        }
       }
-      for (int mask = 16; mask; mask >>= 1) squares += __shfl_xor_sync(~0u, squares, mask);
+      squares = warp_sum(squares);
       if (lane == 0) room.squares[row][warp] = squares;
     }
   } else if (p.operand == VECTOR) {
@@ -90,33 +125,47 @@ __device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, b
       *(uint4*)(operand + line * stride + at) = v;
     }
   } else {
-    const int heads = p.width / p.head;
-    for (int unit = warp; unit < count * heads; unit += GEMV_WARPS) {
-      const int row = unit / heads, first = unit % heads * p.head;
-      const float* x = p.x + (long long)row * p.in_stride + first;
-      const float* z = p.z + (long long)row * p.z_stride + first;
-      float squares = 0;
-      for (int i = lane; i < p.head; i += 32) {
-        const float v = __ldcg(x + i);
-        squares += v * v;
+    const int heads = p.width / p.head, at = 4 * lane;
+    const bool inside = at < p.head;
+    const float4 none = make_float4(0, 0, 0, 0), w = inside ? *(const float4*)(p.norm + at) : none;
+    constexpr int HEADS = 4;  // whose values a warp waits for together
+#pragma unroll 1
+    for (int first = warp; first < count * heads; first += HEADS * GEMV_WARPS) {
+      float4 x[HEADS], z[HEADS];
+#pragma unroll
+      for (int k = 0; k < HEADS; ++k) {
+        const int unit = first + k * GEMV_WARPS, row = unit / heads, column = unit % heads * p.head + at;
+        const bool there = inside && unit < count * heads;
+        x[k] = there ? __ldcg((const float4*)(p.x + (long long)row * p.in_stride + column)) : none;
+        z[k] = there ? __ldcg((const float4*)(p.z + (long long)row * p.z_stride + column)) : none;
       }
-      for (int mask = 16; mask; mask >>= 1) squares += __shfl_xor_sync(~0u, squares, mask);
-      const float factor = rsqrtf(squares / p.head + p.eps);
-      for (int i = lane; i < p.head; i += 32) {
-        const float gate = __ldcg(z + i);
-        operand[row * stride + first + i] = to_bf16(__ldcg(x + i) * factor * p.norm[i] * (gate * sigmoid(gate)));
+#pragma unroll
+      for (int k = 0; k < HEADS; ++k) {
+        const int unit = first + k * GEMV_WARPS;
+        const float4 v = x[k], gate = z[k];
+        const float squares = warp_sum((v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w));
+        const float factor = rsqrtf(squares / p.head + p.eps);
+        uint2 pair;
+        pair.x = pack_bf16(v.x * factor * w.x * (gate.x * sigmoid(gate.x)),
+                           v.y * factor * w.y * (gate.y * sigmoid(gate.y)));
+        pair.y = pack_bf16(v.z * factor * w.z * (gate.z * sigmoid(gate.z)),
+                           v.w * factor * w.w * (gate.w * sigmoid(gate.w)));
+        if (inside && unit < count * heads)
+          *(uint2*)(operand + unit / heads * stride + unit % heads * p.head + at) = pair;
       }
     }
     for (int i = p.width + thread; i < padded; i += GEMV_THREADS)
       for (int row = 0; row < count; ++row) operand[row * stride + i] = 0;
   }
-  __syncthreads();
-  if (thread < count) {
-    float squares = 0;
-    for (int i = 0; i < GEMV_WARPS; ++i) squares += room.squares[thread][i];
-    room.factor[thread] = p.operand == NORMED ? rsqrtf(squares / p.width + p.eps) : 1.f;
-  }
-  __syncthreads();
+}
+// Between two barriers.
+__device__ __forceinline__ void find_factors(const Gemv& p, GemvRoom& room, int count) {
+  const int row = threadIdx.x;
+  if (row >= count) return;
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < GEMV_WARPS; ++i) squares += room.squares[row][i];
+  room.factor[row] = p.operand == NORMED ? rsqrtf(squares / p.width + p.eps) : 1.f;
 }
 
 // A group of blocks in a warp's registers: 128 bytes of every lane, and their scales.
@@ -216,8 +265,8 @@ __device__ __forceinline__ bool find_task(Task& task, const Gemv& p, const Routi
   const int part = index % batch.parts;
   task.unit = index / batch.parts, task.slice = part % p.kw;
   const int unit = batch.first + task.unit * batch.apart;
-  task.tile = OUTCOME == ACTIVATED ? unit % p.tiles : unit;
-  task.which = OUTCOME == ACTIVATED ? unit / p.tiles : OUTCOME == ADDED ? part / p.kw : 0;
+  task.tile = ACTIVATES<OUTCOME> ? unit % p.tiles : unit;
+  task.which = ACTIVATES<OUTCOME> ? unit / p.tiles : OUTCOME == ADDED ? part / p.kw : 0;
   const int copy = routing ? routing->expert[task.which] : 0;
   task.block = task.slice * p.blocks / p.kw;
   task.blocks = (task.slice + 1) * p.blocks / p.kw - task.block;
@@ -294,12 +343,12 @@ __device__ __forceinline__ void finish_units(const Gemv& p, const GemvRoom& room
   for (int i = threadIdx.x; i < batch.units * count * TILE_ROWS; i += GEMV_THREADS) {
     const int r = i % TILE_ROWS, row = i / TILE_ROWS % count, index = i / TILE_ROWS / count;
     const int unit = batch.first + index * batch.apart;
-    const int tile = OUTCOME == ACTIVATED ? unit % p.tiles : unit, at = tile * TILE_ROWS + r;
+    const int tile = ACTIVATES<OUTCOME> ? unit % p.tiles : unit, at = tile * TILE_ROWS + r;
     if (OUTCOME == STORED) {
       if (at >= p.matrix_rows) continue;
       const float sum = sum_slices(parts + (index * p.kw * count + row) * TILE_ROWS + r, p.kw, count);
       p.out[(long long)row * p.out_stride + at] = sum * room.factor[row] + (p.bias ? p.bias[at] : 0.f);
-    } else if (OUTCOME == ACTIVATED) {
+    } else if (ACTIVATES<OUTCOME>) {
       const int which = unit / p.tiles, choice = routing ? routing->choice[which][row] : 0;
       if (r >= 8 || choice < 0) continue;
       const float* from = parts + (index * p.kw * count + row) * TILE_ROWS + r;
@@ -331,71 +380,85 @@ __device__ __forceinline__ void finish_units(const Gemv& p, const GemvRoom& room
   }
 }
 
-// The experts of all rows from their logits, by the last CTA: a warp a row. The lowest number wins ties.
+// The experts of all rows from their logits: a warp a row. The lowest number wins ties.
 __device__ __forceinline__ u32 sortable(float v) {
   const u32 bits = __float_as_uint(v);
   return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
 }
 constexpr int MOST_EXPERTS = 512;
-__device__ __forceinline__ void choose_experts(const Gemv& p, Routing& r, short* place, int count) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, chosen = p.top + p.shared_expert;
-  for (int i = threadIdx.x; i <= p.experts; i += GEMV_THREADS) place[i] = -1;
-  for (int i = threadIdx.x; i < MOST_DISTINCT * MOST_ROWS; i += GEMV_THREADS) (&r.choice[0][0])[i] = -1;
-  int* mine = r.expert;  // [row, chosen], until they are counted
-  if (warp < count) {
-    const float* logits = p.out + (long long)warp * p.out_stride;
-    float logit[MOST_EXPERTS / 32], all = 0, kept = 0, own = 0, peak = 0;
+template <int EACH>  // logits of a lane
+__device__ __forceinline__ void choose_experts(const Gemv& p, GemvRoom& room, int row) {
+  const int lane = threadIdx.x & 31, chosen = p.top + p.shared_expert;
+  const float* logits = p.logits + (long long)row * p.logit_stride;
+  Routing& r = room.routing;
+  int* mine = room.mine + row * chosen;
+  float logit[EACH], all = 0, kept = 0, own = 0, peak = 0;
 #pragma unroll
-    for (int i = 0; i < MOST_EXPERTS / 32; ++i) {
-      const int expert = i * 32 + lane;
-      logit[i] = expert < p.experts ? __ldcg(logits + expert) + (p.route_bias ? p.route_bias[expert] : 0.f) : -INF;
-    }
-    for (int k = 0; k < p.top; ++k) {
-      float best = -INF;
-#pragma unroll
-      for (int i = 0; i < MOST_EXPERTS / 32; ++i) best = fmaxf(best, logit[i]);
-      const u32 highest = warp_max_bits(sortable(best));
-      u32 which = 0;  // the lowest expert with this logit, as its distance from the end
-#pragma unroll
-      for (int i = MOST_EXPERTS / 32 - 1; i >= 0; --i)
-        if (sortable(logit[i]) == highest) which = MOST_EXPERTS - (i * 32 + lane);
-      const int expert = max(MOST_EXPERTS - (int)warp_max_bits(which), 0) % p.experts;
-      const float value = __uint_as_float(highest ^ (~(u32)((int)highest >> 31) | 0x80000000u));
-      if (k == 0) {
-        peak = value;
-        if (p.over_all) {
-#pragma unroll
-          for (int i = 0; i < MOST_EXPERTS / 32; ++i) all += natural_power(logit[i] - peak);
-          for (int mask = 16; mask; mask >>= 1) all += __shfl_xor_sync(~0u, all, mask);
-        }
-      }
-      const float weight = natural_power(value - peak);
-      kept += weight;
-      if (lane == k) own = weight;
-      if (lane == 0) mine[warp * chosen + k] = expert;
-#pragma unroll
-      for (int i = 0; i < MOST_EXPERTS / 32; ++i)
-        if (expert == i * 32 + lane) logit[i] = -INF;
-    }
-    if (lane < p.top) r.weight[warp][lane] = quotient(own, p.over_all ? all : kept);
-    if (p.shared_expert && lane == 0) {
-      r.weight[warp][p.top] = sigmoid(__ldcg(logits + p.experts));
-      mine[warp * chosen + p.top] = p.experts;
-    }
+  for (int i = 0; i < EACH; ++i) {
+    const int expert = i * 32 + lane;
+    logit[i] = expert < p.experts ? __ldcg(logits + expert) + (p.route_bias ? p.route_bias[expert] : 0.f) : -INF;
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {  // `expert` is written where it has been read
-    int distinct = 0;
-    for (int i = 0; i < count * chosen; ++i) {
-      const int expert = r.expert[i];
-      int j = place[expert];
-      if (j < 0) {
-        j = place[expert] = (short)distinct;
-        r.expert[distinct++] = expert;
+  const float shared_logit = p.shared_expert ? __ldcg(logits + p.experts) : 0.f;
+#pragma unroll 1
+  for (int k = 0; k < p.top; ++k) {
+    float best = -INF;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) best = fmaxf(best, logit[i]);
+    const u32 highest = warp_max_bits(sortable(best));
+    u32 which = 0;  // the lowest expert with this logit, as its distance from the end
+#pragma unroll
+    for (int i = EACH - 1; i >= 0; --i)
+      if (sortable(logit[i]) == highest) which = MOST_EXPERTS - (i * 32 + lane);
+    const int expert = max(MOST_EXPERTS - (int)warp_max_bits(which), 0) % p.experts;
+    const float value = __uint_as_float(highest ^ (~(u32)((int)highest >> 31) | 0x80000000u));
+    if (k == 0) {
+      peak = value;
+      if (p.over_all) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) all += natural_power(logit[i] - peak);
+        all = warp_sum(all);
       }
-      r.choice[j][i / chosen] = (signed char)(i % chosen);
     }
-    r.distinct = distinct;
+    const float weight = natural_power(value - peak);
+    kept += weight;
+    if (lane == k) own = weight;
+    if (lane == 0) mine[k] = expert;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i)
+      if (expert == i * 32 + lane) logit[i] = -INF;
+  }
+  if (lane < p.top) r.weight[row][lane] = quotient(own, p.over_all ? all : kept);
+  if (p.shared_expert && lane == 0) r.weight[row][p.top] = sigmoid(shared_logit), mine[p.top] = p.experts;
+}
+// Lists the distinct ones in the order in which rows chose them first. Between barriers.
+__device__ __forceinline__ void list_experts(const Gemv& p, GemvRoom& room, int count) {
+  const int chosen = p.top + p.shared_expert, i = threadIdx.x, every = count * chosen, expert = room.mine[i & 127];
+  Routing& r = room.routing;
+  if (count == 1) {
+    if (i < chosen) r.expert[i] = expert, r.choice[i][0] = (signed char)i;
+    if (i == 0) r.distinct = chosen;
+    __syncthreads();
+    return;
+  }
+  for (int j = i; j < MOST_DISTINCT * MOST_ROWS / 4; j += GEMV_THREADS) ((u32*)&r.choice[0][0])[j] = ~0u;
+  int first = i;
+  for (int j = 0; j < min(i, every); ++j)
+    if (room.mine[j] == expert) {
+      first = j;
+      break;
+    }
+  if (i < every) room.leads[i] = first == i;
+  __syncthreads();
+  int place = 0;
+  if (i < every) {
+    for (int j = 0; j < first; ++j) place += room.leads[j];
+    if (first == i) r.expert[place] = expert;
+    r.choice[place][i / chosen] = (signed char)(i % chosen);
+    if (i == every - 1) {
+      int distinct = 0;
+      for (int j = 0; j < every; ++j) distinct += room.leads[j];
+      r.distinct = distinct;
+    }
   }
   __syncthreads();
 }
@@ -407,25 +470,49 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
   let_successor_start();
   // A CTA has units blockIdx.x, blockIdx.x + gridDim.x, ... The first weights of dense matrices are known before the
   // step's rows are, and a batch has room for the first task of every warp.
+  const int thread = threadIdx.x, warp = thread / 32;
   Group<FORMAT> ahead;
   Task first;
   const int apart = (int)gridDim.x, begin = (int)blockIdx.x;
   const Batch own{begin, apart, (p.tiles - begin + apart - 1) / apart, p.kw};
-  bool loaded = !p.routing && find_task<OUTCOME>(first, p, nullptr, own, threadIdx.x / 32);
+  bool loaded = OUTCOME != CHOSEN && !p.routing && find_task<OUTCOME>(first, p, nullptr, own, warp);
   if (loaded) ahead.load(address_of<FORMAT>(first, p), first.blocks);
+  if (p.operand == NORMED && thread * 32 < p.width) prefetch_l2(p.norm + thread * 32);
   wait_for_predecessor();
+  float4 begun[AHEAD];
+  if (p.operand == NORMED) load_columns(begun, p.x, 4 * thread, p.width);
   const int count = min(p.rows->count, MOST_ROWS);
   if (count <= 0) return;
   const Routing* routing = nullptr;
-  if (p.routing) {
-    for (int i = threadIdx.x; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
+  int distinct = 1;
+  if (OUTCOME == CHOSEN) {
+    routing = &room.routing;
+    if (warp < count) {
+      if (p.experts <= 128)
+        choose_experts<4>(p, room, warp);
+      else if (p.experts <= 256)
+        choose_experts<8>(p, room, warp);
+      else
+        choose_experts<16>(p, room, warp);
+    }
+  } else if (OUTCOME == ADDED && p.routing) {  // the first weights, from the routing in memory
+    const Batch known{begin, apart, own.units, p.kw * __ldcg(&p.routing->distinct)};
+    loaded = find_task<OUTCOME>(first, p, p.routing, known, warp);
+    if (loaded) ahead.load(address_of<FORMAT>(first, p), first.blocks);
+    for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
       ((u32*)&room.routing)[i] = __ldcg((const u32*)p.routing + i);
     routing = &room.routing;
   }
-  prepare_operand(p, room, operand, count);
+  prepare_operand(p, room, operand, count, begun);
+  __syncthreads();
+  find_factors(p, room, count);
+  if (OUTCOME == CHOSEN)
+    list_experts(p, room, count);
+  else
+    __syncthreads();
+  if (routing) distinct = routing->distinct;
   float* parts = (float*)(operand + count * (p.operand == VECTOR ? p.choices : 1) * operand_stride(p));
-  const int distinct = routing ? routing->distinct : 1;
-  const int units = OUTCOME == ACTIVATED ? p.tiles * distinct : p.tiles;
+  const int units = ACTIVATES<OUTCOME> ? p.tiles * distinct : p.tiles;
   const int tasks = OUTCOME == ADDED ? p.kw * distinct : p.kw;
   const int floats = count * TILE_ROWS * p.kw * (OUTCOME == ADDED ? p.choices : 1);  // of a unit
   const int most = max(p.batch / floats, 1);
@@ -438,13 +525,7 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
     finish_units<OUTCOME>(p, room, routing, batch, count, parts);
     __syncthreads();
   }
-  if (OUTCOME == STORED && p.route) {
-    if (threadIdx.x == 0) room.last = count_up(p.arrived) == gridDim.x - 1;
-    __syncthreads();
-    if (!room.last) return;
-    if (threadIdx.x == 0) *p.arrived = 0;
-    choose_experts(p, room.routing, (short*)operand, count);
-    for (int i = threadIdx.x; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
+  if (OUTCOME == CHOSEN && blockIdx.x == 0)
+    for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
       ((u32*)p.route)[i] = ((const u32*)&room.routing)[i];
-  }
 }
