@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from cluster_world import SECRET, World, cluster
+from serving import script, serving, text
 from shared_live import SharedLive
+from waiting import until
 
 from fulgur.bench.chat_model import write_chat_model
 from fulgur.client import Connection
@@ -57,8 +59,8 @@ class Two:
         live = running.server.live
         assert isinstance(live, SharedLive)
         live.fronts.pop(live.front)
-        for name in ("append", "end", "begin"):
-            setattr(live, name, _nothing)
+        for name, does in (("append", _swallowed), ("end", _nothing), ("begin", _nothing)):
+            setattr(live, name, does)
         await running.server.store.store.close()
         running.server.store.store = Dead()  # type: ignore[assignment]
         for run in list(running.server.runs.values()):
@@ -80,6 +82,10 @@ class Dead:
 
 async def _nothing(*_: Any) -> bool:
     return True
+
+
+async def _swallowed(name: str, attempt: int, first: int, events: Any) -> int:
+    return first + len(events)
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +226,103 @@ async def test_a_steer_that_died_with_its_front_gives_the_words_back(two: Two) -
     assert kinds in (["response.steer.accepted", "response.steer.failed"], ["response.steer.failed"])
     failed = next(event for event in events if event["type"] == "response.steer.failed")
     assert failed["steer"]["input"] == "At the end, say hello."
+
+
+@asynccontextmanager
+async def overtaking(two: Two, monkeypatch: pytest.MonkeyPatch, fence: Any) -> AsyncIterator[tuple[list[Any], Any]]:
+    """A front that lives is taken for dead and stops at the next event; `fence` is what the other one meets then."""
+    _, seen = await two.begin(40)
+    here, there = (each.server for each in two.running)
+    assert isinstance(here.live, SharedLive)
+    asked = asyncio.Event()
+
+    async def met(*args: Any) -> bool:
+        asked.set()
+        return bool(await fence(*args))
+
+    monkeypatch.setattr(there.store.store, "fence", met)
+    here.live.fronts.pop(here.live.front)
+    asking = asyncio.create_task(replayed(two.there, seen[0].response.id, seen[-1].sequence_number))
+    await asked.wait()
+    await until(lambda: not here.runs)
+    here.live.fronts[here.live.front] = here.live
+    try:
+        yield seen, asking
+    finally:
+        asking.cancel()
+
+
+def whole(seen: list[Any], events: list[dict[str, Any]]) -> str:
+    numbers = [event.sequence_number for event in seen] + [event["sequence_number"] for event in events]
+    assert numbers == list(range(len(numbers)))
+    assert [event["type"] for event in events].count("response.incomplete") == 1
+    assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    return "".join(event.delta for event in seen if isinstance(event, ev.OutputTextDelta)) + text_of(events)
+
+
+async def test_an_overtaken_front_does_not_end_the_response_before_the_store_knows(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, store = asyncio.Event(), two.running[1].server.store.store
+    tell = store.fence
+
+    async def late(*args: Any) -> bool:
+        await known.wait()
+        return await tell(*args)
+
+    async with overtaking(two, monkeypatch, late) as (seen, asking):
+        known.set()
+        assert whole(seen, await asking) == await plain(two.there, seed=two.running[1].server.live)
+
+
+async def test_a_client_that_leaves_does_not_stop_who_takes_a_response_over(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, store = asyncio.Event(), two.running[1].server.store.store
+    tell = store.fence
+
+    async def late(*args: Any) -> bool:
+        await known.wait()
+        return await tell(*args)
+
+    async with overtaking(two, monkeypatch, late) as (seen, asking):
+        asking.cancel()
+        await asyncio.wait([asking])
+        events = asyncio.create_task(replayed(two.here, seen[0].response.id, seen[-1].sequence_number))
+        known.set()
+        assert whole(seen, await events) == await plain(two.there, seed=two.running[1].server.live)
+
+
+async def test_what_a_front_could_not_take_over_another_one_does(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any) -> bool:
+        raise ValueError("the store says something that nobody has thought of")
+
+    async with overtaking(two, monkeypatch, away) as (seen, asking):
+        with pytest.raises(aiohttp.ClientError):  # cut, not ended: its client knows that there is more
+            await asking
+        events = await replayed(two.here, seen[0].response.id, seen[-1].sequence_number)
+        assert whole(seen, events) == await plain(two.here, seed=two.running[0].server.live)
+
+
+async def test_who_reads_elsewhere_keeps_an_answer_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when there is never a pause in which a follower would be asked whether it lives."""
+    monkeypatch.setattr("fulgur.server.run.GRACE_S", 0.3)
+    monkeypatch.setattr("fulgur.server.fronts.FOLLOW_S", 0.1, raising=False)
+    words = " ".join(f"word{number}" for number in range(200))
+    played = script(text(words), rate=150)
+    async with AsyncExitStack() as open_parts:
+        running, live = [], None
+        for _ in range(2):
+            config = ServerConfig()
+            config.server.store = str(tmp_path / "store.sqlite")
+            live = SharedLive(live)
+            monkeypatch.setattr("fulgur.server.live.base.make", lambda _, live=live: live)
+            running.append(await open_parts.enter_async_context(serving(played, config=config)))
+        connection = await Connection.open(running[0].base_url)
+        stream = await connection.create({"model": "m", "input": "hi"})
+        async for event in stream:
+            if isinstance(event, ev.OutputTextDelta):
+                break
+        await connection.close()
+        events = await replayed(running[1].base_url, stream.response_id)
+        assert text_of(events) == words and events[-1]["type"] == "response.completed"

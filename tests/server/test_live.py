@@ -128,9 +128,10 @@ async def test_a_run_has_one_owner_and_its_events_are_dense(live: Live) -> None:
     assert not await live.begin(Running("resp_1", "laptop", "front-other"))
     assert await live.find("resp_1") == run
     assert await live.events("resp_1", 0) == Events([], False)
-    assert await live.append("resp_1", 1, 0, [b"e0", b"e1"])
-    assert await live.append("resp_1", 1, 2, [b"e2"])
-    assert await live.append("resp_1", 1, 1, [b"e1", b"e2", b"e3"]), "what was there already is not there twice"
+    assert await live.append("resp_1", 1, 0, [b"e0", b"e1"]) == 2
+    assert await live.append("resp_1", 1, 2, [b"e2"]) == 3
+    assert await live.append("resp_1", 1, 5, [b"e5"]) == 3, "two were lost: nothing is added"
+    assert await live.append("resp_1", 1, 1, [b"e1", b"e2", b"e3"]) == 4, "what was there already is not there twice"
     assert await live.events("resp_1", 0) == Events([b"e0", b"e1", b"e2", b"e3"], False)
     assert await live.events("resp_1", 1) == Events([b"e1", b"e2", b"e3"], False)
     assert await live.events("resp_1", 4) == Events([], False)
@@ -138,7 +139,7 @@ async def test_a_run_has_one_owner_and_its_events_are_dense(live: Live) -> None:
     assert await live.events("resp_1", 3) == Events([b"e3"], True)
     assert await live.events("resp_1", 4, wait_s=PATIENCE) == Events([], True)
     assert await live.find("resp_1") is None
-    assert not await live.append("resp_1", 1, 4, [b"late"])
+    assert await live.append("resp_1", 1, 4, [b"late"]) is None
 
 
 async def test_a_stale_attempt_adds_and_ends_nothing(live: Live) -> None:
@@ -147,7 +148,7 @@ async def test_a_stale_attempt_adds_and_ends_nothing(live: Live) -> None:
     taken = await live.take("resp_1", 1)
     assert taken == Running("resp_1", "laptop", live.front, 2, b"r")
     assert await live.take("resp_1", 3) is None and await live.take("unknown", 1) is None
-    assert not await live.append("resp_1", 1, 1, [b"stale"])
+    assert await live.append("resp_1", 1, 1, [b"stale"]) is None
     await live.end("resp_1", 1)
     assert await live.append("resp_1", 2, 1, [b"e1"])
     assert await live.events("resp_1", 0) == Events([b"e0", b"e1"], False)
@@ -280,7 +281,8 @@ async def test_without_redis_each_front_gives_its_part_of_the_limits(
         with pytest.raises(LiveAway, match="Redis cannot be reached"):
             await one.find("resp_1")
         assert one.problem()
-        assert await one.append("resp_1", 1, 1, [b"e1"]), "the answer goes on"
+        with pytest.raises(LiveAway):
+            await one.append("resp_1", 1, 1, [b"e1"])
         served = [0, 0]
         for number, (front, each) in enumerate(zip(fronts, rates, strict=True)):
             for _ in range(30):
@@ -294,12 +296,27 @@ async def test_without_redis_each_front_gives_its_part_of_the_limits(
         redis.start()
     await until(lambda: not one.problem() and not two.problem())
     assert set(await one.alive("fronts")) == {one.front, two.front}
-    # Redis has lost its memory: the run is found again, and what comes from now on can be replayed.
-    assert await one.append("resp_1", 1, 2, [b"e2"])
-    assert await two.find("resp_1") is not None
-    assert await one.append("resp_1", 1, 3, [b"e3"])
-    assert await two.events("resp_1", 3) == Events([b"e3"], False)
-    assert await two.events("resp_1", 0) is None
+    # Redis has lost its memory: the run is found again by itself, and its events are told from the start.
+    async with asyncio.timeout(PATIENCE):
+        while await two.find("resp_1") is None:
+            await asyncio.sleep(0.01)
+    assert await one.append("resp_1", 1, 2, [b"e2"]) == 0, "those before are lost"
+    assert await one.append("resp_1", 1, 0, [b"e0", b"e1", b"e2"]) == 3
+    assert await two.events("resp_1", 0) == Events([b"e0", b"e1", b"e2"], False)
+
+
+@pytest.mark.cluster
+async def test_a_late_attempt_that_redis_forgot_is_not_overtaken_by_an_early_one(fronts: tuple[Live, Live]) -> None:
+    one, two = fronts
+    await one.begin(Running("resp_1", "laptop", one.front))
+    assert (await two.take("resp_1", 1)) is not None
+    await one._command("flushall")  # type: ignore[attr-defined]
+    assert await one.append("resp_1", 1, 0, [b"e0"]) == 0, "who was overtaken tells it first"
+    assert await two.append("resp_1", 2, 0, [b"e0"]) == 1
+    assert await one.append("resp_1", 1, 0, [b"e0"]) is None
+    found = await one.find("resp_1")
+    assert found is not None and (found.front, found.attempt) == (two.front, 2)
+    assert set(await one.alive("fronts")) >= {one.front}, "and that it lives, or its runs would be taken over"
 
 
 @pytest.mark.cluster

@@ -17,6 +17,7 @@ from fulgur.server.auth import check_bind, is_loopback
 from fulgur.server.config import ServerConfig
 from fulgur.server.doors import chat, completions, edits, fill, messages, ollama, openapi, status, tokens
 from fulgur.server.limits import Runner, connections, listen
+from fulgur.server.sinks import STREAM
 from fulgur.server.state import Server
 
 # Told to anyone who can reach the port; nothing of a user is in them.
@@ -66,6 +67,11 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
     finally:
         if LEASE in request:
             request[LEASE].release()
+    if STREAM in request and answer is not request[STREAM]:
+        # Its head has left: another answer inside its body would be read as part of it, or waited for.
+        answer = request[STREAM]
+        if request.transport is not None:
+            request.transport.close()
     resource = request.match_info.route.resource
     path = (resource.canonical.rstrip("/") or "/") if resource is not None else "other"
     server.metrics.add("fulgur_http_requests_total", path=path, status=str(answer.status))

@@ -17,13 +17,16 @@ from fulgur.protocol.request import SteerRequest
 from fulgur.server import replay, takeover
 from fulgur.server.live.base import LiveAway, Running
 from fulgur.server.sinks import SseSink
+from fulgur.server.store.base import StoreAway
 
 if TYPE_CHECKING:
+    from fulgur.server.run import Run
     from fulgur.server.state import Server
 
 ANSWER_S = 0.5  # that a letter's answer is waited for, twice
 LOOK_S = 0.5  # between two looks at whether a response's front is alive
-PATIENCE_S = 30.0  # with a live state that is away
+FOLLOW_S = 2.0  # between two letters that somebody reads a response here
+PATIENCE_S = 30.0  # with a live state or a store that is away
 
 
 class Letter(msgspec.Struct):
@@ -51,7 +54,7 @@ class Fronts:
         self._server = server
         self._live = server.live
         self._asked: dict[str, asyncio.Future[Letter]] = {}
-        self._taking: set[str] = set()  # responses of dead fronts, before they run here
+        self._taking: dict[str, asyncio.Task[Run | None]] = {}  # responses of dead fronts, before they run here
         self._reading: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -96,17 +99,22 @@ class Fronts:
 
     async def _ask(self, letter: Letter) -> Letter | None:
         """Its answer. The same letter again when there is none in time: who has read it once answers the same."""
-        answered = self._asked[letter.id] = asyncio.get_running_loop().create_future()
-        try:
+        with contextlib.suppress(LiveAway):
             for _ in range(2):
                 found = await self.find(letter.owner, letter.response_id)
                 if found is None:
                     raise ApiError(404, "response_not_found", f"There is no running response '{letter.response_id}'.")
-                await self._live.send(found.front, msgspec.msgpack.encode(letter))
-                with contextlib.suppress(TimeoutError):
-                    return await asyncio.wait_for(asyncio.shield(answered), ANSWER_S)
-            return None
-        except LiveAway:
+                answer = await self._ask_front(found.front, letter)
+                if answer is not None:
+                    return answer
+        return None
+
+    async def _ask_front(self, front: str, letter: Letter) -> Letter | None:
+        answered = self._asked[letter.id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._live.send(front, msgspec.msgpack.encode(letter))
+            return await asyncio.wait_for(asyncio.shield(answered), ANSWER_S)
+        except TimeoutError:
             return None
         finally:
             del self._asked[letter.id]
@@ -130,8 +138,7 @@ class Fronts:
                     done[letter.id] = self._do(letter)
                     if len(done) > 1000:
                         del done[next(iter(done))]
-                if letter.kind != "follow":
-                    await self._live.send(letter.sender, msgspec.msgpack.encode(done[letter.id]))
+                await self._live.send(letter.sender, msgspec.msgpack.encode(done[letter.id]))
             except (msgspec.MsgspecError, LiveAway) as error:
                 self._server.log_exception(error)
 
@@ -139,6 +146,8 @@ class Fronts:
         answer = Letter("answer", letter.id, self._live.front)
         run = next((run for run in self._server.runs.values() if letter.response_id in run.ids), None)
         try:
+            if letter.kind == "follow" and letter.response_id in self._taking:
+                return answer
             if run is None or run.owner != letter.owner:
                 raise ApiError(400, "response_already_completed", "The response has ended.")
             if letter.kind == "cancel":
@@ -164,7 +173,7 @@ class Fronts:
             events = await server.store.events(owner, response_id)  # it may have ended just now
             return None if events is None else await replay.stored(request, events, after)
         sink = await SseSink.open(request)
-        away = 0.0
+        away = looked = 0.0
         while not sink.gone():
             run = server.runs.get(response_id)
             if run is not None and run.log is not None:
@@ -177,14 +186,18 @@ class Fronts:
                     place += 1
                 if sink.full():
                     await sink.drain()
-                if batch is not None and batch.ended and not batch.data:
-                    break
-                if (batch is None or not batch.data) and not await self._look(owner, response_id):
+                over = batch is not None and batch.ended and not batch.data
+                if batch is None or not batch.data or time.monotonic() - looked > FOLLOW_S:
+                    looked = time.monotonic()
+                    over = over or not await self._look(owner, response_id)
+                if over:  # what the live state lacks of it the store has
                     for data in (await server.store.events(owner, response_id) or [])[place:]:
                         replay.send(sink, data)
                     break
+                if batch is None:
+                    await asyncio.sleep(LOOK_S)
                 away = 0.0
-            except LiveAway:
+            except (LiveAway, StoreAway):
                 away = away or time.monotonic()
                 if time.monotonic() - away > PATIENCE_S:
                     break
@@ -196,15 +209,27 @@ class Fronts:
         found = await self.find(owner, response_id)
         if found is None:
             return False
-        if found.front == self._live.front and response_id in self._taking:
-            return True
         if found.front != self._live.front and found.front in await self._live.alive("fronts"):
             letter = Letter("follow", new_id("letter"), self._live.front, owner, response_id)
-            await self._live.send(found.front, msgspec.msgpack.encode(letter))
-            return True
-        self._taking.add(response_id)
-        try:
-            await takeover.take(self._server, found)
-        finally:
-            self._taking.discard(response_id)
+            answer = await self._ask_front(found.front, letter)
+            if answer is None or not answer.code:
+                return True
+            # It does not run there: it has just ended, or that front could not take it over.
+            if await self._server.store.events(owner, response_id) is not None:
+                return False
+        await self._take(found)
         return True
+
+    async def _take(self, found: Running) -> None:
+        """In a task of its own: a client that leaves meanwhile does not leave a response that nobody brings to its
+        end."""
+        taking = self._taking.get(found.id)
+        if taking is None:
+            taking = self._taking[found.id] = asyncio.create_task(takeover.take(self._server, found))
+            taking.add_done_callback(lambda task: self._taken(found.id, task))
+        await asyncio.shield(taking)
+
+    def _taken(self, response_id: str, task: asyncio.Task[Run | None]) -> None:
+        del self._taking[response_id]
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, FulgurError):
+            self._server.log_exception(error)

@@ -7,7 +7,6 @@ Kept in the live state, so that any front can replay the response, and bring it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,10 @@ from fulgur.server.steering import Steer
 
 if TYPE_CHECKING:
     from fulgur.server.run import Run
+
+
+AGAIN_S = 0.5  # between two tries with a live state that is away
+MOST_AT_ONCE = 1000  # events
 
 
 class Record(msgspec.Struct):
@@ -111,26 +114,32 @@ class Journal:
         place, steers, prompt = self._log.known, 0, False
         while True:
             self._wake.clear()
-            if not prompt and (tokens := prompt_of(self._run)) is not None:
-                prompt = True
-                with contextlib.suppress(LiveAway):
+            try:
+                if not prompt and (tokens := prompt_of(self._run)) is not None:
                     await self._live.put(prompt_key(self._id), tokens, LEASE_S + KEEP_S)
-            if len(self._steers) > steers:  # before the event that says that it was accepted
-                steers = len(self._steers)
-                with contextlib.suppress(LiveAway):
-                    await self._live.put(steers_key(self._id), msgspec.msgpack.encode(self._steers), KEEP_S)
-            new = [data for _, data in self._log.events[place:]]
-            if new:
-                with contextlib.suppress(LiveAway):
-                    if not await self._live.append(self._id, self._attempt, place, new):
+                    prompt = True
+                if len(self._steers) > steers:  # before the event that says that it was accepted
+                    kept = self._steers.copy()
+                    await self._live.put(steers_key(self._id), msgspec.msgpack.encode(kept), KEEP_S)
+                    steers = len(kept)
+                new = [data for _, data in self._log.events[place : place + MOST_AT_ONCE]]
+                if new:
+                    there = await self._live.append(self._id, self._attempt, place, new)
+                    if there is None:
                         self._run.stop("overtaken")
                         return
-                place += len(new)
-            elif self._log.ended:
+                    if there < place:  # the live state has lost its memory: all is told again
+                        steers, prompt = 0, False
+                    place = there
+                    continue
+            except LiveAway:
+                if not self._log.ended:  # or the store has it
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+            if self._log.ended:
                 await self._live.end(self._id, self._attempt)
                 return
-            else:
-                await self._wake.wait()
+            await self._wake.wait()
 
 
 def prompt_of(run: Run) -> bytes | None:

@@ -102,7 +102,7 @@ class Run:
 
     def stop(self, reason: str) -> None:
         """End at the next token: `cancelled`, `interrupted` (Codex) or `disconnected`."""
-        if not self.stopped:
+        if not self.stopped or reason == OVERTAKEN:
             self.stopped = reason
             if self.generation is not None:
                 self.generation.cancel()
@@ -118,8 +118,8 @@ class Run:
         asyncio.get_running_loop().call_later(GRACE_S, self._stop_unless_followed)
 
     def _stop_unless_followed(self) -> None:
-        if self.log is None or not self.log.followed():
-            self.stop("disconnected")
+        if self.log is None or not (self.log.followed() or self.server.live.problem()):
+            self.stop("disconnected")  # while the live state is away, nobody at another front can say that he reads
         elif not self.log.ended:
             asyncio.get_running_loop().call_later(GRACE_S, self._stop_unless_followed)
 
@@ -382,7 +382,8 @@ class Run:
         model, tier = self.prepared.entry.name, self.place.tier
         used = Answer(response.id, self.owner, model, tier, response.status, self.usage, paid, self.attempt)
         self._steers.late = []
-        if await ending.commit(self.server, used, stored, events):
+        # What was overtaken is not whole, and whoever took it over may not have told the store yet.
+        if self.stopped != OVERTAKEN and await ending.commit(self.server, used, stored, events):
             self.emitter.last(kind, response)
         else:
             self.stopped = self.stopped or OVERTAKEN  # another front tells its end

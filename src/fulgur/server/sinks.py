@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+STREAM = web.RequestKey("stream", web.StreamResponse)  # the answer to a request, once its head has left
 _BUFFER = 1 << 18  # bytes a slow reader may be behind before its answer waits
 
 
@@ -88,6 +89,7 @@ class SseSink(TransportSink):
         if request.version >= (1, 1):
             response.enable_chunked_encoding()
         await response.prepare(request)
+        request[STREAM] = response
         return cls(request, response)
 
     def later(self, kind: bytes, data: bytes) -> None:

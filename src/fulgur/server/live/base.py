@@ -89,10 +89,12 @@ class Live(Protocol):
 
     # --- events of a run, for replay at any front ---
 
-    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> bool:
-        """Add events, the first of them with the sequence number `first`. False when a later attempt owns the run.
+    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
+        """Add events, the first of them with the sequence number `first`: how many are there now.
 
-        Events that come at the same time, of whatever runs, leave together. Never raises: only replay needs them.
+        None when a later attempt owns the run, or it has ended. Fewer than `first` when some were lost, with the
+        memory of the live state or while it was away: then nothing was added, and they are told again from there on.
+        Events that come at the same time, of whatever runs, leave together.
         """
 
     async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:

@@ -88,13 +88,14 @@ class MemoryLive:
 
     # --- events ---
 
-    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> bool:
+    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
         found = self._runs.get(response_id)
         if found is None or found.ended or found.run.attempt != attempt:
-            return False
-        found.data += events[max(0, len(found.data) - first) :]
-        found.tell()
-        return True
+            return None
+        if first <= len(found.data):
+            found.data += events[len(found.data) - first :]
+            found.tell()
+        return len(found.data)
 
     async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:
         found = self._runs.get(response_id)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from fulgur.server.live.base import LiveAway
+
 
 @dataclass
 class Batch:
@@ -15,10 +17,10 @@ class Batch:
     attempt: int
     first: int
     events: list[bytes]
-    kept: asyncio.Future[bool]
+    kept: asyncio.Future[int | None]
 
 
-Write = Callable[[list[Batch]], Awaitable[list[bool]]]
+Write = Callable[[list[Batch]], Awaitable[list[int | None]]]
 
 
 class Outbox:
@@ -27,8 +29,8 @@ class Outbox:
         self._waiting: dict[str, Batch] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def put(self, run: str, attempt: int, first: int, events: Sequence[bytes]) -> bool:
-        """Until the events are written; what `write` says of them."""
+    async def put(self, run: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
+        """Until the events are written; what `write` says of them, or the LiveAway that it raises."""
         batch = self._waiting.get(run)
         if batch is None or batch.attempt != attempt or batch.first + len(batch.events) != first:
             if batch is not None:  # another attempt, or a gap: what waits leaves by itself
@@ -48,5 +50,11 @@ class Outbox:
         while self._waiting:
             await asyncio.sleep(0)  # what the others have at this moment leaves too
             batches, self._waiting = list(self._waiting.values()), {}
-            for batch, kept in zip(batches, await self._write(batches), strict=True):
+            try:
+                results = await self._write(batches)
+            except LiveAway as error:
+                for batch in batches:
+                    batch.kept.set_exception(error)
+                continue
+            for batch, kept in zip(batches, results, strict=True):
                 batch.kept.set_result(kept)

@@ -46,6 +46,7 @@ class RedisLive:
         self._fronts = 1  # that were alive when Redis was last seen
         self._problem = ""
         self._rest_until = 0.0
+        self._was_away = False  # and may have lost its memory
         self._closed = False
 
     async def open(self) -> None:
@@ -69,7 +70,7 @@ class RedisLive:
             self._waiting = Redis.from_url(self._url, socket_timeout=None, **options)
         except ValueError as error:
             raise FulgurError(f"server.live: {error}", hint="Write it as redis://HOST:6379/0.") from None
-        texts = {name: text for name, text in vars(scripts).items() if name.isupper() and not name.startswith("_")}
+        texts = {name: text for name, text in vars(scripts).items() if name.isupper() and isinstance(text, str)}
         self._scripts = {name: self._redis.register_script(text) for name, text in texts.items()}
         try:
             await self._beat()
@@ -153,14 +154,19 @@ class RedisLive:
     # --- runs ---
 
     async def begin(self, run: Running) -> bool:
-        begun = bool(await self._begin(run, 0))
+        begun = await self._begin(run)
         if begun:
             self._owned[run.id] = run
         return begun
 
-    async def _begin(self, run: Running, number: int) -> Any:
-        values = run.owner, run.front, run.attempt, run.request, int(base.LEASE_S), number
-        return await self._script("BEGIN", _keys(run.id), *values)
+    async def _begin(self, run: Running) -> bool:
+        values = run.owner, run.front, run.attempt, run.request, int(base.LEASE_S)
+        return bool(await self._script("BEGIN", _keys(run.id), *values))
+
+    async def _begin_again(self, run: Running) -> None:
+        """Redis has lost its memory. First that this front lives: nobody may take the run for a dead one's."""
+        await self.beat("fronts", self.front, b"", base.FRONT_S)
+        await self._begin(run)
 
     async def find(self, response_id: str) -> Running | None:
         fields = ["owner", "front", "attempt", "request", "ended"]
@@ -182,24 +188,21 @@ class RedisLive:
 
     # --- events ---
 
-    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> bool:
+    async def append(self, response_id: str, attempt: int, first: int, events: Sequence[bytes]) -> int | None:
         return await self._outbox.put(response_id, attempt, first, events)
 
-    async def _append(self, batches: list[Batch]) -> list[bool]:
-        """True also when they could not be kept: the answer goes on."""
+    async def _append(self, batches: list[Batch]) -> list[int | None]:
         keys = [key for each in batches for key in _keys(each.run)]
         values = [
             value for each in batches for value in (each.attempt, each.first, len(each.events), b"\n".join(each.events))
         ]
-        try:
-            results = await self._script("APPEND", keys, int(base.LEASE_S), *values)
-            for each, result in zip(batches, results, strict=True):
-                run = self._owned.get(each.run)
-                if result == -1 and run is not None and run.attempt == each.attempt:  # Redis has lost its memory
-                    await self._begin(run, each.first + len(each.events))
-        except LiveAway:
-            return [True] * len(batches)
-        return [result != 0 for result in results]
+        results: list[int] = await self._script("APPEND", keys, self.front, int(base.LEASE_S), *values)
+        for place, each in enumerate(batches):
+            run = self._owned.get(each.run)
+            if results[place] == scripts.UNKNOWN and run is not None and run.attempt == each.attempt:
+                await self._begin_again(run)
+                results[place] = 0
+        return [None if result < 0 else result for result in results]
 
     async def events(self, response_id: str, first: int, wait_s: float = 0.0) -> Events | None:
         until = time.monotonic() + wait_s
@@ -280,10 +283,15 @@ class RedisLive:
             self._rest_until = 0.0
             with contextlib.suppress(LiveAway):
                 await self._beat()
-                if self._owned and time.monotonic() - renewed > base.RENEW_S:
-                    renewed = time.monotonic()
-                    keys = [key for name in self._owned for key in _keys(name)]
-                    await self._script("RENEW", keys, self.front, int(base.LEASE_S))
+                if self._owned and (self._was_away or time.monotonic() - renewed > base.RENEW_S):
+                    renewed, self._was_away = time.monotonic(), False
+                    await self._renew(list(self._owned.values()))
+
+    async def _renew(self, runs: list[Running]) -> None:
+        keys = [key for run in runs for key in _keys(run.id)]
+        for place in await self._script("RENEW", keys, self.front, int(base.LEASE_S)):
+            if runs[place].id in self._owned:
+                await self._begin_again(runs[place])
 
     async def _beat(self) -> None:
         await self.beat("fronts", self.front, b"", base.FRONT_S)
@@ -314,7 +322,7 @@ class RedisLive:
             ) from None
         if self._problem:
             log.warning("Redis is back")
-            self._problem = ""
+            self._problem, self._was_away = "", True
         return result
 
 

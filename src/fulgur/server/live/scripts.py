@@ -29,15 +29,16 @@ return {refused, unpack(left)}
 """
 )
 
-# A run is a hash: owner, front, attempt, request, `next` (the number of the event to come), `base` (of the first
-# that is kept), `ended`. Its events are a stream of batches; an entry's id is the number of its first event, plus 1.
+# A run is a hash: owner, front, attempt, request, `next` (the number of the event to come), `ended`.
+# Its events are a stream of batches; an entry's id is the number of its first event, plus 1.
+OVERTAKEN, UNKNOWN = -2, -1  # what APPEND says of a run
 
-# KEYS: run, events. ARGV: owner, front, attempt, request, lease, number of the event to come.
+# KEYS: run, events. ARGV: owner, front, attempt, request, lease.
 BEGIN = """
 local run = redis.call('HMGET', KEYS[1], 'front', 'attempt')
 if run[1] then return run[1] == ARGV[2] and run[2] == ARGV[3] and 1 or 0 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'front', ARGV[2], 'attempt', ARGV[3], 'request', ARGV[4],
-    'next', ARGV[6], 'base', ARGV[6])
+    'next', 0)
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 redis.call('DEL', KEYS[2])
 return 1
@@ -62,43 +63,46 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1
 """
-# KEYS: run and events of each. ARGV: lease, then attempt, first number, count and lines of each.
-# Of each: 1 done, 0 a later attempt owns it or it has ended, -1 nothing is known of it.
+# KEYS: run and events of each. ARGV: front, lease, then attempt, first number, count and lines of each.
+# Of each: how many events are there, or OVERTAKEN (by a later attempt, or it has ended), or UNKNOWN.
+# When the first that is there would not follow the last, nothing is added. A run of an earlier attempt was told
+# to a Redis that has lost its memory by somebody who does not know that he was overtaken.
 APPEND = """
 local results = {}
 for i = 1, #KEYS / 2 do
     local key, events = KEYS[i * 2 - 1], KEYS[i * 2]
-    local attempt, first, count = ARGV[i * 4 - 2], tonumber(ARGV[i * 4 - 1]), tonumber(ARGV[i * 4])
-    local lines = ARGV[i * 4 + 1]
+    local attempt, first, count = tonumber(ARGV[i * 4 - 1]), tonumber(ARGV[i * 4]), tonumber(ARGV[i * 4 + 1])
+    local lines = ARGV[i * 4 + 2]
     local run = redis.call('HMGET', key, 'attempt', 'ended', 'next')
     local number = tonumber(run[3] or '0')
     if not run[1] then
         results[i] = -1
-    elseif run[1] ~= attempt or run[2] then
-        results[i] = 0
+    elseif tonumber(run[1]) > attempt or run[2] then
+        results[i] = -2
     else
-        results[i] = 1
-        if first > number then  -- some were lost while Redis was away: what comes now can be replayed
-            redis.call('DEL', events)
-            redis.call('HSET', key, 'base', first)
+        if tonumber(run[1]) < attempt then
+            redis.call('HSET', key, 'attempt', attempt, 'front', ARGV[1])
         end
+        if first > number then count = 0 end
         while first < number and count > 0 do  -- these are there already
             lines = string.sub(lines, (string.find(lines, '\\n', 1, true) or #lines) + 1)
             first, count = first + 1, count - 1
         end
         if count > 0 then
             redis.call('XADD', events, (first + 1) .. '-0', 'lines', lines)
-            redis.call('HSET', key, 'next', first + count)
-            redis.call('EXPIRE', events, ARGV[1])
+            number = first + count
+            redis.call('HSET', key, 'next', number)
+            redis.call('EXPIRE', events, ARGV[2])
         end
+        results[i] = number
     end
 end
 return results
 """
 # KEYS: run, events. ARGV: first number. Returns whether the run has ended, the number of the first line, the lines.
 EVENTS = """
-local run = redis.call('HMGET', KEYS[1], 'base', 'ended')
-if not run[1] or tonumber(ARGV[1]) < tonumber(run[1]) then return nil end
+local run = redis.call('HMGET', KEYS[1], 'next', 'ended')
+if not run[1] then return nil end
 local start = redis.call('XREVRANGE', KEYS[2], (ARGV[1] + 1) .. '-0', '-', 'COUNT', 1)
 local from = start[1] and start[1][1] or '-'
 local lines = {}
@@ -108,15 +112,19 @@ end
 local number = start[1] and tonumber(string.match(from, '%d+')) - 1 or tonumber(ARGV[1])
 return {run[2] and 1 or 0, number, table.concat(lines, '\\n')}
 """
-# KEYS: run and events of each. ARGV: front, lease.
+# KEYS: run and events of each. ARGV: front, lease. Returns the places, from 0 on, of those that nothing is known of.
 RENEW = """
+local unknown = {}
 for i = 1, #KEYS, 2 do
     local run = redis.call('HMGET', KEYS[i], 'front', 'ended')
-    if run[1] == ARGV[1] and not run[2] then
+    if not run[1] then
+        unknown[#unknown + 1] = (i - 1) / 2
+    elseif run[1] == ARGV[1] and not run[2] then
         redis.call('EXPIRE', KEYS[i], ARGV[2])
         redis.call('EXPIRE', KEYS[i + 1], ARGV[2])
     end
 end
+return unknown
 """
 
 # KEYS: times and values of a table. ARGV: name, value, seconds.
