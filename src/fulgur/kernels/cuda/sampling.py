@@ -20,11 +20,12 @@ from fulgur.kernels.cuda.records import STOPS
 if TYPE_CHECKING:
     from fulgur.engine.runtime import Bits, History, RowChoice, Sampling, Told
 
-SLICE, THREADS, CHOOSE, CHOOSE_ALL = 2048, 256, 256, 1024
+SLICE, THREADS, CHOOSE, CHOOSE_ALL = 2048, 256, 256, 512
 TOLD, ALTERNATIVES = 512, 100  # records of log-probabilities; tokens of one
 RECORD = 2 + 2 * ALTERNATIVES
 MOST = 128  # tokens of a slice that are handed on, at most
 ROOM = 2048  # bytes of choose_token's record in shared memory
+BINS = 8 * 1024  # bytes of choose_among_all's bins
 LISTS = 160 << 10  # bytes of lists in shared memory
 EXTRAS = 80  # tokens of a row that its counts lack, at most
 
@@ -64,7 +65,7 @@ class DeviceSampler:
 
         self.rows, self._vocab, self._device, self._stream = rows, vocab, device, stream
         self._slices, self._words = -(-vocab // SLICE), -(-vocab // 32)
-        self._most = min(MOST, LISTS // (12 * self._slices))
+        self._most = min(MOST, min(LISTS, gpu.shared - ROOM - BINS) // (12 * self._slices))
         self._module = Module(cubin_of("sample", sources("sample"), architecture(gpu.capability)))
         sizes = (ctypes.sizeof(SampleRow) * rows, 4 * EXTRAS * rows, 4 * STOPS, 4 * self._words * rows)
         self._at = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)]).tolist()
@@ -221,6 +222,7 @@ class DeviceSampler:
         shared = ROOM + 12 * self._slices * self._most
         all_tokens = not self._likeliest and any(r.narrows and not r.kept for r in self._records[:rows])
         name, threads = ("choose_among_all", CHOOSE_ALL) if all_tokens else ("choose_token", CHOOSE)
+        shared += BINS if all_tokens else 0
         self._module.launch(name, arguments, ctas=rows, threads=threads, shared=shared, stream=stream)
 
     def _upload(self, masks: int = 0) -> None:

@@ -9,9 +9,10 @@
 #include "wide_ptx.cuh"
 
 constexpr int SCAN = 256, EACH = 8, SLICE = SCAN * EACH;  // threads, tokens of a thread, tokens of a CTA
-constexpr int CHOOSE = 256, CHOOSE_ALL = 1024;            // threads of a row, where few tokens are looked at, or all
+constexpr int CHOOSE = 256, CHOOSE_ALL = 512;             // threads of a row, where few tokens are looked at, or all
 constexpr int RING = 4096, TOLD = 512, ALTERNATIVES = 100, RECORD = 2 + 2 * ALTERNATIVES;  // as in sampling.py
 constexpr int NEVER = 0x7fffffff, FEW = 128;
+constexpr int BINS = 1024;            // of the mass of all tokens: 32 for a factor of 2
 constexpr u32 NOTHING = 0x007fffffu;  // the key of -infinity
 
 struct SampleRow {
@@ -267,6 +268,8 @@ struct Listed {  // in shared memory: the lists of all slices, and what each tok
 struct All {  // in memory; nothing is kept beside
   const float* at;
   int n;
+  u64* bins;    // in shared memory
+  Listed room;  // for the tokens of one of them
   __device__ __forceinline__ float value(int i) const { return __ldcg(at + i); }
   __device__ __forceinline__ int token(int i) const { return i; }
   __device__ __forceinline__ void prepare(int, u32) const {}
@@ -278,12 +281,14 @@ struct All {  // in memory; nothing is kept beside
 };
 
 struct Room {  // shared memory of choose_token
-  u64 sums[2][CHOOSE_ALL / 32];
+  u64 sums[2][32];
   u32 token, count;
   int cancel;
   float value;
   u32 words[64];
   uint2 few[FEW];
+  u64 total, above;  // of all tokens, of those in higher bins
+  int bin;
 };
 
 // The sum of a block, in every thread. Two rooms by turns: one barrier a sum.
@@ -302,27 +307,13 @@ __device__ __forceinline__ u64 block_sum(u64 v, u64* room) {
   return sum;
 }
 
-// The fewest of the highest tokens, among those within `before` and the floor, that measure at least `wanted`, or the
-// share `part` of all.
+// Where tokens measure `wanted`, if those above all of these measure `over`, and these the rest at least.
 template <int THREADS, class Elements>
-__device__ __forceinline__ Border cut(const Elements& e, const Border& before, const Measure& m, double wanted,
-                                      double part, Room& room) {
+__device__ __forceinline__ Border border_among(const Elements& e, const Border& before, const Measure& m, double wanted,
+                                               u64 over, Room& room) {
   const int thread = threadIdx.x;
-  u64 mine = 0;
-#pragma unroll 1
-  for (int i = thread; i < e.n; i += THREADS) {
-    const float v = e.value(i);
-    const u32 key = key_of(v);
-    const bool inside = key > NOTHING && before.keeps(key, e.token(i)) && m.scaled(v) >= m.floor;
-    const u32 count = inside ? m.of(v) : 0;
-    e.prepare(i, count);
-    mine += count;
-  }
-  const u64 total = block_sum<THREADS>(mine, room.sums[0]);
-  if (part > 0.) wanted = (double)total * part;
-  if (total == 0 || (double)total < wanted) return {NOTHING, NEVER};  // all of them measure less
   u32 border = 0;
-  u64 above = 0;  // of keys over the border
+  u64 above = over, mine;  // of keys over the border
 #pragma unroll 1
   for (int bit = 31; bit >= 0; --bit) {
     const u32 trial = border | 1u << bit;
@@ -330,7 +321,7 @@ __device__ __forceinline__ Border cut(const Elements& e, const Border& before, c
 #pragma unroll 1
     for (int i = thread; i < e.n; i += THREADS)
       if (key_of(e.value(i)) >= trial) mine += e.count(i, m, before);
-    const u64 sum = block_sum<THREADS>(mine, room.sums[~bit & 1]);
+    const u64 sum = over + block_sum<THREADS>(mine, room.sums[~bit & 1]);
     if ((double)sum >= wanted)
       border = trial;
     else
@@ -357,6 +348,87 @@ __device__ __forceinline__ Border cut(const Elements& e, const Border& before, c
     if (block_sum<THREADS>(mine, room.sums[~bit & 1]) < need * each) last += 1 << bit;
   }
   return {border, last};
+}
+
+// The fewest of the highest tokens, among those within `before` and the floor, that measure at least `wanted`, or the
+// share `part` of all.
+template <int THREADS, class Elements>
+__device__ __forceinline__ Border cut(const Elements& e, const Border& before, const Measure& m, double wanted,
+                                      double part, Room& room) {
+  const int thread = threadIdx.x;
+  u64 mine = 0;
+#pragma unroll 1
+  for (int i = thread; i < e.n; i += THREADS) {
+    const float v = e.value(i);
+    const u32 key = key_of(v);
+    const bool inside = key > NOTHING && before.keeps(key, e.token(i)) && m.scaled(v) >= m.floor;
+    const u32 count = inside ? m.of(v) : 0;
+    e.prepare(i, count);
+    mine += count;
+  }
+  const u64 total = block_sum<THREADS>(mine, room.sums[0]);
+  if (part > 0.) wanted = (double)total * part;
+  if (total == 0 || (double)total < wanted) return {NOTHING, NEVER};  // all of them measure less
+  return border_among<THREADS>(e, before, m, wanted, 0, room);
+}
+
+// The same for the share `part` of the mass.
+template <int THREADS>
+__device__ __forceinline__ Border cut_mass(const Listed& e, const Border& before, const Measure& m, double part,
+                                           Room& room) {
+  return cut<THREADS>(e, before, m, 0., part, room);
+}
+// Of all tokens: their mass by bins of the scaled logit, then the tokens of the bin in which the kept ones end. Both
+// follow the order of the keys, and the sums are of integers, so the border is the same.
+__device__ __forceinline__ int bin_of(const Measure& m, float v) {
+  return min((int)(m.scaled(v) * (-1.44269504f * (BINS / 32))), BINS - 1);
+}
+template <int THREADS>
+__device__ __forceinline__ Border cut_mass(const All& e, const Border& before, const Measure& m, double part,
+                                           Room& room) {
+  const int thread = threadIdx.x;
+  for (int i = thread; i < BINS; i += THREADS) e.bins[i] = 0;
+  if (thread == 0) room.count = 0;
+  __syncthreads();
+#pragma unroll 4
+  for (int i = thread; i < e.n; i += THREADS) {
+    const u32 count = e.count(i, m, before);  // 0 where the scaled logit is not over -32 ln 2
+    if (count) atomicAdd(&e.bins[bin_of(m, e.value(i))], (u64)count);
+  }
+  __syncthreads();
+  if (thread < 32) {
+    u64 sum = 0;
+    for (int i = 0; i < BINS / 32; ++i) sum += e.bins[thread * (BINS / 32) + i];
+    room.sums[0][thread] = sum;
+  }
+  __syncthreads();
+  if (thread == 0) {
+    u64 total = 0, above = 0;
+    for (int i = 0; i < 32; ++i) total += room.sums[0][i];
+    const double wanted = (double)total * part;
+    int bin = 0;
+    while (bin < BINS - BINS / 32 && (double)(above + room.sums[0][bin / (BINS / 32)]) < wanted)
+      above += room.sums[0][bin / (BINS / 32)], bin += BINS / 32;
+    while (bin < BINS - 1 && (double)(above + e.bins[bin]) < wanted) above += e.bins[bin++];
+    room.total = total, room.above = above, room.bin = bin;
+  }
+  __syncthreads();
+  if (room.total == 0) return {NOTHING, NEVER};
+  const int bin = room.bin, most = e.room.n;
+  const u64 above = room.above;
+  const double wanted = (double)room.total * part;
+#pragma unroll 4
+  for (int i = thread; i < e.n; i += THREADS) {
+    const u32 count = e.count(i, m, before);
+    if (count && bin_of(m, e.value(i)) == bin) {
+      const int place = (int)atomicAdd(&room.count, 1u);
+      if (place < most) e.room.at[place] = make_uint2(__float_as_uint(e.value(i)), i), e.room.counts[place] = count;
+    }
+  }
+  __syncthreads();
+  const int found = (int)room.count;
+  if (found > most) return border_among<THREADS>(e, before, m, wanted, 0, room);
+  return border_among<THREADS>(Listed{e.room.at, e.room.counts, found}, before, m, wanted, above, room);
 }
 
 // Where top-k leaves few tokens: they are gathered, and each finds the mass of those before it. False if too many are
@@ -419,7 +491,7 @@ __device__ __forceinline__ void choose_among(const Elements& e, const SampleRow&
   __syncthreads();
   m.floor = r.floor, m.mass = true;
   Border border = kept;
-  if (r.top_p < 1.) border = cut<THREADS>(e, kept, m, 0., r.top_p, room);
+  if (r.top_p < 1.) border = cut_mass<THREADS>(e, kept, m, r.top_p, room);
   const u64 noise = mix(r.seed + (u64)r.position);
 #pragma unroll 1
   for (int i = threadIdx.x; i < e.n; i += THREADS) {
@@ -508,7 +580,8 @@ __device__ __forceinline__ void go_on(const Sample& p, SampleRow& r, int token, 
 template <int THREADS>
 __device__ __forceinline__ void choose(const Sample& p, char* memory) {
   Room& room = *(Room*)memory;
-  uint2* list = (uint2*)(memory + (sizeof(Room) + 15) / 16 * 16);
+  u64* bins = (u64*)(memory + (sizeof(Room) + 15) / 16 * 16);
+  uint2* list = (uint2*)(bins + (THREADS == CHOOSE_ALL ? BINS : 0));
   if (p.ended && __ldcg(p.ended)) return;
   const int row = blockIdx.x, thread = threadIdx.x;
   SampleRow& kept = p.rows[row];
@@ -531,7 +604,9 @@ __device__ __forceinline__ void choose(const Sample& p, char* memory) {
       if (THREADS != CHOOSE || listed.n > EACH * CHOOSE || !choose_of_few(listed, r, highest, winner, room))
         choose_among<THREADS>(listed, r, highest, winner, room);
     } else
-      choose_among<THREADS>(All{p.work + (long long)row * p.vocab, p.vocab}, r, highest, winner, room);
+      choose_among<THREADS>(All{p.work + (long long)row * p.vocab, p.vocab, bins,
+                                Listed{list, (u32*)(list + p.slices * p.most), p.slices * p.most}},
+                            r, highest, winner, room);
   }
   winner.across<THREADS>(room.words);
   if (thread == 0) room.token = winner.token < p.vocab ? winner.token : 0;  // logits that are not numbers: some token
@@ -573,7 +648,7 @@ KERNEL(choose_token, 256, Sample) {
   choose<CHOOSE>(p, memory);
 }
 // Where some row has more tokens to look at than slices hand on.
-KERNEL(choose_among_all, 1024, Sample) {
+KERNEL(choose_among_all, 512, Sample) {
   SHARED_MEMORY(memory);
   choose<CHOOSE_ALL>(p, memory);
 }
