@@ -189,6 +189,19 @@ def run_model(model: str, weights: str, bandwidth: float, report: Report) -> Non
         torch.cuda.empty_cache()
 
 
+def print_phases(model: str, weights: str, bandwidth: float) -> None:
+    from fulgur.bench.gpu_family_phases import phases
+
+    runtime = open_random(model, weights, 2 * PROMPT)
+    try:
+        tokens, rows = np.zeros(PROMPT, np.int32), np.arange(PROMPT, dtype=np.int32)
+        table = np.arange(runtime.kv_blocks, dtype=np.int32)[None]
+        runtime.step(tokens, rows, np.zeros(PROMPT, np.int32), table, rows[-1:])
+        print(f"{model}, {weights}", *phases(runtime, bandwidth, PROMPT), sep="\n", flush=True)
+    finally:
+        runtime.close()
+
+
 def main() -> int:
     from fulgur.bench.gpu_decode import read_bandwidth
     from fulgur.kernels.cuda.device import probe
@@ -197,6 +210,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu_families", description=__doc__)
     parser.add_argument("--models", default=",".join(FAMILY_SHAPES), metavar="A,B")
     parser.add_argument("--seconds", type=float, default=330, help="start no further model after this time")
+    parser.add_argument("--phases", action="store_true", help="where a step goes, and nothing else")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     names = options.models.split(",")
@@ -207,6 +221,10 @@ def main() -> int:
     report.machine["gpu"] = gpu.name
     end, bandwidth = time.monotonic() + options.seconds, read_bandwidth(gpu)
     report.add("gpu.read_bandwidth", bandwidth / 1e12, "TB/s")
+    if options.phases:
+        for name in names:
+            print_phases(name, usual_format(name), bandwidth)
+        return 0
     for name in names:
         start, done = time.monotonic(), len(report.rows)
         try:

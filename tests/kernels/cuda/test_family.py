@@ -235,3 +235,18 @@ def test_the_engine_over_it(tmp_path: Path) -> None:
     assert stopped == text[: len(stopped)] and len(stopped) <= 3
     assert answer(prompt + text[:2], 2)[0] == text[2:4]
     engine.close()
+
+
+def test_where_a_step_goes() -> None:
+    """The table of `--phases` has every launch of a layer of each kind, for one row and for four."""
+    from fulgur.bench.gpu_family_phases import phases
+
+    model, _ = opened(*FAMILIES["qwen3_next"])
+    rows(model, [5, 6, 7], 0)
+    found = [line.split() for line in phases(model, 1e12, 3)[1:]]
+    delta = ["qkv", "ba", "delta", "o", "router", "gate_up", "down", "layer"]
+    attention = ["qkv", "rope", "attend", "o", "router", "gate_up", "down", "layer"]
+    expected = [["delta", name] for name in delta] + [["full", name] for name in attention]
+    assert [line[:2] for line in found[:16]] == expected
+    assert [line[:2] for line in found[16:18]] == [["head", "1"], ["step", "1"]] and len(found) == 36
+    model.close()

@@ -17,7 +17,7 @@ from fulgur.kernels.cuda.prefill_kernels import Launch
 
 class FamilyGraphs:
     def __init__(self, kernels: FamilyKernels, step: FamilyStep, stream: Any) -> None:
-        self._kernels, self._step, self._stream = kernels, step, stream
+        self._kernels, self._step, self.stream = kernels, step, stream
         self._captured: dict[tuple[str, int], Any] = {}
 
     def warm(self) -> None:
@@ -30,7 +30,7 @@ class FamilyGraphs:
                 largest[launch.name] = launch
         for launch in largest.values():
             self._kernels.run(launch)
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def replay(self, name: str, rows: int) -> None:
         """Queue one."""
@@ -38,14 +38,20 @@ class FamilyGraphs:
 
         rows = 1 if rows == 1 else self._step.plan.rows
         if (name, rows) not in self._captured:
-            graph = torch.cuda.CUDAGraph()
-            self._stream.synchronize()
-            with torch.cuda.graph(graph, stream=self._stream):
-                for launch in self._launches(name, rows):
-                    self._kernels.run(launch)
-            self._captured[name, rows] = graph
-        with torch.cuda.stream(self._stream):
+            self._captured[name, rows] = self.captured(self._launches(name, rows))
+        with torch.cuda.stream(self.stream):
             self._captured[name, rows].replay()
+
+    def captured(self, launches: list[Launch]) -> Any:
+        """A graph of launches, each of which waits for the one before it."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        self.stream.synchronize()
+        with torch.cuda.graph(graph, stream=self.stream):
+            for launch in launches:
+                self._kernels.run(launch)
+        return graph
 
     def close(self) -> None:
         self._captured.clear()

@@ -97,18 +97,16 @@ class FamilyRuntime:
         held, known = (None, None) if self.states is None else (self.states.held, self.states.known)
         kernels = FamilyKernels(self.plan, self.gpu, self._stream)
         ring = None if self._drafts is None else self._drafts.ring
-        self._step_of = FamilyStep(
-            self.weights, self._rows, self._tables, self._kv, rope, query_scales, held, known, ring
-        )
-        self._graphs = FamilyGraphs(kernels, self._step_of, self._stream)
+        self.steps = FamilyStep(self.weights, self._rows, self._tables, self._kv, rope, query_scales, held, known, ring)
+        self.graphs = FamilyGraphs(kernels, self.steps, self._stream)
         self._prefill = prefill_for(
             self.weights, self._kv, rope, query_scales, self.states, self.gpu, self._stream
         )  # fmt: skip
         self._sampler = DeviceSampler(c.vocab_size, self.plan.rows, self.gpu, device, self._stream)
         self._draft_sampler = DeviceSampler(c.draft_vocab, 1, self.gpu, device, self._stream) if c.draft_vocab else None
-        self._logits = self._step_of.buffers["logits"]
+        self._logits = self.steps.buffers["logits"]
         torch.cuda.synchronize()  # buffers are made on another stream
-        self._graphs.warm()
+        self.graphs.warm()
         self.max_rows = self.prefill_rows = self._prefill.chunk
         self.prefill_from = PREFILL_FROM
 
@@ -203,7 +201,7 @@ class FamilyRuntime:
                 own = tokens[sequences == sequence].tolist()
                 self._drafts.begin(sequence, int(positions[start]), own, tables[sequence])
         self._upload(tokens, positions, sequences, {int(s): tables[s] for s in used})
-        self._graphs.replay("logits" if head else "hidden", len(tokens))
+        self.graphs.replay("logits" if head else "hidden", len(tokens))
 
     def _upload(self, tokens: Int, positions: Int, sequences: Int, tables: dict[int, Int]) -> None:
         """The rows of the next step: written to pinned memory, then copied. The device is idle."""
@@ -229,10 +227,10 @@ class FamilyRuntime:
         table = np.ascontiguousarray(tables[sequence], np.int32)
         self._drafts.catch_up(sequence, table, position)
         self._begin_run(token, position, sequence, table)
-        logits = self._step_of.buffers["draft_logits"].data_ptr()
+        logits = self.steps.buffers["draft_logits"].data_ptr()
         self._draft_sampler.begin(None, position + 1, (), length, logits, **self._run_addresses())
         for _ in range(length):
-            self._graphs.replay("guess", 1)
+            self.graphs.replay("guess", 1)
             self._draft_sampler.queue()
         self._synchronize()
         guesses: list[int] = self._ring[:length].tolist()
@@ -248,7 +246,7 @@ class FamilyRuntime:
             part = every[begin : begin + self.plan.rows]
             at = np.arange(position + begin, position + begin + len(part), dtype=np.int32)
             self._upload(part, at, np.full(len(part), slot, np.int32), {slot: table})
-            self._graphs.replay("see", len(part))
+            self.graphs.replay("see", len(part))
             self._synchronize()
 
     def _begin_run(self, token: int, position: int, slot: int, table: Int) -> None:
@@ -289,13 +287,13 @@ class FamilyRuntime:
 
         def enqueue(count: int) -> None:
             for _ in range(count):
-                self._graphs.replay("logits", 1)
+                self.graphs.replay("logits", 1)
                 self._sampler.queue()
 
         def allow(mask: Bits) -> None:
             self._sampler.allow(mask)
             self._sampler.queue()
-            self._graphs.replay("logits", 1)
+            self.graphs.replay("logits", 1)
 
         grammar = sampling is not None and sampling.grammar
 
@@ -311,7 +309,7 @@ class FamilyRuntime:
                 self._drafts.made(slot, position, computed)
 
         if grammar:
-            self._graphs.replay("logits", 1)
+            self.graphs.replay("logits", 1)
         more = (None, self._sampler.told, allow) if grammar else (enqueue, self._sampler.told)
         return TokenStream(self.mailbox, self._ring, limit, self._busy, ended, *more)
 
@@ -375,7 +373,7 @@ class FamilyRuntime:
 
     def close(self) -> None:
         self._synchronize()
-        self._graphs.close()
+        self.graphs.close()
         self._prefill.close()
         self._sampler.close()
         if self._draft_sampler is not None:
