@@ -38,7 +38,7 @@ def test_a_renamed_method_names_the_uses_it_could_not_judge() -> None:
     said = region.text.replace("price", "unit_price") + "<|end|>"
     outcome = applied(SHOP, region, said, "rename the method price to unit_price", Path("shop.py"))
     assert outcome.text == RENAMED
-    assert "`store.price` on line 10" in outcome.note
+    assert "`store.price` on line 10" in outcome.left
 
 
 def test_a_call_says_the_same() -> None:
@@ -47,13 +47,13 @@ def test_a_call_says_the_same() -> None:
         SHOP, region, "<|call|>rename price unit_price<|end|>", "rename price to unit_price", Path("shop.py")
     )
     assert outcome.text == RENAMED
-    assert "`store.price` on line 10" in outcome.note
+    assert "`store.price` on line 10" in outcome.left
 
 
 def test_a_renamed_function_has_nothing_to_add() -> None:
     region = region_of(SHOP, "def total", "names)\n")
     outcome = applied(SHOP, region, "<|call|>rename total summed<|end|>", "rename total to summed", Path("shop.py"))
-    assert outcome.text == SHOP.replace("def total", "def summed") and outcome.note == ""
+    assert outcome.text == SHOP.replace("def total", "def summed") and outcome.note == outcome.left == ""
 
 
 def test_a_standard_name_that_is_not_imported_brings_its_import() -> None:
@@ -73,7 +73,7 @@ def test_what_is_imported_or_not_standard_brings_nothing() -> None:
     region = region_of(text, "def total", "names)\n")
     said = region.text.replace("(store, names)", "(store: Any, names: Frob)") + "<|end|>"
     outcome = applied(text, region, said, "give names the type Frob and store Any", Path("shop.py"))
-    assert outcome.text is not None and outcome.text.count("import") == 1 and outcome.note == ""
+    assert outcome.text is not None and outcome.text.count("import") == 1 and outcome.note == outcome.left == ""
 
 
 def test_a_call_in_the_region_that_finds_nothing_to_do_is_no_edit() -> None:

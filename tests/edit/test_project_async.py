@@ -50,10 +50,9 @@ def test_every_caller_waits(project: Path) -> None:
     ("code", "problem"),
     [
         ("from app.net import fetch\nrows = map(fetch, 'ab')\n", r"extra.py:2 fetch is handed on"),
-        ("from app.net import fetch\nrow = fetch('a')\n", "extra.py:2 it is called while the module is imported"),
+        ("from app.net import fetch\nrow = fetch('a')\n", "extra.py:2 fetch is called while the module is imported"),
         ("from app.net import fetch\nkey = lambda x: fetch(x)\n", "in a lambda or a generator"),
         ("from app.net import fetch\ndef f(x): return any(fetch(y) for y in x)\n", "in a lambda or a generator"),
-        ("from app.net import fetch\ndef f(x): return f'{fetch(x)}'\n", "inside an f-string"),
         ("from app.net import fetch\ndef f(x):\n    yield fetch(x)\n", "f is a generator"),
         ("from app.net import fetch\nclass A:\n    def __len__(self): return fetch(1)\n", "called by Python itself"),
         ("import functools\nfrom app.net import fetch\n@functools.cache\ndef f(x): return fetch(x)\n", "decorated"),
@@ -61,7 +60,7 @@ def test_every_caller_waits(project: Path) -> None:
          "other classes, here or imported, have a go too"),
         ("from unittest import mock\nmock.patch('app.net.fetch')\n", "names it in a string"),
     ],
-    ids=["handed on", "at import", "lambda", "generator", "f-string", "yield", "dunder", "decorator", "rival", "mock"],
+    ids=["handed on", "at import", "lambda", "generator", "yield", "dunder", "decorator", "rival", "mock"],
 )  # fmt: skip
 def test_what_stands_in_the_way_is_listed(project: Path, code: str, problem: str) -> None:
     (project / "app/extra.py").write_text(code)

@@ -74,3 +74,33 @@ def test_a_local_is_not_taken_for_a_member_of_its_name(project: Path) -> None:
     result = proposed(project, "add", "<|call|>rename total amount", "rename total to amount")
     assert isinstance(result, Proposal) and not result.others
     assert "def total(self)" in result.text and "amount = sum(values)" in result.text
+
+
+FIELD = "class Cut:\n    def __init__(self, sep, *, strip=True):\n        self.sep = sep\n        self.strip = strip\n"
+
+
+def test_an_attribute_and_its_parameter_are_one_name_where_the_class_is_meant(project: Path) -> None:
+    (project / "src/pkg/text.py").write_text(FIELD)
+    (project / "src/pkg/core.py").write_text("from .text import Cut\n\nprint(Cut(sep=1).sep)\n")
+    result = proposed(project, "Cut", "<|call|>rename sep mark", "rename sep to mark")
+    assert isinstance(result, Proposal)
+    assert result.text == FIELD.replace("sep", "mark")
+    assert [text for _, text in result.others] == ["from .text import Cut\n\nprint(Cut(mark=1).mark)\n"]
+    result = proposed(project, "Cut.__init__", "<|call|>rename sep mark", "rename sep to mark")
+    assert isinstance(result, Proposal) and "self.sep = mark" in result.text  # of the function alone
+    task = locate(parse_target(str(project / "src/pkg/text.py:Cut")), "rename self.sep to self.mark")
+    call = task.spelled_out()
+    assert call is not None
+    result = propose(task, call)
+    assert isinstance(result, Proposal) and "def __init__(self, sep" in result.text and "self.mark = sep" in result.text
+
+
+def test_a_member_that_another_class_of_the_file_has_is_followed_too(project: Path) -> None:
+    """The file keeps a name `total`, of another class."""
+    (project / "src/pkg/text.py").write_text(
+        "class Shop:\n    def total(self):\n        return 0\n\n\nclass Bill:\n    def total(self):\n        return 1\n"
+    )
+    (project / "src/pkg/core.py").write_text("from .text import Shop\n\nprint(Shop().total())\n")
+    result = proposed(project, "Shop", "<|call|>rename Shop.total sum_up", "rename Shop.total to sum_up")
+    assert isinstance(result, Proposal)
+    assert [text for _, text in result.others] == ["from .text import Shop\n\nprint(Shop().sum_up())\n"]

@@ -68,8 +68,9 @@ def test_a_call_that_hides_its_arguments_stops_it(project: Path) -> None:
 def test_calls_of_a_method_elsewhere_are_listed(project: Path) -> None:
     (project / "pkg/core.py").write_text("class Store:\n    def get(self, key):\n        return key\n")
     (project / "pkg/uses.py").write_text("def f(store):\n    return store.get(1)\n")
-    files, unsure = changed(project, "add_parameter", "Store.get", "default=None")
+    files, unsure = changed(project, "add_parameter", "Store.get", "default", "None")
     assert list(files) == ["core.py"] and unsure == [("uses.py", 2, "attribute")]
+    assert changed(project, "add_parameter", "Store.get", "default=None")[1] == []  # it may go on as it is
 
 
 def test_a_second_definition_stops_it(project: Path) -> None:
@@ -77,3 +78,85 @@ def test_a_second_definition_stops_it(project: Path) -> None:
     (project / "pkg/maybe.py").write_text(text)
     with pytest.raises(RefactorError, match=r"maybe.py line 4 defines load once more"):
         changed(project, "add_parameter", "load", "encoding", "None")
+
+
+def method(project: Path, text: str, *words: str) -> tuple[str, list[int]]:
+    (project / "pkg/core.py").write_text(text)
+    result = change_signature(project, project / "pkg/core.py", Call(words[0], words[1:]))
+    return result.files[project / "pkg/core.py"][1], [place.line for place in result.unsure]
+
+
+BASE = (
+    "class Base:\n    def get(self, number=-1):\n        return number\n\n\n"
+    "class Child(Base):\n    def get(self, number=-1):\n        return super().get(number=number)\n\n\n"
+    "class Other:\n    def get(self, number):\n        return self.get(number=1)\n\n\n"
+    "def use(base: Base, other):\n    base.get(number=2)\n    other.get(number=3)\n    other.get(4)\n"
+)
+
+
+def test_a_parameter_of_a_method_is_renamed_with_its_versions_and_known_objects(project: Path) -> None:
+    after, left = method(project, BASE, "rename_parameter", "Base.get", "number", "count")
+    assert after.startswith("class Base:\n    def get(self, count=-1):\n        return count\n")
+    assert "class Child(Base):\n    def get(self, count=-1):\n        return super().get(count=count)\n" in after
+    assert "class Other:\n    def get(self, number):\n        return self.get(number=1)\n" in after
+    assert after.endswith("    base.get(count=2)\n    other.get(number=3)\n    other.get(4)\n")
+    assert left == [18]  # of the unknown object, and only where the name is passed
+    assert method(project, BASE, "rename_parameter", "Child.get", "number", "count")[0] == after  # from below too
+
+
+def test_a_method_that_others_override_loses_no_parameter(project: Path) -> None:
+    with pytest.raises(RefactorError, match=r"Child in core\.py has its own get"):
+        method(project, BASE.replace("return number", "return 1"), "remove_parameter", "Base.get", "number")
+
+
+def test_a_method_of_another_class_in_the_same_file_is_left_alone(project: Path) -> None:
+    """`self.run` in B is not the one of A."""
+    text = (
+        "class A:\n    def run(self, dry=False):\n        return dry\n\n\n"
+        "class B:\n    def run(self, dry=False):\n        return self.run(dry=True)\n"
+    )
+    after, _ = method(project, text, "rename_parameter", "A.run", "dry", "test")
+    assert after == text.replace("dry", "test", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"""X.\n\n    :param path: where\n    :type path: str\n    :param str path2: no\n    """', 2),
+        ('"""X.\n\n    Args:\n        path: where\n        mode (str): how to read ``path``\n    """', 2),
+        ('"""X.\n\n    Parameters\n    ----------\n    path : str\n        The path.\n\n    Returns\n    -------\n'
+         "    path : str\n    \"\"\"", 1),
+        ('"""Read the path."""', 0),
+    ],
+    ids=["sphinx", "google", "numpy", "prose"],
+)  # fmt: skip
+def test_the_docstring_follows_a_renamed_parameter(project: Path, text: str, expected: int) -> None:
+    (project / "pkg/core.py").write_text(f"def load(path, mode='r'):\n    {text}\n    return path\n")
+    files, _ = changed(project, "rename_parameter", "load", "path", "file")
+    doc = files["core.py"].partition('"""')[2].partition('"""')[0]
+    assert doc.count("file") == expected
+
+
+INHERITED = {
+    "pkg/core.py": (
+        "class Error(Exception):\n    def __init__(self, value, path=None):\n        self.value = value\n\n\n"
+        "class Worse(Error):\n    pass\n\n\n"
+        "class Own(Error):\n    def __init__(self, value):\n        super().__init__(value=value)\n"
+    ),
+    "pkg/calls.py": (
+        "from pkg.core import Error, Own, Worse\n\n\nclass Mine(Worse):\n    def __init__(self):\n"
+        "        super().__init__(value=1, path=2)\n\n\n"
+        "def f():\n    Error(value=1)\n    Worse(value=2)\n    Own(value=3)\n    Error.__init__(Mine(), value=4)\n"
+    ),
+}  # fmt: skip
+
+
+def test_a_parameter_of_a_constructor_follows_the_subclasses_that_have_it(project: Path) -> None:
+    for name, text in INHERITED.items():
+        (project / name).write_text(text)
+    files, _ = changed(project, "rename_parameter", "Error.__init__", "value", "found")
+    assert "def __init__(self, found, path=None):\n        self.value = found\n" in files["core.py"]
+    assert "def __init__(self, value):\n        super().__init__(found=value)\n" in files["core.py"]
+    assert files["calls.py"] == INHERITED["pkg/calls.py"].replace("value=", "found=").replace("Own(found", "Own(value")
+    with pytest.raises(RefactorError, match="through the class"):
+        changed(project, "remove_parameter", "Error.__init__", "path")

@@ -34,6 +34,7 @@ class Outcome:
     text: str | None
     note: str = ""
     call: Call | None = None  # the refactoring that made it, if one did
+    left: str = ""  # what a rename of a member did not touch in the file
 
 
 def apply_answer(
@@ -47,7 +48,7 @@ def apply_answer(
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
         full, added = with_imports(text, outcome.text)
         note = f"Added: {', '.join(added)}." if added else ""
-        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))), outcome.call)
+        outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))), outcome.call, outcome.left)
     return outcome
 
 
@@ -72,7 +73,7 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
         if guessed:
             _accounts_for(answer, instruction, region.text, changed_words(text, after))
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
-        return _outcome(text, after, left_alone(text, after, old), answer)
+        return _outcome(text, after, "", answer, left_alone(text, after, old))
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:
         return Outcome(None)
     changed = text[: region.start] + fitted(answer.text, region.text) + text[region.end :]
@@ -111,8 +112,8 @@ def fitted(text: str, region: str) -> str:
     return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
 
 
-def _outcome(before: str, after: str, note: str = "", call: Call | None = None) -> Outcome:
-    return Outcome(None if after == before else after, note, call)
+def _outcome(before: str, after: str, note: str = "", call: Call | None = None, left: str = "") -> Outcome:
+    return Outcome(None if after == before else after, note, call, left)
 
 
 def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> Outcome:
@@ -125,8 +126,7 @@ def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple
             raise Refused(f"it does not just rename {names[0]} to {names[1]}, and {error.message}") from None
         return _outcome(text, changed)
     note = "" if exact == changed else "The model's rewrite was not this rename alone; the refactoring did it."
-    notes = " ".join(filter(None, (note, left_alone(text, exact, names[0]))))
-    return _outcome(text, exact, notes, Call("rename", names))
+    return _outcome(text, exact, note, Call("rename", names), left_alone(text, exact, names[0]))
 
 
 def left_alone(before: str, after: str, old: str) -> str:

@@ -24,6 +24,7 @@ from fulgur.edit.plain import read
 from fulgur.edit.project.follow import followed, module_names, orphans, project_root
 from fulgur.edit.refactor import OVER_PROJECT, RefactorError
 from fulgur.edit.refactor.meaning import MEANINGS, told
+from fulgur.edit.refactor.source import Unusable
 from fulgur.edit.region import Region, Target, locate_region
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, RecentEdit, parse_answer
@@ -175,7 +176,11 @@ def propose(
             text, others, more = _elsewhere(task, task.root, outcome.text, outcome.call)
         except (Refused, RefactorError) as error:
             return Refusal(AS_ASKED if guessed else NOTHING, error.message)
-        notes += more
+        except Unusable as error:
+            return Refusal(AS_ASKED, f"it cannot be done in every file: {error}")
+        notes += more or ((outcome.left,) if outcome.left and text == outcome.text else ())
+    elif outcome.left:
+        notes += (outcome.left,)
     understood = told(outcome.call) if outcome.call is not None and outcome.call.name in MEANINGS else ""
     if not checked:
         return Proposal(document, text, notes, others=others, understood=understood)

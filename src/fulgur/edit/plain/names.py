@@ -78,10 +78,16 @@ def change(match: re.Match[str], place: Place) -> Call | None:
 
 
 def attribute(match: re.Match[str], place: Place) -> Call | None:
-    """`rename self.a to self.b`"""
+    """`rename self.a to self.b`: of the class that was named, else of the only one that has it."""
     old, new = match["old"], match["new"]
     known, taken = (re.search(rf"\bself\.{re.escape(name)}\b", place.file) for name in (old, new))
-    return Call("rename", (old, new)) if known and not taken and new.isidentifier() else None
+    if not known or taken or not new.isidentifier():
+        return None
+    owner = getattr(place.symbol, "name", "") if isinstance(place.symbol, ast.ClassDef) else ""
+    if not owner and (heads := list(re.finditer(r"^class (\w+)", place.file, re.MULTILINE))):
+        at = place.file.find(place.region) if place.region[:1].isspace() else place.file.index(known[0])
+        owner = next((head[1] for head in reversed(heads) if head.start() < at), "")
+    return Call("rename", (f"{owner}.{old}" if owner else old, new))
 
 
 def private(match: re.Match[str], place: Place) -> Call | None:

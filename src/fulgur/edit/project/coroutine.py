@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fulgur.edit.project.members import on_any_object, only_one
+from fulgur.edit.project.family import last_name, on_any_object, only_one
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed
@@ -161,7 +161,7 @@ class _Spread:
                     self._in_formatted(other, name)
             return found
         for other in self.project.mentioning(name):
-            called = {id(call.func): call for call in other.source.of(ast.Call)}
+            called = {id(call.func): call for call in other.source.all(ast.Call)}
             for node in on_any_object(self.project, other, name):
                 if id(node) in called:
                     found.append(_Use(other, called[id(node)]))
@@ -171,8 +171,8 @@ class _Spread:
         return found
 
     def _in_formatted(self, module: Module, name: str) -> None:
-        """Calls inside f-strings, whose positions are not known in every version of Python."""
-        for text in (node for node in ast.walk(module.source.tree) if isinstance(node, ast.JoinedStr)):
+        """Calls inside f-strings of which nobody knows where their parts stand."""
+        for text in module.source.hidden:
             if any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in ast.walk(text)):
                 self._stick(module, text, f"{name} is used inside an f-string")
 
@@ -190,7 +190,7 @@ class _Spread:
         caller: ast.AST | None = None
         for ancestor in source.ancestors(call):
             if isinstance(ancestor, (ast.Lambda, ast.GeneratorExp)):
-                self._stick(module, call, "it is called in a lambda or a generator")
+                self._stick(module, call, f"{last_name(call.func)} is called in a lambda or a generator")
                 return None
             if isinstance(ancestor, FUNCTIONS):
                 if any(call in ast.walk(part) for part in (*ancestor.decorator_list, ancestor.args)):
@@ -206,7 +206,7 @@ class _Spread:
             self._run(module, call)
             return None
         if caller is None:
-            self._stick(module, call, "it is called while the module is imported")
+            self._stick(module, call, f"{last_name(call.func)} is called while the module is imported")
             return None
         assert isinstance(caller, ast.FunctionDef)
         if _is_test(module, caller):

@@ -14,7 +14,7 @@ from fulgur.edit.project.move import move_everywhere
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, rename_everywhere
 from fulgur.edit.project.signature import SIGNATURE_CALLS, change_signature
-from fulgur.edit.refactor import RefactorError, parameter_owner
+from fulgur.edit.refactor import RefactorError, attribute_too, parameter_owner
 from fulgur.edit.refactor.rename import members
 from fulgur.edit.refactor.scopes import Names
 from fulgur.edit.refactor.source import Source, Unusable
@@ -51,15 +51,29 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
     if call.name != "rename" or len(call.args) != 2:
         return None
     old, new = call.args
-    function = parameter_owner(Source(before), old, at)
+    source = Source(before)
+    function = parameter_owner(source, old, at)
+    if function is not None and (owner := attribute_too(source, function, old, at)) is not None:
+        return _rename_both(root, path, owner, old, new)
     if function is not None:
         return change_signature(root, path, Call("rename_parameter", (function.name, old, new)), at)
     if old in module_names(before) - module_names(after):
         return rename_everywhere(root, path, old, new)
-    owner, _, member = old.rpartition(".")
-    if member in class_names(before) - class_names(after):  # and not a local of the same name
-        return rename_member_everywhere(root, path, owner or None, member, new, at)
+    cls, _, member = old.rpartition(".")
+    gone = class_members(before) - class_members(after)
+    if any(name == member for _, name in gone):  # and not a local of the same name
+        return rename_member_everywhere(root, path, cls or None, member, new, at)
     return None
+
+
+def _rename_both(root: Path, path: Path, owner: ast.ClassDef, old: str, new: str) -> Changed:
+    """An attribute of a class together with the parameter of its constructor."""
+    result = rename_member_everywhere(root, path, owner.name, old, new, None)
+    texts = {file: after for file, (_, after) in result.files.items()}
+    call = Call("rename_parameter", (f"{owner.name}.__init__", old, new))
+    for file, (before, after) in change_signature(root, path, call, None, texts).files.items():
+        result.files[file] = (result.files[file][0] if file in result.files else before, after)
+    return result
 
 
 def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
@@ -67,7 +81,7 @@ def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
     head = re.search(r"\bdef (\w+)", before[at[0] : at[1]])
     project = Project(root)
     for module in project.mentioning(head[1]) if head else ():
-        for node in module.source.of(ast.Call):
+        for node in module.source.all(ast.Call):
             if head and isinstance(node.func, ast.Attribute) and node.func.attr == head[1]:
                 shown = module.path.relative_to(project.workspace)
                 raise RefactorError(f"{shown}:{node.lineno} calls {head[1]}, and would call its value")
@@ -98,9 +112,9 @@ def module_names(text: str) -> set[str]:
         return set()
 
 
-def class_names(text: str) -> set[str]:
-    """What the classes of a module define or set on self."""
+def class_members(text: str) -> set[tuple[str, str]]:
+    """What each class of a module defines or sets on self."""
     try:
-        return {name for node in Source(text).of(ast.ClassDef) for name in members(node)}
+        return {(node.name, name) for node in Source(text).of(ast.ClassDef) for name in members(node)}
     except Unusable:
         return set()

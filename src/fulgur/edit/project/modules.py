@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -56,13 +56,16 @@ class Module:
 
 
 class Project:
-    """The modules beneath a workspace. Imports that lead out of it lead nowhere here."""
+    """The modules beneath a workspace. Imports that lead out of it lead nowhere here.
 
-    def __init__(self, workspace: Path) -> None:
+    `texts` are what files will hold after a change that is not written yet.
+    """
+
+    def __init__(self, workspace: Path, texts: Mapping[Path, str] | None = None) -> None:
         self.workspace = workspace.resolve()
         self.paths = [Path(entry.path) for entry in walk(self.workspace) if entry.name.endswith((".py", ".pyi"))]
         self._known = set(self.paths)
-        self._modules: dict[Path, Module | None] = {}
+        self._modules: dict[Path, Module | None] = {path: Module(path, text) for path, text in (texts or {}).items()}
         tops = {self._top(path) for path in self.paths if path.name == "__init__.py"}
         usual = [self.workspace, self.workspace / "src", self.workspace / "lib"]
         self.roots = list(dict.fromkeys([*sorted(tops, key=str), *(root for root in usual if root.is_dir())]))

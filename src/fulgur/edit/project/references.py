@@ -46,7 +46,7 @@ class References:
     def attributes(self, module: Module) -> list[ast.Attribute]:
         """`module.name`"""
         reach = self.reach(module)
-        found = [node for node in module.source.of(ast.Attribute) if node.attr == self.name]
+        found = [node for node in module.source.all(ast.Attribute) if node.attr == self.name]
         return [node for node in found if reach.file(node.value, module.scope_of(node)) in self.homes]
 
     def reach(self, module: Module) -> Reach:
@@ -62,14 +62,14 @@ class References:
         for node, alias in self.imports(module):
             if alias.name == self.name and alias.asname:
                 starts |= {use.start for use in names.of(alias.asname, module.scope_of(node))}
-        plain = [node for node in source.of(ast.Name) if source.start(node) in starts]
+        plain = [node for node in source.all(ast.Name) if source.start(node) in starts]
         return [*plain, *self.attributes(module)]
 
     def calls(self, module: Module) -> tuple[list[ast.Call], list[int]]:
         """The calls of the name in this module, and the lines on which it is used without being called."""
         nodes = self.nodes(module)
         meant = {id(node) for node in nodes}
-        calls = [call for call in module.source.of(ast.Call) if id(call.func) in meant]
+        calls = [call for call in module.source.all(ast.Call) if id(call.func) in meant]
         called = {id(call.func) for call in calls}
         return calls, sorted({node.lineno for node in nodes if id(node) not in called})
 
@@ -77,7 +77,7 @@ class References:
         """Lines of an importer that define the name once more, as in `if …: from a import f` / `else: def f(): …`."""
         source = module.source
         known = {source.start(alias) for _, alias in self.imports(module)}
-        stores = {source.start(node) for node in source.of(ast.Name) if isinstance(node.ctx, ast.Store)}
+        stores = {source.start(node) for node in source.all(ast.Name) if isinstance(node.ctx, ast.Store)}
         return sorted(
             use.line
             for binder in self.binders(module)

@@ -20,8 +20,8 @@ from fulgur.edit.refactor.rename import attribute_edit, check_free, check_name, 
 from fulgur.edit.refactor.source import Edit, apply_edits, parse
 from fulgur.workspace.ignore import walk
 
-# Calls whose second argument names an attribute of the first.
-_BY_NAME = frozenset({"getattr", "setattr", "hasattr", "delattr", "delitem", "object"})
+# Calls with an argument that names an attribute, mostly the second one of the first.
+BY_NAME = frozenset({"getattr", "setattr", "hasattr", "delattr", "delitem", "object", "attrgetter", "methodcaller"})
 _TEXT_FILES = (".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".yml", ".yaml", ".json")
 
 
@@ -75,7 +75,7 @@ class _Rename:
                 parse(after)
                 result.files[module.path] = (module.text, after)
             result.unsure += self._left(module, {edit.start for edit in edits})
-        result.unsure += self._elsewhere()
+        result.unsure += in_text_files(self.project, self.old, self.word)
         return result
 
     def _bindings(self, module: Module) -> Iterator[Edit]:
@@ -102,7 +102,7 @@ class _Rename:
             worded |= set(_annotation_strings(source.tree))
         for call in source.of(ast.Call):
             named = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if named not in _BY_NAME or len(call.args) < 2:
+            if named not in BY_NAME or len(call.args) < 2:
                 continue
             if reach.file(call.args[0], module.scope_of(call)) in self.homes:
                 exact.add(call.args[1])
@@ -134,8 +134,8 @@ class _Rename:
         """Words of this name that were not renamed and do not clearly mean something else."""
         source = module.source
         bound = {use.start for use in module.names.uses if use.name == self.old}
-        attributes = {source.end(n) - len(n.attr) for n in source.of(ast.Attribute) if n.attr == self.old}
-        arguments = {source.start(n) for n in source.of(ast.keyword) if n.arg == self.old}
+        attributes = {source.end(n) - len(n.attr) for n in source.all(ast.Attribute) if n.attr == self.old}
+        arguments = {source.start(n) for n in source.all(ast.keyword) if n.arg == self.old}
         for match in self.word.finditer(module.text):
             at = match.start()
             if at in taken or at in bound or at in arguments:
@@ -145,16 +145,17 @@ class _Rename:
             kind = "attribute" if at in attributes else "text"
             yield Place(module.path, line, kind, text)
 
-    def _elsewhere(self) -> Iterator[Place]:
-        """Lines of other files of the project, such as documents and settings, that have the word."""
-        for entry in walk(self.project.workspace, limit=20_000):
-            if not entry.name.endswith(_TEXT_FILES) or entry.stat(follow_symlinks=False).st_size > 512 << 10:
-                continue
-            text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
-            if self.old in text:
-                for number, line in enumerate(text.splitlines(), 1):
-                    if self.word.search(line):
-                        yield Place(Path(entry.path), number, "file", line.strip())
+
+def in_text_files(project: Project, word: str, pattern: re.Pattern[str]) -> Iterator[Place]:
+    """Lines of other files of the project, such as documents and settings, that have the word."""
+    for entry in walk(project.workspace, limit=20_000):
+        if not entry.name.endswith(_TEXT_FILES) or entry.stat(follow_symlinks=False).st_size > 512 << 10:
+            continue
+        text = Path(entry.path).read_text(encoding="utf-8", errors="replace")
+        if word in text:
+            for number, line in enumerate(text.splitlines(), 1):
+                if pattern.search(line):
+                    yield Place(Path(entry.path), number, "file", line.strip())
 
 
 def _annotation_strings(tree: ast.AST) -> Iterator[ast.AST]:

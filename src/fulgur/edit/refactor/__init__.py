@@ -10,6 +10,7 @@ These see the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_fu
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from fulgur.edit.refactor.extract import extract_function
 from fulgur.edit.refactor.local import LOCAL, apply_local
 from fulgur.edit.refactor.local.exact import delete_symbol
 from fulgur.edit.refactor.meaning import told
-from fulgur.edit.refactor.rename import rename
+from fulgur.edit.refactor.rename import members, rename, rename_member
 from fulgur.edit.refactor.source import Function, Source, Unusable, parse
 from fulgur.text.edit_format import Call
 
@@ -52,10 +53,23 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
 
 def renamed(src: Source, old: str, new: str, at: Span) -> str:
     """A rename; a parameter of the function at `at` is renamed with the calls that name it."""
-    owner = parameter_owner(src, old, at)
-    if owner is not None:
-        return parameters.rename_parameter(src, owner.name, old, new, at)
+    function = parameter_owner(src, old, at)
+    if function is not None and (owner := attribute_too(src, function, old, at)) is not None:
+        text = rename_member(src, owner.name, old, new, at)
+        return parameters.rename_parameter(Source(text), f"{owner.name}.__init__", old, new, None)
+    if function is not None:
+        return parameters.rename_parameter(src, function.name, old, new, at)
     return rename(src, old, new, at)
+
+
+def attribute_too(src: Source, function: Function, name: str, at: Span) -> ast.ClassDef | None:
+    """The class at `at`, if it keeps this parameter of its constructor in an attribute of the same name: whoever names
+    the class means both."""
+    owner = src.class_of(function)
+    if owner is None or function.name != "__init__" or at is None or name not in members(owner):
+        return None
+    start, end = src.whole_lines(owner)
+    return owner if at[0] <= start and end <= at[1] else None
 
 
 def parameter_owner(src: Source, name: str, at: Span) -> Function | None:
@@ -105,4 +119,13 @@ def _with_logger(text: str, call: Call) -> Call:
     return replace(call, args=tuple(own[0] if argument in usual else argument for argument in call.args))
 
 
-__all__ = ["CALLS", "LOCAL", "OVER_PROJECT", "RefactorError", "apply_call", "apply_local"]
+__all__ = [
+    "CALLS",
+    "LOCAL",
+    "OVER_PROJECT",
+    "RefactorError",
+    "apply_call",
+    "apply_local",
+    "attribute_too",
+    "parameter_owner",
+]

@@ -113,7 +113,7 @@ def remove_import(src: Source, name: str) -> str:
     for statement in top_imports(src):
         edit = alias_removal(src, statement, {name})
         if edit is not None:
-            used = [node.lineno for node in src.of(ast.Name) if node.id == name]
+            used = [node.lineno for node in src.all(ast.Name) if node.id == name]
             if used:
                 raise RefactorError(f"{name} is used on line {min(used)}", hint="Change that place first.")
             return apply_edits(src.text, [edit])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
+from fulgur.edit.refactor.docstrings import described_at
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.rename import check_name, use_edit
+from fulgur.edit.refactor.rename import check_name, use_edit, with_subclasses
 from fulgur.edit.refactor.scopes import Names, functions_named
 from fulgur.edit.refactor.source import Edit, Function, Source, apply_edits
+from fulgur.text.edit_format import Call
 
 
 def find_function(src: Source, name: str, at: tuple[int, int] | None) -> Function:
@@ -32,16 +34,19 @@ def calls_of(src: Source, function: Function) -> list[ast.Call]:
     method = isinstance(owner, ast.ClassDef)
     names = Names(src)
     binder = next((scope for node, scope in names.scopes.items() if node is owner), names.module)
+    family = with_subclasses(src, owner) if isinstance(owner, ast.ClassDef) else []
     direct = {use.start for use in names.of(function.name, binder)} if not method else set()
     found = []
-    for node in src.of(ast.Call):
+    for node in src.all(ast.Call):
         target = node.func
         if isinstance(target, ast.Name) and src.start(target) in direct and target.id == function.name:
             found.append(node)
         elif method and isinstance(target, ast.Attribute) and target.attr == function.name:
             value = target.value
             base = value.func if isinstance(value, ast.Call) else value
-            if isinstance(base, ast.Name) and base.id in ("self", "cls", "super", getattr(owner, "name", "")):
+            around = next((a for a in src.ancestors(node) if isinstance(a, ast.ClassDef)), None)
+            inside = isinstance(base, ast.Name) and base.id in ("self", "cls", "super") and around in family
+            if inside or (isinstance(base, ast.Name) and base.id == getattr(owner, "name", "")):
                 found.append(node)
     return found
 
@@ -107,10 +112,38 @@ def call_opening(src: Source, call: ast.Call) -> int:
     return src.text.index("(", src.end(call.func))
 
 
+def head_edits(src: Source, function: Function, call: Call) -> list[Edit]:
+    """What a change of parameters makes of the function itself; its calls are not among it."""
+    args = call.args[1:]
+    if call.name == "add_parameter":
+        return [_added(src, function, args[0], args[1] if len(args) == 2 else None)]
+    if call.name == "remove_parameter":
+        return [_removed(src, function, args[0])]
+    if call.name == "rename_parameter":
+        return _renamed(src, function, args[0], args[1])
+    if call.name == "keyword_only":
+        return [_star_before(src, function, args)]
+    if function.args.vararg or function.args.posonlyargs:
+        raise RefactorError(f"{function.name} has positional-only or star parameters")
+    return []
+
+
 def add_parameter(src: Source, name: str, parameter: str, value: str | None, at: tuple[int, int] | None) -> str:
     """Add `param`, `param=default` or `param: type = default`; with a value every call passes it by keyword."""
     function = find_function(src, name, at)
-    word = re.split(r"[:=]", parameter)[0].strip()
+    edits = [_added(src, function, parameter, value)]
+    if value is not None:
+        edits += add_at_calls(src, calls_of(src, function), parameter_name(parameter), value)
+    return apply_edits(src.text, edits)
+
+
+def parameter_name(parameter: str) -> str:
+    """`mode` of `mode: str = "r"`"""
+    return re.split(r"[:=]", parameter)[0].strip()
+
+
+def _added(src: Source, function: Function, parameter: str, value: str | None) -> Edit:
+    name, word = function.name, parameter_name(parameter)
     check_name(word)
     if any(isinstance(node, ast.arg) and node.arg == word for node in ast.walk(function.args)):
         raise RefactorError(f"{name} already has a parameter {word}")
@@ -123,10 +156,7 @@ def add_parameter(src: Source, name: str, parameter: str, value: str | None, at:
     text = parameter
     if required and args.defaults and not (args.vararg or args.kwonlyargs):
         text = f"*, {parameter}"  # after parameters with defaults only a keyword can be required
-    edits = [append_item(src, head_opening(src, function), text)]
-    if value is not None:
-        edits += add_at_calls(src, calls_of(src, function), word, value)
-    return apply_edits(src.text, edits)
+    return append_item(src, head_opening(src, function), text)
 
 
 def add_at_calls(src: Source, calls: list[ast.Call], word: str, value: str) -> list[Edit]:
@@ -163,7 +193,19 @@ def parameter_spans(src: Source, function: Function) -> list[tuple[str, tuple[in
 def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int] | None) -> str:
     """Take a parameter that the body does not use out of the head and out of every call."""
     function = find_function(src, name, at)
-    spans = parameter_spans(src, function)
+    edits = [_removed(src, function, parameter)]
+    edits += remove_at_calls(src, calls_of(src, function), parameter, passed_at(src, function, parameter))
+    return apply_edits(src.text, edits)
+
+
+def passed_at(src: Source, function: Function, parameter: str) -> int:
+    """By which position a caller passes a parameter."""
+    words = [word for word, _ in parameter_spans(src, function)]
+    return words.index(parameter) - bound_offset(src, function)
+
+
+def _removed(src: Source, function: Function, parameter: str) -> Edit:
+    name, spans = function.name, parameter_spans(src, function)
     words = [word for word, _ in spans]
     if parameter not in words:
         raise RefactorError(f"{name} has no parameter {parameter}")
@@ -172,11 +214,7 @@ def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int]
             raise RefactorError(
                 f"{parameter} is still used in {name} on line {node.lineno}", hint="Remove its uses first."
             )
-    index = words.index(parameter)
-    edits = [element_removal(src, [span for _, span in spans], index)]
-    place = index - bound_offset(src, function)
-    edits += remove_at_calls(src, calls_of(src, function), parameter, place)
-    return apply_edits(src.text, edits)
+    return element_removal(src, [span for _, span in spans], words.index(parameter))
 
 
 def remove_at_calls(src: Source, calls: list[ast.Call], parameter: str, place: int) -> list[Edit]:
@@ -197,18 +235,23 @@ def remove_at_calls(src: Source, calls: list[ast.Call], parameter: str, place: i
 
 
 def rename_parameter(src: Source, name: str, old: str, new: str, at: tuple[int, int] | None) -> str:
-    """Rename a parameter in the head, in the body and where calls pass it by keyword."""
-    check_name(new)
+    """Rename a parameter in the head, in the body, in the docstring and where calls pass it by keyword."""
     function = find_function(src, name, at)
+    edits = {*_renamed(src, function, old, new), *rename_at_calls(src, calls_of(src, function), old, new)}
+    return apply_edits(src.text, edits)
+
+
+def _renamed(src: Source, function: Function, old: str, new: str) -> list[Edit]:
+    check_name(new)
     names = Names(src)
     scope = names.scopes[function]
     if not any(isinstance(node, ast.arg) and node.arg == old for node in ast.walk(function.args)):
-        raise RefactorError(f"{name} has no parameter {old}")
+        raise RefactorError(f"{function.name} has no parameter {old}")
     uses = names.of(old, scope)
     if new in scope.bound or any(use.name == new and use.scope is scope for use in names.uses):
-        raise RefactorError(f"{new} is already used in {name}")
-    edits = {use_edit(use, old, new) for use in uses} | set(rename_at_calls(src, calls_of(src, function), old, new))
-    return apply_edits(src.text, edits)
+        raise RefactorError(f"{new} is already used in {function.name}")
+    described = [Edit(start, start + len(old), new) for start in described_at(src, function, old)]
+    return [*{use_edit(use, old, new) for use in uses}, *described]
 
 
 def rename_at_calls(src: Source, calls: list[ast.Call], old: str, new: str) -> list[Edit]:
@@ -220,8 +263,7 @@ def rename_at_calls(src: Source, calls: list[ast.Call], old: str, new: str) -> l
 def use_keywords(src: Source, name: str, at: tuple[int, int] | None) -> str:
     """Pass every argument of every call by its name."""
     function = find_function(src, name, at)
-    if function.args.vararg or function.args.posonlyargs:
-        raise RefactorError(f"{name} has positional-only or star parameters")
+    head_edits(src, function, Call("use_keywords", (name,)))
     edits = keywords_at_calls(src, calls_of(src, function), passed_by_position(src, function))
     if not edits:
         raise RefactorError(f"no call of {name} in this file passes arguments by position")

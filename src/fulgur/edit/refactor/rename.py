@@ -114,17 +114,23 @@ def member_classes(src: Source, name: str, owner: str | None, at: tuple[int, int
         raise RefactorError(f"{name} is not defined here, or in several places", hint="Name the function it is in.")
     if not having:
         raise RefactorError(f"there is no {owner + '.' if owner else ''}{name} in this file")
-    family = {node.name for node in having}
-    while True:
-        more = {c.name for c in classes if any(isinstance(b, ast.Name) and b.id in family for b in c.bases)} - family
-        if not more:
-            break
-        family |= more
+    family = {node.name for node in having} | {c.name for node in having for c in with_subclasses(src, node)}
     roots = [node for node in having if not any(isinstance(b, ast.Name) and b.id in family for b in node.bases)]
     if len(roots) > 1:
         listed = ", ".join(node.name for node in roots)
         raise RefactorError(f"several classes have {name}: {listed}", hint="Say which one, as Class.name.")
     return [node for node in classes if node.name in family]
+
+
+def with_subclasses(src: Source, owner: ast.ClassDef) -> list[ast.ClassDef]:
+    """A class and those of the file that derive from it."""
+    classes = src.of(ast.ClassDef)
+    family = {owner.name}
+    while True:
+        more = {c.name for c in classes if any(isinstance(b, ast.Name) and b.id in family for b in c.bases)} - family
+        if not more:
+            return [node for node in classes if node is owner or node.name in family - {owner.name}]
+        family |= more
 
 
 def members(node: ast.ClassDef) -> set[str]:
@@ -156,7 +162,7 @@ def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[
     names = {node.name for node in family}
     if any(new in members(node) for node in family):
         raise RefactorError(f"{new} already exists in {', '.join(sorted(names))}")
-    edits = member_edits(src, family, old, new)
+    edits = member_edits(src, Names(src), family, old, new)
     for attribute in ast.walk(src.tree):
         if not isinstance(attribute, ast.Attribute) or attribute.attr != old:
             continue
@@ -165,17 +171,15 @@ def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[
     return apply_edits(src.text, edits)
 
 
-def member_edits(src: Source, classes: list[ast.ClassDef], old: str, new: str) -> set[Edit]:
-    """Definitions of a member in these classes, and its uses on self, cls and super() inside them."""
+def member_edits(src: Source, names: Names, classes: list[ast.ClassDef], old: str, new: str) -> set[Edit]:
+    """Definitions of a member in these classes, its uses in their bodies (`@old.setter`, `__next__ = old`), and on
+    self, cls and super() inside them."""
     edits: set[Edit] = set()
     for node in classes:
+        edits |= {use_edit(use, old, new) for use in names.of(old, names.scopes[node])}
         for statement in node.body:
-            if isinstance(statement, FUNCTIONS) and statement.name == old:
-                begin = src.text.index(old, src.text.index("def", src.start(statement)) + 3)
-                edits.add(Edit(begin, begin + len(old), new))
-            elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                edits |= {Edit(*src.span(t), new) for t in targets if isinstance(t, ast.Name) and t.id == old}
                 if any(isinstance(t, ast.Name) and t.id in ("__slots__", "__match_args__") for t in targets):
                     edits |= slot_edits(src, statement, old, new)
         edits |= {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fulgur.edit.refactor.source import FUNCTIONS, Source
 
@@ -68,7 +68,6 @@ class Names(ast.NodeVisitor):
         self.module = self.scope
         self.uses: list[Use] = []
         self.scopes: dict[ast.AST, Scope] = {src.tree: self.scope}
-        self._strings: list[ast.JoinedStr] = []
         self.visit(src.tree)
 
     def of(self, name: str, binder: Scope) -> list[Use]:
@@ -91,22 +90,10 @@ class Names(ast.NodeVisitor):
         self.scope = outer
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        # Positions inside f-strings are exact from Python 3.12 on; before, they are looked up in the text.
         before = len(self.uses)
         self.generic_visit(node)
-        inner = self.uses[before:]
-        text, base = self.src.segment(node), self.src.start(node)
-        for name in {use.name for use in inner}:
-            mine = [index for index in range(before, len(self.uses)) if self.uses[index].name == name]
-            good = [self.uses[index].start for index in mine]
-            if all(base <= start < base + len(text) for start in good):
-                continue
-            found = [match.start() for match in re.finditer(rf"(?<![\w.]){re.escape(name)}(?!\w)", text)]
-            found = [at for at in found if text.rfind("{", 0, at) > text.rfind("}", 0, at)]
-            for position, index in enumerate(mine):
-                use = self.uses[index]
-                start = base + found[position] if len(found) == len(mine) else -1
-                self.uses[index] = Use(use.name, start, use.scope, use.kind, use.line)
+        if node in self.src.hidden:
+            self.uses[before:] = [replace(use, start=-1) for use in self.uses[before:]]
 
     def visit_Name(self, node: ast.Name) -> None:
         if not isinstance(node.ctx, ast.Load):

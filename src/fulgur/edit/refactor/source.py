@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fulgur.edit.refactor.fstrings import Placer
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody")
@@ -61,7 +63,7 @@ def parse_region(region: str) -> ast.Module:
 
 
 class Source:
-    """A parsed file. Nodes inside f-strings are left out of `nodes`: their positions differ between Python versions."""
+    """A parsed file. Nodes inside f-strings are not in `nodes` but in `inner`: only names are changed in there."""
 
     def __init__(self, text: str, path: str = "file.py") -> None:
         if "\r" in text or "\f" in text or "\0" in text:
@@ -77,19 +79,29 @@ class Source:
         self.ascii = text.isascii()
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
-        stack: list[ast.AST] = [self.tree]
+        self.inner: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        self.hidden: list[ast.JoinedStr] = []  # f-strings of which nobody knows where their parts stand
+        placer = Placer(text, self.lines, self.starts)
+        stack: list[tuple[ast.AST, bool]] = [(self.tree, False)]
         while stack:
-            node = stack.pop()
-            self.nodes[type(node)].append(node)
-            if isinstance(node, ast.JoinedStr):
-                continue
+            node, inside = stack.pop()
+            (self.inner if inside else self.nodes)[type(node)].append(node)
+            if isinstance(node, ast.JoinedStr) and not inside:
+                inside = placer.place(node)
+                if not inside:
+                    self.hidden.append(node)
+                    continue
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
-                stack.append(child)
+                stack.append((child, inside))
 
     def of(self, kind: type[NodeT]) -> list[NodeT]:
-        """All nodes of exactly this type."""
+        """All nodes of exactly this type, outside f-strings."""
         return self.nodes.get(kind, [])  # type: ignore[return-value]
+
+    def all(self, kind: type[NodeT]) -> list[NodeT]:
+        """All nodes of exactly this type, those inside f-strings too."""
+        return [*self.nodes.get(kind, []), *self.inner.get(kind, [])]  # type: ignore[list-item]
 
     def functions(self) -> list[Function]:
         return [*self.of(ast.FunctionDef), *self.of(ast.AsyncFunctionDef)]
