@@ -35,7 +35,7 @@ async def test_plain_answer(workspace: Path) -> None:
         end = await watch.turn("hi")
         assert end == TurnDone(turn=1, text="Hello there.")
         assert watch.text == "Hello there."
-        assert watch.of(TurnStarted)[0].reason == "tool loop: m calls tools"
+        assert watch.of(TurnStarted)[0].reason == "m works with tools"
         usage = watch.of(UsageReported)[0]
         assert usage.model == "m" and usage.output_tokens > 0 and usage.context_limit == 200_000
 

@@ -59,7 +59,7 @@ async def test_a_folder_without_files_says_which_model_writes_new_ones(workspace
 async def test_a_region_is_rewritten(project: Path) -> None:
     events = await edits(project, [say(NEW)], "add type hints to load")
     started = next(e for e in events if isinstance(e, TurnStarted))
-    assert (started.way, started.reason) == ("edit", "edit path: m rewrites one region and calls no tools")
+    assert (started.way, started.reason) == ("edit", "m edits one place at a time and calls no tools")
     tool = next(e for e in events if isinstance(e, ToolStarted))
     assert tool.title == "rewrite pkg/store.py:4-5 (load is defined in pkg/store.py:4)"
     assert "".join(e.text for e in events if isinstance(e, ToolOutput)) == NEW
@@ -98,6 +98,9 @@ async def test_a_question_gets_places_and_no_edit(project: Path) -> None:
         ("What does load do?", True),
         ("where is the cache", True),
         ("explain load", True),
+        ("hello, what can you do?", True),
+        ("help", True),
+        ("help load to find its file", False),
         ("can you rename load to read?", False),
         ("add a docstring to load", False),
         ("use isinstance instead of type", False),
@@ -106,6 +109,18 @@ async def test_a_question_gets_places_and_no_edit(project: Path) -> None:
 )
 def test_a_question_is_told_from_a_request(text: str, asks: bool) -> None:
     assert is_question(text) is asks
+
+
+async def test_a_greeting_is_told_what_it_can_do(project: Path) -> None:
+    events = await edits(project, [say(NEW)], "hello, what can you do?")
+    assert isinstance(events[-1], TurnDone)
+    assert events[-1].text.startswith("m only edits: name a place") and "rename names" in events[-1].text
+
+
+async def test_the_line_that_was_edited_is_named(project: Path) -> None:
+    (project / "pkg/store.py").write_text("import os\n\n\nx = 1\ny = 2\n")
+    events = await edits(project, [say("import os\n\n\nx = 1\ny = 3\n")], "@pkg/store.py shorten it")
+    assert isinstance(events[-1], TurnDone) and events[-1].text == "Edited pkg/store.py:5."
 
 
 async def test_an_answer_that_does_not_parse_is_tried_once_more(project: Path) -> None:

@@ -77,7 +77,7 @@ def test_answer_on_stdout_the_rest_on_stderr(
     assert run(workspace, "make a file") == 0
     out, err = capsys.readouterr()
     assert out == "Made it.\n"
-    assert "tool loop: m calls tools" in err and "$ echo hi > sub/made.txt" in err
+    assert "m works with tools" in err and "$ echo hi > sub/made.txt" in err
     assert (workspace / "sub/made.txt").read_text() == "hi\n"
 
 

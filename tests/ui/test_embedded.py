@@ -47,6 +47,12 @@ def test_an_edit_is_shown_applied_and_undone(fulgur: object, project: Path) -> N
     assert "+     amount = 0" in terminal.everything and "-     result = 0" in terminal.everything
     assert shop.read_text() == SHOP.replace("result", "amount")
     terminal.wait("tok/s")
+    terminal.send("/review", ENTER)
+    terminal.wait("/review needs a model that reads and answers; fulgur-60m only edits")
+    terminal.send("/plan a cache", ENTER)
+    terminal.wait("a plan needs a model that reads and answers")
+    terminal.send("/model", ENTER)
+    terminal.wait("none of these chats")
     terminal.send("/undo", ENTER)
     terminal.wait(lambda: shop.read_bytes() == SHOP.encode())
     terminal.send(CTRL_D)

@@ -11,7 +11,7 @@ from fulgur.protocol import agent as events
 from fulgur.ui.foreign import uncoloured
 from fulgur.ui.tui import approvals as approvals_module
 from fulgur.ui.tui.approvals import Approvals
-from fulgur.ui.tui.blocks import count, duration, member_rows, tool_rows
+from fulgur.ui.tui.blocks import aside, count, duration, member_rows, tool_rows
 from fulgur.ui.tui.complete import Choice, Completer
 from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.draft import Draft
@@ -193,7 +193,7 @@ def test_the_end_of_a_turn_says_what_was_drafted_and_the_raw_rate() -> None:
     meter = Meter()
     meter.start_turn(copies=True)
     meter.report(usage(output_tokens=100, tokens_per_second=1000.0, draft_tokens=95, accepted_tokens=80))
-    wanted = "100 tokens · 1,000 tok/s with copied text · 80 of 95 drafted were right · raw 200 tok/s · 150 ms"
+    wanted = "100 tokens · 1,000 tok/s with copied text, 200 without · 150 ms"
     assert meter.summary(0.15) == wanted
 
 
@@ -306,3 +306,11 @@ def test_what_a_subagent_could_not_merge_is_shown() -> None:
     )  # fmt: skip
     text = uncoloured("\n".join(member_rows(done, 80)))
     assert "not merged: a.txt changed meanwhile" in text and "/p/s.patch" in text and "    1 + theirs" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "said"), [(100, "the sandbox is X, since Y does not work"), (40, "the sandbox is X")]
+)
+def test_an_aside_says_what_comes_first_and_no_half_words(width: int, said: str) -> None:
+    (row,) = aside("the sandbox is X, since Y does not work: queues and shared memory are refused", width)
+    assert re.sub(r"\x1b\[[\d;]*m", "", row) == f"· {said}  (/status)"

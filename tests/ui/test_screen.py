@@ -55,6 +55,18 @@ def test_tab_queues_for_after_the_turn(screen: Terminal) -> None:
     assert "queued" not in screen.text
 
 
+def test_what_a_stop_left_queued_is_sent_by_enter(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0010")
+    screen.send("and then this", TAB)
+    screen.wait("queued 1: and then this")
+    screen.send(ESC)
+    screen.wait("Enter sends what is queued")
+    screen.send(ENTER)
+    screen.wait("You said: and then this")
+    assert "queued" not in screen.text
+
+
 def test_escape_stops_and_keeps_what_was_said(screen: Terminal) -> None:
     screen.send("tell a long story", ENTER)
     screen.wait("w0020")

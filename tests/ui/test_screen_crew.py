@@ -187,3 +187,11 @@ def test_variants_stand_side_by_side_where_there_is_room() -> None:
     assert [row.split() for row in plain[2:5]] == [["x", "x"], ["---", "a", "---", "a"], ["+b1", "+b2"]]
     assert "✗ variant 3: parses" in plain and max(map(len, plain)) <= 100
     assert all("variant 2" not in row for row in variant_rows(made, 80)[:1])
+
+
+def test_a_variant_that_repeats_another_shows_no_second_diff() -> None:
+    diff = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+    made = [VariantInfo(number=n, passes=True, reasons=("parses",), diff=diff, seconds=1) for n in (1, 2)]
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", row) for row in variant_rows(made, 80)]
+    numbers = "  1.0 s, 0 tokens"
+    assert plain == ["· variant 1: parses", numbers, "  x", "  -a", "  +b", "", "· variant 2: parses", numbers]

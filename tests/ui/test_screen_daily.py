@@ -78,12 +78,36 @@ def test_commands_of_the_person_and_of_a_trusted_project(fulgur: Start, home: Pa
     terminal.send("/aw")
     terminal.wait("go away")
     terminal.send("ay Tom", ENTER)
-    terminal.wait("› Go the other way, Tom!")
     terminal.wait("Right, going")
+    assert "› /away Tom" in terminal.everything and "Go the other way, Tom!" not in terminal.everything
     terminal.send("/evil", ENTER)
     terminal.wait("there is no /evil")
     terminal.send("/copy", ENTER)
     terminal.wait("in the clipboard")
+
+
+def test_a_command_that_fails_comes_back_as_it_was_typed(fulgur: Start, home: Path) -> None:
+    (home / "commands").mkdir()
+    (home / "commands" / "fails.md").write_text("The one that never answers.\n")
+    terminal = fulgur()
+    terminal.wait("›")
+    terminal.send("/fails", ENTER)
+    terminal.wait("out of memory")
+    terminal.wait(lambda: terminal.text.count("› /fails") == 2)  # the turn's, and the input
+    assert "The one that never" not in terminal.text
+
+
+def test_a_long_warning_in_the_status_keeps_its_indent(fulgur: Start, project: Path) -> None:
+    (project / ".fulgur").mkdir()
+    (project / ".fulgur" / "config.toml").write_text('model = "other"\n')
+    terminal = fulgur(columns=60)
+    terminal.wait("›")
+    terminal.send("/status", ENTER)
+    terminal.wait("approvals")
+    terminal.settle()
+    rows = terminal.everything.split("\n")
+    first = max(n for n, row in enumerate(rows) if row.startswith("  ! "))
+    assert rows[first + 1].startswith("    ")
 
 
 def test_the_models_plan_is_live_and_stays_with_the_session(fulgur: Start) -> None:

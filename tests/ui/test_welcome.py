@@ -68,7 +68,7 @@ def test_a_model_can_be_chosen_when_the_configured_one_is_not_there(fulgur: Call
         screen.wait("  try  how does this project fit together?")
         screen.send("go the other way", ENTER)
         screen.wait("Right, going the other way.")
-        assert "tool loop: scripted" not in screen.everything  # said once, in words
+        assert "scripted works with tools" not in screen.everything  # said once, in words
 
 
 def test_a_table_keeps_within_a_narrow_screen() -> None:

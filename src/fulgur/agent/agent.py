@@ -115,8 +115,11 @@ class Agent:
         return self._broadcast.subscribe()
 
     def submit(self, text: str) -> None:
-        """Start a turn; while one runs this is `steer`."""
-        self.steer(text)
+        """Start a turn; while one runs this is `steer`. Nothing at all starts what a stop left queued."""
+        if text.strip():
+            self.steer(text)
+        elif not self.running:
+            self._begin_queued()
 
     def steer(self, text: str) -> None:
         """Redirect the running answer at the next token; what was said stays. Without a running turn: `submit`."""

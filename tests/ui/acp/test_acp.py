@@ -250,7 +250,7 @@ async def test_commands_and_prompts_that_cannot_be(workspace: Path) -> None:
         async with editing(opening(server, workspace)["overrides"]) as editor:
             session = await new(editor, workspace)
             assert (await editor.say(session, "/status")).stop_reason == "end_turn"
-            assert "tool loop" in editor.text()
+            assert "m works with tools" in editor.text()
             for blocks in (
                 [],
                 [{"type": "image", "data": "", "mimeType": "image/png"}],

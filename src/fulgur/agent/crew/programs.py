@@ -11,6 +11,7 @@ from fulgur.agent.crew.run_tasks import TaskRun, alone
 from fulgur.agent.crew.tasks import parse_tasks, read_list
 from fulgur.agent.crew.team import Team
 from fulgur.agent.crew.variants import Variants, check_count
+from fulgur.agent.route.relay import AUTO
 from fulgur.agent.session.log import fork_session
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.agent import VariantsRanked
@@ -18,6 +19,16 @@ from fulgur.workspace.copies import Merged
 
 LIST = "TASKS.md"
 USUAL_VARIANTS = 5
+
+
+def need_words(agent: Agent, what: str) -> None:
+    """UsageError where the model only edits: nothing would come of a prompt that asks for words."""
+    status = agent.status()
+    if status.way == "edit" and agent.settings.model != AUTO:
+        raise UsageError(
+            f"{what} needs a model that reads and answers; {status.model} only edits",
+            hint="/model lists what else could answer.",
+        )
 
 
 async def run_tasks(agent: Agent, path: Path, jobs: int = 4) -> bool:
@@ -81,7 +92,8 @@ async def take_variant(agent: Agent, variants: Variants, number: int) -> bool:
             agent.note_change(diff)
         variants.close()
         agent.tell_event(VariantsRanked(task=variants.task))
-        return f"Took variant {number}, by {', '.join(finished.models)}: {finished.text}"
+        by = f", by {', '.join(finished.models)}" if finished.models else ""  # none where it was done without a model
+        return f"Took variant {number}{by}: {finished.text}"
 
     return await agent.as_turn(f"/take {number}", work)
 
@@ -90,6 +102,8 @@ async def plan(agent: Agent, wish: str, path: Path) -> bool:
     """Make a task list for a wish, to be edited; True when there is one."""
     if not wish.strip():
         raise UsageError("a plan for what?", hint="/plan add a cache to the loader")
+    if not agent.settings.text("router.deep"):
+        need_words(agent, "a plan")
 
     async def work() -> str:
         tasks = await make_plan(_team(agent).crew(), wish, path)

@@ -112,7 +112,7 @@ class HostedSession:
         if asked.how == "queue":
             agent.queue(asked.text)
         else:
-            agent.steer(asked.text)
+            agent.submit(asked.text)
         outcome = Submitted(outcome="started" if not running else "queued" if asked.how == "queue" else "steered")
         if asked.message:
             self._messages.append((asked.message, outcome))

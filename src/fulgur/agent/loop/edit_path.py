@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -19,14 +20,14 @@ from fulgur.agent.loop.context import TurnContext
 from fulgur.agent.loop.guards import Guards, unjudged
 from fulgur.agent.loop.request import service_tier
 from fulgur.agent.loop.usage import tell_tier, usage_event
-from fulgur.agent.route.question import is_question, places_of
+from fulgur.agent.route.question import is_question, told_of
 from fulgur.agent.session.history import message
 from fulgur.client.stream import ResponseStream
 from fulgur.edit.checks import NAMES, PARSES
 from fulgur.edit.document import Document
 from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose
 from fulgur.edit.locate import Place, find_place
-from fulgur.edit.model import ABILITIES, LOGPROBS, parts_of, probability_of
+from fulgur.edit.model import LOGPROBS, parts_of, probability_of
 from fulgur.edit.region import locate_region
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
@@ -66,7 +67,7 @@ class EditPath:
         instruction = self._context.state.turn.text
         info, settings = self._context.link.info, self._context.settings
         if "chat" not in info.abilities and is_question(instruction):
-            self._say(await asyncio.to_thread(places_of, instruction, settings.workspace, settings.home, info.name))
+            self._say(await asyncio.to_thread(told_of, instruction, settings.workspace, settings.home, info.name))
             return
         problem = ""
         while True:
@@ -140,8 +141,10 @@ class EditPath:
         if isinstance(result, Refusal):
             if result.check != NOTHING:
                 return result.reason
-            can = "" if isinstance(said, Call) else f"\n{self._context.link.info.name} can {ABILITIES}."
-            self._say(f"No edit: {result.reason}.{can}\nFor more choose a larger model: `/model`.")
+            name = self._context.link.info.name
+            self._say(
+                f"No edit: {result.reason}.\n`help` says what {name} can do; for more choose a larger model: `/model`."
+            )
             return ""
         if result.understood:
             self._say(f"Understood: {result.understood}.\n")
@@ -155,7 +158,7 @@ class EditPath:
         else:
             more = len(result.others)
             also = f" and {more} more file{'s' * (more > 1)}" if more else ""
-            self._say(f"Edited {document.name}:{region.first_line}{also}.")
+            self._say(f"Edited {document.name}:{_first_changed(document.text, result.text)}{also}.")
         return ""
 
     def _changes(self, proposal: Proposal) -> list[Change]:
@@ -276,6 +279,12 @@ class EditPath:
     def _say(self, text: str) -> None:
         self._context.emit(MessageDelta(turn=self._context.turn, text=text))
         self._context.state.add_items([message("assistant", text)])
+
+
+def _first_changed(before: str, after: str) -> int:
+    """The line in which two texts begin to differ."""
+    pairs = enumerate(zip_longest(before.split("\n"), after.split("\n")), 1)
+    return next((number for number, (old, new) in pairs if old != new), 1)
 
 
 def _shown(said: str) -> str:

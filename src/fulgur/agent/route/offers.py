@@ -14,6 +14,8 @@ from fulgur.config.settings import Settings
 from fulgur.protocol.session import ModelOffer
 from fulgur.workspace.folders import embedded_models
 
+EDITS_ONLY = "edits only"  # the end of such a model's note
+
 
 async def offers(settings: Settings, link: ModelLink | None) -> list[ModelOffer]:
     """Everything `/model` can choose, the chosen provider's models first; without a link it has none to offer."""
@@ -22,7 +24,7 @@ async def offers(settings: Settings, link: ModelLink | None) -> list[ModelOffer]
     for entry in await link.connection.models() if link is not None else ():
         info = model_info(entry, settings)
         speed = speeds.get(f"{chosen}:{info.name}", 0.0)
-        can = "" if "tools" in info.abilities else "edits only" if "edit" in info.abilities else "plain answers only"
+        can = "" if "tools" in info.abilities else EDITS_ONLY if "edit" in info.abilities else "plain answers only"
         found.append(
             ModelOffer(
                 name=info.name,
@@ -42,7 +44,9 @@ async def offers(settings: Settings, link: ModelLink | None) -> list[ModelOffer]
         if name not in have:
             speed = speeds.get(f"local:{name}", 0.0)
             found.append(
-                ModelOffer(name=f"local:{name}", provider="local", tokens_per_second=speed, note="embedded, edits only")
+                ModelOffer(
+                    name=f"local:{name}", provider="local", tokens_per_second=speed, note=f"embedded, {EDITS_ONLY}"
+                )
             )
     if settings.flag("features.discovery"):
         found += await _on_this_machine(settings, speeds)

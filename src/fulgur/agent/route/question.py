@@ -14,19 +14,30 @@ _ASKS = re.compile(
     r"summari[sz]e|tell me|show me)\b",
     re.IGNORECASE,
 )
+_GREETS = re.compile(
+    r"\s*(?:hi|hello|hey|help|thanks|thank you|good (?:morning|day|evening))\b[\s!.,?]*", re.IGNORECASE
+)
+_OF_ITSELF = re.compile(r"\b(?:you|your|yourself|i|fulgur)\b", re.IGNORECASE)
 
 
 def is_question(text: str) -> bool:
     """Plainly something to be told, not something to be done ("can you rename x to y?" asks for an edit)."""
-    return _ASKS.match(text) is not None
+    greeting = _GREETS.match(text)
+    rest = text[greeting.end() :] if greeting else text
+    return not rest.strip() or _ASKS.match(rest) is not None
 
 
-def places_of(question: str, workspace: Path, home: Path, model: str) -> str:
-    """What the symbol index knows of it, and what to do for an answer in words."""
-    index = SymbolIndex(workspace, home)
-    index.refresh()
-    found = answer(question, index, 5)
-    lines = [f"{place.path}:{place.line}  {place.kind}  {place.what}" for place in found]
-    lines += ["" if found else "Nothing in this folder fits the question.", f"{model} only edits; it can {ABILITIES}."]
+def told_of(question: str, workspace: Path, home: Path, model: str) -> str:
+    """What the symbol index knows of it, and what to do for an answer in words; a greeting, or a question about the
+    model itself, is told what it can do."""
+    lines: list[str] = []
+    if not _GREETS.match(question) and not _OF_ITSELF.search(question):
+        index = SymbolIndex(workspace, home)
+        index.refresh()
+        found = answer(question, index, 5)
+        lines += [f"{place.path}:{place.line}  {place.kind}  {place.what}" for place in found]
+        lines += [] if found else ["Nothing in this folder fits the question."]
+        lines.append("")
+    lines.append(f"{model} only edits: name a place and say what to change there. It can {ABILITIES}.")
     lines.append("For answers in words choose a model that chats: `/model`, or `model_provider` in the configuration.")
     return "\n".join(lines)

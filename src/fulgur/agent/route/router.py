@@ -10,9 +10,9 @@ from fulgur.protocol.agent import Way
 def route(info: ModelInfo, settings: Settings) -> tuple[Way, str]:
     """The way, and why."""
     if "tools" in info.abilities:
-        return "tools", f"tool loop: {info.name} calls tools"
+        return "tools", f"{info.name} works with tools"
     if "edit" in info.abilities and settings.flag("features.edit_path"):
-        return "edit", f"edit path: {info.name} rewrites one region and calls no tools"
+        return "edit", f"{info.name} edits one place at a time and calls no tools"
     if "chat" in info.abilities:
         return "chat", f"plain answers: {info.name} calls no tools, so it cannot change files"
     return "chat", f"plain answers: {info.name} neither calls tools nor edits"

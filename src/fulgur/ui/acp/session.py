@@ -26,6 +26,8 @@ DECISIONS = {"allow": "once", "always": "always", "deny": "deny"}
 @dataclass
 class _Prompt:
     text: str
+    sent: bool = False
+    """The host has it."""
     taken: bool = False
     """A turn has begun with it, or was redirected by it."""
     done: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -77,7 +79,10 @@ class AcpSession:
         waiting = _Prompt(text)
         self._waiting.append(waiting)
         try:
-            await self._host.submit(self.id, text, how)
+            outcome = (await self._host.submit(self.id, text, how)).outcome
+            waiting.sent = True
+            if outcome != "started":
+                await self._settle_left()  # the turn it was for may be over
             reason = await waiting.done
         except asyncio.CancelledError:
             await self.stop()
@@ -163,12 +168,12 @@ class AcpSession:
     def _end(self, event: events.AgentEvent) -> None:
         self.running = False
         for waiting in [*self._waiting]:
-            if isinstance(event, events.TurnStopped):
-                self._finish(waiting, "cancelled")
-            elif waiting.taken and isinstance(event, events.TurnFailed):
+            if not waiting.taken:
+                continue  # of a later turn, or of none
+            if isinstance(event, events.TurnFailed):
                 self._fail(waiting, event.message, event.hint)
-            elif waiting.taken:
-                self._finish(waiting, "end_turn")
+            else:
+                self._finish(waiting, "cancelled" if isinstance(event, events.TurnStopped) else "end_turn")
         if self._waiting:
             task = asyncio.create_task(self._settle_left())
             self._questions[f"left-{id(task)}"] = task
@@ -176,7 +181,7 @@ class AcpSession:
 
     async def _settle_left(self) -> None:
         """No prompt waits for a turn that will not come."""
-        left = [waiting for waiting in self._waiting if not waiting.taken]
+        left = [waiting for waiting in self._waiting if waiting.sent and not waiting.taken]
         if not left:
             return
         status = await self._host.call("session.status", Status, session=self.id)

@@ -10,6 +10,7 @@ from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
 from prompt_toolkit.enums import EditingMode
 
 from fulgur import __version__
@@ -68,6 +69,7 @@ class Tui(Surface):
         self.replays = True  # a session that is opened is shown from its start
         settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.own_commands: dict[str, NamedText] = {}
+        self.expanded: dict[str, str] = {}  # prompts of commands such as /review -> what was typed
         self._wrong: FulgurError | None = None  # with a file of the person's own, said when the screen is there
         try:
             self.own_commands = own_commands(settings)
@@ -204,6 +206,8 @@ class Tui(Surface):
 
     def on_event(self, event: events.AgentEvent) -> None:
         """One event of the agent."""
+        if isinstance(event, events.TurnStarted | events.Queued) and event.text in self.expanded:
+            event = structs.replace(event, text=self.expanded[event.text])
         match event:
             case events.MessageDelta() | events.ThinkingDelta():
                 if not self.meter.copies:  # on the edit path the model writes the rewrite; the words around it are ours
@@ -309,6 +313,8 @@ class Tui(Surface):
         """Send the draft: a command, the reason of a refusal, a new prompt or a new direction."""
         if self.approvals.refusing:
             self._deny(self.draft.take().strip())
+        elif not self.draft.text.strip() and self.outbox.queued and self.agent is not None and not self.running:
+            self.agent.submit("")
         elif text := self.draft.send():
             if text.startswith(("/", "!")) and "\n" not in text:
                 self._send("command", text)
@@ -406,8 +412,7 @@ class Tui(Surface):
     def _run_command(self, agent: Agent, text: str) -> None:
         async def run() -> None:
             async with self._one_command:
-                command = commands.COMMANDS.get(text.split(" ", 1)[0])
-                if command is None or not command.is_turn:
+                if not commands.is_turn(self, text):
                     self.transcript.add("prompt", blocks.prompt_rows(text, self.screen.width))
                 await commands.run_line(self, agent, text)
                 self._sessions = None

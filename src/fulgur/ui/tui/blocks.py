@@ -65,9 +65,13 @@ def note(text: str, width: int, *, mark: str = "·", meaning: str = "dim") -> li
 
 
 def aside(text: str, width: int) -> list[Row]:
-    """Worth knowing, in one row; /status has the rest."""
+    """Worth knowing, in one row: what it says first. /status has the rest."""
     where = "  (/status)"
-    return [paint([("dim", f"· {shorten(one_row(text), width - 3 - len(where))}{where}")])]
+    room = width - 3 - len(where)
+    short = one_row(text).partition(": ")[0]
+    if cells(short) > room:
+        short = short.partition(", ")[0]
+    return [paint([("dim", f"· {shorten(short, room)}{where}")])]
 
 
 def problem(message: str, hint: str, width: int, *, warning: bool = False) -> list[Row]:

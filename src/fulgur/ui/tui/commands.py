@@ -61,12 +61,20 @@ async def _program(tui: Tui, agent: Agent, line: str) -> None:
     tui.in_background(agent.program(line), line)
 
 
-async def _init(tui: Tui, agent: Agent, argument: str) -> None:
-    agent.queue(prompts.init_prompt())
+async def _init(tui: Tui, agent: Agent, line: str) -> None:
+    _send_prompt(tui, agent, line, prompts.init_prompt())
 
 
-async def _review(tui: Tui, agent: Agent, argument: str) -> None:
-    agent.queue(prompts.review_prompt(argument))
+async def _review(tui: Tui, agent: Agent, line: str) -> None:
+    _send_prompt(tui, agent, line, prompts.review_prompt(line.partition(" ")[2].strip()))
+
+
+def _send_prompt(tui: Tui, agent: Agent, line: str, prompt: str) -> None:
+    from fulgur.agent.crew.programs import need_words
+
+    need_words(agent, line.partition(" ")[0])
+    tui.expanded[prompt] = line
+    agent.queue(prompt)
 
 
 async def _help(tui: Tui, agent: Agent | None, argument: str) -> None:
@@ -102,8 +110,14 @@ COMMANDS: dict[str, Command] = {
         Command("/agents", "the roles of subagents", _agents),
         Command("/tell", "redirect one subagent at work, or all", _tell, "NAME|all TEXT"),
         Command("/compact", "replace old items by a summary now", session_commands.compact),
-        Command("/review", "look for bugs in the working tree, a commit or a branch", _review, "[COMMIT|branch NAME]"),
-        Command("/init", "write an AGENTS.md for this project", _init),
+        Command(
+            "/review",
+            "look for bugs in the working tree, a commit or a branch",
+            _review,
+            "[COMMIT|branch NAME]",
+            is_turn=True,
+        ),
+        Command("/init", "write an AGENTS.md for this project", _init, is_turn=True),
         Command(
             "/permissions",
             "sandbox, approvals and what is remembered; or change one",
@@ -183,6 +197,12 @@ async def run_without_agent(tui: Tui, text: str) -> None:
     await _WITHOUT_AGENT[name](tui, argument.strip())
 
 
+def is_turn(tui: Tui, text: str) -> bool:
+    """Whether a line begins a turn, which shows what was typed."""
+    name = text.strip().partition(" ")[0]
+    return COMMANDS[name].is_turn if name in COMMANDS else name in tui.own_commands
+
+
 async def run_line(tui: Tui, agent: Agent, text: str) -> None:
     """A line that begins with a slash is a command, one with an exclamation mark goes to the shell."""
     if not text.startswith("!"):
@@ -201,7 +221,9 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
     name, _, argument = text.strip().partition(" ")
     try:
         if name not in COMMANDS and (own := tui.own_commands.get(name)):
-            agent.queue(prompts.own_prompt(own, argument.strip()))
+            prompt = prompts.own_prompt(own, argument.strip())
+            tui.expanded[prompt] = text.strip()
+            agent.queue(prompt)
             return
         if name not in COMMANDS:
             close = [known for known in COMMANDS if known.startswith(name[:3])]
@@ -211,4 +233,6 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
         command = COMMANDS[name]
         await command.run(tui, agent, text.strip() if command.is_turn else argument.strip())
     except FulgurError as error:
+        if is_turn(tui, text):  # it began none
+            tui.transcript.add("prompt", prompt_rows(text, tui.screen.width))
         tui.complain(error.message, error.hint or "")

@@ -29,7 +29,6 @@ _MEMBER_ROWS = 6
 _TASK_ROWS = 6
 _WAITING_ROWS = 4
 Draw = Callable[[], StyleAndTextTuples]
-_STOP: StyleAndTextTuples = [("class:chosen", "Esc"), ("", " stop")]
 
 
 def style() -> Style:
@@ -185,6 +184,8 @@ class LiveArea:
             rows += [("", "\n" if rows else ""), (colour, mark), ("class:dim", short)]
         if len(prompts) > _WAITING_ROWS:
             rows.append(("class:dim", f"\n  and {len(prompts) - _WAITING_ROWS} more"))
+        if self._tui.outbox.queued and not self._tui.running:
+            rows += [("", "\n  "), ("class:chosen", "Enter"), ("", " sends what is queued")]
         return rows
 
     def _approval(self) -> StyleAndTextTuples:
@@ -207,15 +208,15 @@ class LiveArea:
             rows.append(("class:dim", f"\n  {shorten(one_row(asked.reason), 3 * width - 12)}"))
         if self._tui.approvals.armed and self._tui.draft.text:
             if not self._tui.approvals.refusing:
-                rows += [("", "\n  "), ("class:chosen", "Enter"), ("", " no, for this reason   "), *_STOP]
+                rows += self._keys(("Enter", "no, for this reason"), ("Esc", "stop"))
         elif not self._tui.approvals.refusing:
-            rows += [("", "\n  "), ("class:chosen", "y"), ("", " allow once   ")]
+            keys = [("y", "allow once")]
             if asked.prefix:
-                what = " always exactly this   " if asked.exact else f" always `{one_row(' '.join(asked.prefix))} …`   "
-                rows += [("class:chosen", "a"), ("", what)]
+                what = "exactly this" if asked.exact else f"`{one_row(' '.join(asked.prefix))} …`"
+                keys.append(("a", f"always {what}"))
             if asked.hunks:
-                rows += [("class:chosen", "h"), ("", f" choose of {len(asked.hunks)} hunks   ")]
-            rows += [("class:chosen", "n"), ("", " no, with a reason   "), *_STOP]
+                keys.append(("h", f"choose among {len(asked.hunks)} hunks"))
+            rows += self._keys(*keys, ("n", "no, with a reason"), ("Esc", "stop"))
         if self._tui.approvals.stashed:
             rows.append(("class:dim", "\n  your draft comes back after the answer"))
         return rows
@@ -234,11 +235,24 @@ class LiveArea:
             rows += [("", "\n"), *to_formatted_text(ANSI(row))]
         if len(diff) > most:
             rows.append(("class:dim", f"\n       … {len(diff) - most} more rows are above"))
-        keys = (("y", "take it"), ("n", "leave it out"), ("a", "take the rest"), ("d", "leave out the rest"))
-        rows.append(("", "\n  "))
+        rest = (("a", "take the rest"), ("d", "leave out the rest"), ("Esc", "back"))
+        return [*rows, *self._keys(("y", "take it"), ("n", "leave it out"), *rest)]
+
+    def _keys(self, *keys: tuple[str, str]) -> StyleAndTextTuples:
+        """What each key does, from a new row on; none is broken at the edge."""
+        rows: StyleAndTextTuples = []
+        left = 0
         for key, what in keys:
-            rows += [("class:chosen", key), ("", f" {what}   ")]
-        return [*rows, ("class:chosen", "Esc"), ("", " back")]
+            wide = cells(f"{key} {what}")
+            if left < wide + 3:
+                rows.append(("", "\n  "))
+                left = self._tui.screen.width - 3
+            else:
+                rows.append(("", "   "))
+                left -= 3
+            rows += [("class:chosen", key), ("", f" {what}")]
+            left -= wide
+        return rows
 
     def _working(self) -> StyleAndTextTuples:
         """One row above the input: what goes on and which keys do what, or a remark; empty when idle."""
@@ -267,10 +281,13 @@ class LiveArea:
             return []
         took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
         doing = f"checking: {tui.checking}" if tui.checking else "working"
-        keys = "Enter redirects · Tab queues · Esc stops"
+        keys = ["Esc stops", "Enter redirects", "Tab queues"]
         if tui.outbox.pending and tui.transcript.tools:
-            keys = "your words go in when the command ends · Esc stops it"
-        line = shorten(f"{doing} {took} · {keys}", tui.screen.width - 3)
+            keys = ["your words go in when the command ends", "Esc stops it"]
+        line = shorten(f"{doing} {took}", tui.screen.width - 3)
+        for key in keys:  # as many as fit
+            if cells(line) + cells(key) + 3 <= tui.screen.width - 3:
+                line += f" · {key}"
         return [("class:accent", f"{self._spin()} "), ("class:dim", line)]
 
     def _spin(self) -> str:

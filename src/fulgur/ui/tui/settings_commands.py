@@ -9,7 +9,7 @@ from fulgur.config.hooks import find_hooks
 from fulgur.config.keys import POLICIES, SANDBOXES
 from fulgur.config.skills import find_skills
 from fulgur.errors import UsageError
-from fulgur.ui.tui.blocks import count, table
+from fulgur.ui.tui.blocks import count, table, wrapped
 from fulgur.ui.tui.theme import BLANK, paint
 from fulgur.workspace.folders import embedded_models
 
@@ -44,6 +44,8 @@ async def another_model(tui: Tui, argument: str) -> None:
 
 
 def _list_offers(tui: Tui, found: list[ModelOffer], asked: str) -> None:
+    from fulgur.agent.route.offers import EDITS_ONLY
+
     tui.offers = found
     wide = max((len(offer.name) for offer in tui.offers), default=0)
     tui.show(
@@ -53,6 +55,11 @@ def _list_offers(tui: Tui, found: list[ModelOffer], asked: str) -> None:
         ]
     )
     tui.say("/model NAME chooses one for this session, `model` in the config for all")
+    if all(offer.note.endswith(EDITS_ONLY) for offer in found):
+        tui.say(
+            "none of these chats; others are listed while Ollama, LM Studio, llama.cpp, vLLM or SGLang runs here, or "
+            "when a key such as OPENAI_API_KEY is set (`fulgur models fit` names open models this machine can run)"
+        )
 
 
 def about(offer: ModelOffer) -> str:
@@ -72,7 +79,7 @@ async def status(tui: Tui, agent: Agent, argument: str) -> None:
     pairs = [
         ("model", answers),
         ("provider", f"{status.provider} at {status.base_url}" if status.base_url else status.provider),
-        ("way", status.way_reason),
+        ("how", status.way_reason),
         ("abilities", ", ".join(status.abilities) or "none"),
         ("fast tier", "on" if status.fast else "off"),
         ("context", context),
@@ -92,7 +99,7 @@ async def status(tui: Tui, agent: Agent, argument: str) -> None:
         rows += [BLANK, paint([("dim", "  config: key, value, source; `fulgur config show` has the defaults too")])]
         rows += table(chosen, tui.screen.width)
     for warning in status.warnings:
-        rows.append(paint([("warn", f"  ! {warning}")]))
+        rows += wrapped(warning, tui.screen.width, first=[("warn", "  ! ")], indent=4, meaning="warn")
     tui.show(rows)
 
 

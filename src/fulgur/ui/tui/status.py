@@ -87,12 +87,11 @@ class Meter:
         """The one line at the end of a turn; its rate is over all answers of the turn."""
         parts = [f"{count(self.turn_tokens)} tokens"] if self.turn_tokens else []
         if self._turn_seconds:
-            parts.append(f"{self.turn_tokens / self._turn_seconds:,.0f} {self._unit}")
-        if self._turn_drafted:
-            parts.append(f"{count(self._turn_accepted)} of {count(self._turn_drafted)} drafted were right")
-            if self._turn_seconds:
+            rate = f"{self.turn_tokens / self._turn_seconds:,.0f} {self._unit}"
+            if self._turn_drafted:
                 own = (self.turn_tokens - self._turn_accepted) / self._turn_seconds
-                parts.append(f"raw {own:,.0f} tok/s")
+                rate += f", {own:,.0f} without{'' if self.copies else ' drafts'}"
+            parts.append(rate)
         return " · ".join([*parts, duration(seconds)])
 
     def _model(self) -> Fragment:

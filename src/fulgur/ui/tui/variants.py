@@ -25,8 +25,12 @@ def variant_rows(variants: Sequence[VariantInfo], width: int) -> list[Row]:
     beside = max(1, min(len(variants), (width + _GAP) // (_NARROWEST + _GAP)))
     column = (width + _GAP) // beside - _GAP
     rows: list[Row] = []
+    seen: set[str] = set()
     for start in range(0, len(variants), beside):
-        blocks = [_block(variant, column) for variant in variants[start : start + beside]]
+        blocks = []
+        for variant in variants[start : start + beside]:
+            blocks.append(_block(variant, column, repeated=variant.diff in seen))
+            seen.add(variant.diff)
         for number in range(max(map(len, blocks))):
             spans: Line = []
             for block in blocks:
@@ -38,7 +42,8 @@ def variant_rows(variants: Sequence[VariantInfo], width: int) -> list[Row]:
     return rows[:-1]
 
 
-def _block(variant: VariantInfo, width: int) -> list[Line]:
+def _block(variant: VariantInfo, width: int, *, repeated: bool) -> list[Line]:
+    """`repeated`: the same change stands before it, as its reasons say."""
     mark: Span = ("good", "✓ ") if variant.proven else ("dim", "· ") if variant.passes else ("bad", "✗ ")
     head = f"variant {variant.number}: {'; '.join(one_row(reason) for reason in variant.reasons)}"
     lines: list[Line] = [[mark]]
@@ -47,9 +52,9 @@ def _block(variant: VariantInfo, width: int) -> list[Line]:
         head = split[1]
         lines.append([("", "  ")])
     lines[-1].append(("", head))
-    numbers = f"  {', '.join(variant.models)} · {duration(variant.seconds)}, {count(variant.output_tokens)} tokens"
-    lines.append([("dim", _fitting(numbers, width))])
-    changed = list(_changed(variant.diff))
+    numbers = f"{duration(variant.seconds)}, {count(variant.output_tokens)} tokens"
+    lines.append([("dim", _fitting(f"  {' · '.join([*filter(None, [', '.join(variant.models)]), numbers])}", width))])
+    changed = [] if repeated else list(_changed(variant.diff))
     for meaning, text in changed[:_MOST_LINES]:
         lines.append([(meaning, _fitting(f"  {text}", width))])
     if len(changed) > _MOST_LINES:

@@ -46,7 +46,8 @@ async def _suggest(tui: Tui, agent: Agent) -> None:
         return
     ideas = await asyncio.to_thread(to_try, agent.status())
     if ideas and not tui.running and not tui.outbox.pending and not agent.status().turns:
-        tui.show(try_rows(ideas, tui.screen.width))
+        tui.transcript.add("try", try_rows(ideas, tui.screen.width))
+        tui.screen.request_frame()
 
 
 def who_answers(status: Status, pair: tuple[str, str] | None) -> str:
