@@ -18,6 +18,8 @@ STAGES = {
     "pretrain": "pretrain on code with fill-in-the-middle",
     "anneal": "anneal on edits, quantisation-aware",
     "hybrid": "train a hybrid with a drafting head",
+    "acceptance": "how often a hybrid's drafting head guesses right",
+    "drafting": "what that head is worth on this CPU",
     "distil": "distil the small model from the large one",
     "quantise": "measure what rounding costs",
     "export": "pieces to carry, and the packed folder",
@@ -33,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m lab.train",
         description="Train the embedded models.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="stages:\n" + "\n".join(f"  {name:<10} {text}" for name, text in STAGES.items()),
+        epilog="stages:\n" + "\n".join(f"  {name:<11} {text}" for name, text in STAGES.items()),
     )
     parser.add_argument("stage", choices=STAGES, metavar="STAGE", help="`python -m lab.train STAGE --help` for options")
     parser.add_argument("options", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -39,10 +39,12 @@ def unit_inverse(below: Tensor) -> Tensor:
 
 @unit_inverse.register_fake
 def _(below: Tensor) -> Tensor:
-    return torch.empty_like(below)
+    return below.new_empty(below.shape)
 
 
-@torch.library.custom_op("fulgur_train::unit_inverse_back", mutates_args=(), schema="(Tensor inverse, Tensor g) -> Tensor")
+@torch.library.custom_op(
+    "fulgur_train::unit_inverse_back", mutates_args=(), schema="(Tensor inverse, Tensor g) -> Tensor"
+)
 def _unit_inverse_back(inverse: Tensor, g: Tensor) -> Tensor:
     with torch.autocast(inverse.device.type, enabled=False):
         return torch.bmm(torch.bmm(inverse.mT, g.float()), inverse.mT).neg_().tril_(-1)
@@ -50,7 +52,7 @@ def _unit_inverse_back(inverse: Tensor, g: Tensor) -> Tensor:
 
 @_unit_inverse_back.register_fake
 def _(inverse: Tensor, g: Tensor) -> Tensor:
-    return torch.empty_like(inverse)
+    return inverse.new_empty(inverse.shape)
 
 
 torch.library.register_autograd(
@@ -84,7 +86,7 @@ def chunk_states(made: Tensor, read: Tensor, keys: Tensor, decay: Tensor) -> tup
 
 @chunk_states.register_fake
 def _(made: Tensor, read: Tensor, keys: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-    return made.new_empty((*keys.shape[:2], keys.shape[3], made.shape[3])), torch.empty_like(made)
+    return made.new_empty((*keys.shape[:2], keys.shape[3], made.shape[3])), made.new_empty(made.shape)
 
 
 @torch.library.custom_op(
@@ -114,7 +116,8 @@ def _chunk_states_back(
 def _(
     states: Tensor, corrected: Tensor, read: Tensor, keys: Tensor, decay: Tensor, g_states: Tensor, g_corrected: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return torch.empty_like(corrected), torch.empty_like(read), torch.empty_like(keys), torch.empty_like(decay)
+    made, other, more, last = (x.new_empty(x.shape) for x in (corrected, read, keys, decay))
+    return made, other, more, last
 
 
 def _save_states(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -122,7 +125,9 @@ def _save_states(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Ten
 
 
 def _states_back(ctx: Any, g_states: Tensor, g_corrected: Tensor) -> tuple[Tensor, ...]:
-    return tuple(_chunk_states_back(*ctx.saved_tensors, g_states.float().contiguous(), g_corrected.float().contiguous()))
+    return tuple(
+        _chunk_states_back(*ctx.saved_tensors, g_states.float().contiguous(), g_corrected.float().contiguous())
+    )
 
 
 torch.library.register_autograd("fulgur_train::chunk_states", _states_back, setup_context=_save_states)
@@ -149,7 +154,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> 
     seen = (q @ k.mT).repeat_interleave(share, 1)
     q, k = q.repeat_interleave(share, 1), k.repeat_interleave(share, 1)
     system = (beta[..., None] * alike.float() * ratio).tril(-1)
-    inverse = unit_inverse(system.flatten(0, 2)).unflatten(0, system.shape[:3])
+    inverse = unit_inverse(system.flatten(0, 2).contiguous()).unflatten(0, system.shape[:3])
     made = (inverse * beta[..., None, :]) @ v
     read = (inverse * (beta * total.exp())[..., None, :]) @ k
     keys = k * (total[..., -1:] - total).exp()[..., None]

@@ -13,7 +13,7 @@ The stages overlap. Pretraining compiles while the corpus and the first rows are
 while the stage before them trains, then wait for its model. Each stage has a deadline counted back from the end, so a
 late start shortens pretraining and nothing else. The run works on its own copy of the code: the checkout may change.
 `--archive` may be a folder: archives part-00.jsonl.xz, part-01… are taken as they arrive, each is one pass. With
-`--distil 0` the small model is left as it is.
+`--distil 0` the small model is left as it is. With `--hybrid` a hybrid with a drafting head is trained instead.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Pipeline:
             self.scheduler.attempt("export-bf16-large", [*pieces, "--out", "bf16", "--precision", "bf16"], nice=5)
 
     def pack_logs(self) -> None:
-        names = ["log", "*.log", "losses.svg", "corpus/report.json", "corpus/manifest.jsonl.xz"]
+        names = ["log", "*.log", "losses.svg", "corpus/report*.json", "corpus/manifest*.jsonl.xz"]
         names += ["*/losses.jsonl", "*/quantise.json"]
         with tarfile.open(self.folder / "out" / "logs.tar.xz", "w:xz") as archive:
             for file in sorted({file for name in names for file in self.folder.glob(name)}):
@@ -258,7 +258,7 @@ def begin_on_copy(args: argparse.Namespace, argv: list[str]) -> None:
         copy_once(CHECKOUT / name, args.run / name)
     for model, name in ((args.init, "init"), (args.init_small, "init-small")):
         if model:
-            if not (model / "config.json").exists():
+            if not (args.hybrid or (model / "config.json").exists()):
                 raise FulgurError(f"{model}: no model folder", hint="Give a packed folder like src/fulgur/assets/60M.")
             copy_once(model, args.run / name)
     environment = {
@@ -291,6 +291,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--student", default="30M", help="the shape of the small model")
     parser.add_argument("--passes", type=int, default=20, help="passes over a part of the code")
     parser.add_argument("--parts", type=int, default=8, help="parts of the corpus; a pass takes one")
+    parser.add_argument("--hybrid", action="store_true", help="train the hybrid instead (--shape hybrid)")
     for name in ("stage", "data", "corpus"):
         parser.add_argument(f"--{name}-options", default="", help=f"further options of `lab.train {name}`, as one text")
     args = parser.parse_args(argv)
@@ -298,12 +299,20 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
+def chosen(args: argparse.Namespace) -> Pipeline:
+    if args.hybrid:
+        from lab.train.hybrid_run import HybridPipeline
+
+        return HybridPipeline(args)
+    return Pipeline(args)
+
+
 def main(argv: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     args = parse(given)
     if COPIED not in os.environ:
         begin_on_copy(args, given)
-    pipeline = Pipeline(args)
+    pipeline = chosen(args)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.scheduler.stop())
     return 0 if pipeline.go() else 1

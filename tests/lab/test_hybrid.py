@@ -10,9 +10,12 @@ import pytest
 import torch
 from toy_run import OPTIONS, losses
 
+from fulgur.eval.tasks import read_tasks
+from fulgur.kernels.cpu.native import Runtime
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.random import MemorySource
-from lab.train import export, hybrid
+from fulgur.model.weights import load
+from lab.train import acceptance, drafting, export, hybrid
 from lab.train.delta import delta_rule, unit_inverse
 from lab.train.hybrid_model import GUESSES, Hybrid
 from lab.train.model import hf_name
@@ -41,7 +44,9 @@ def some_tokens(count: int) -> torch.Tensor:
     return torch.randint(0, 512, (2, count), generator=torch.Generator().manual_seed(count))
 
 
-def recurrence(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+def recurrence(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
     share = v.shape[1] // k.shape[1]
     q, k = q.repeat_interleave(share, 1), k.repeat_interleave(share, 1)
     state, out = q.new_zeros(*v.shape[:2], q.shape[-1], v.shape[-1]), []
@@ -139,3 +144,33 @@ def test_pieces_that_came_back_can_be_trained_further(trained: Path, tmp_path: P
     hybrid.load_pieces(model, tmp_path)
     for (name, a), (_, b) in zip(model.named_parameters(), wanted.named_parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-2 if a.ndim == 2 else 0, atol=1e-6), name
+
+
+def test_shares_of_guesses_that_are_right() -> None:
+    said = torch.tensor([[5, 6, 7, 8]])
+    text = torch.tensor([[5, 6, 9, 8]])  # the text leaves what the model says at its third token
+    guessed = [torch.tensor([[5, 6, 0, 8]]), torch.tensor([[0, 6, 7, 8]]), torch.tensor([[0, 0, 7, 8]])]
+    found = acceptance.count(said, guessed, text, torch.ones(1, 4, dtype=torch.bool))
+    # First: 3 of 4. Behind the right ones that the text follows: slots 1 and 2, both right. Third: slot 2 is right.
+    assert found.tolist() == [[4, 3], [2, 2], [1, 1]]
+
+
+def test_the_packed_model_drafts_in_the_engine(trained: Path, tmp_path: Path) -> None:
+    """The engine's guesses are those of the model that was trained, and its text is the same with and without them."""
+    shares = acceptance.measure(trained, torch.device("cpu"))
+    assert {len(found) for found in shares.values()} == {GUESSES} and "greedy" in shares
+    pieces, folder = tmp_path / "pieces", tmp_path / "packed"
+    export.make_pieces(trained, "hybrid", pieces, "bf16")
+    config = export.pack(pieces, "toy-hybrid-bf16", folder, trained / "tokenizer.json", head_bits=4)
+    assert config.family == "qwen3_5" and config.draft_vocab == 256
+    tokens = some_tokens(80)[:1]
+    _, guessed = acceptance.said_and_guessed(hybrid.restored(trained, torch.device("cpu")), tokens)
+    runtime = Runtime(load(folder), kv_blocks=8)
+    table, same = np.arange(8, dtype=np.int32)[None], []
+    for at in range(1, 79):
+        rows = np.array([at - 1], np.int32)
+        runtime.step(tokens[0, rows].numpy().astype(np.int32), rows, rows * 0, table, rows[:0])
+        same.append(runtime.draft(int(tokens[0, at]), at, 0, table, 1)[0] == int(guessed[0][0, at]))
+    assert np.mean(same) > 0.8  # activations are rounded to 8 bits: a close one tips over
+    found = drafting.measure(folder, read_tasks(), 1)
+    assert {name.split(".")[0] for name in found} == {"acceptance", "tok_s", "drafted", "tokens"}
