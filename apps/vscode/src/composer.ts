@@ -1,7 +1,7 @@
 // The composer in the side panel. The extension holds the connection; the page draws a session and asks through it.
 import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
-import type { AgentEvent, Attached } from "../../web/src/wire";
+import type { AgentEvent, Attached, SessionInfo } from "../../web/src/wire";
 import { Host } from "./host";
 import type { FromPage, ToPage } from "./messages";
 import type { Status } from "./status";
@@ -12,6 +12,8 @@ const METHODS = new Set([
   ...["session.models", "session.model", "session.program", "session.undo", "session.compact", "session.shell", "session.read"],
 ]);
 
+const KEPT = "session"; // of this folder, so that a window that is opened again shows it
+const root = (): string | undefined => vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
 const told = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
@@ -22,6 +24,7 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
   constructor(
     private readonly folder: vscode.Uri,
     private readonly status: Status,
+    private readonly kept: vscode.Memento,
   ) {
     this.host.onEvent = (event, seq) => this.event(event, seq);
     this.host.onAttached = (attached) => this.post({ type: "attached", attached });
@@ -35,16 +38,41 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
   }
 
   newSession(): Promise<void> {
-    return (this.opening = this.opening.then(() => this.attach({})));
+    return this.next({});
+  }
+
+  /** Go on with a session of this folder, whether it was begun here, in a terminal or in the browser. */
+  async openSession(): Promise<void> {
+    try {
+      const found = (await this.host.call<SessionInfo[]>("session.list", { workspace: root() })).filter((one) => !one.parent && (one.turns || one.live));
+      const state = (one: SessionInfo): string => (one.waiting ? "needs you" : one.running ? "working" : new Date(one.updated * 1000).toLocaleString());
+      const rows = found.map((one) => ({ label: one.title.split("\n")[0] || "New session", description: state(one), session: one.session }));
+      const chosen = await vscode.window.showQuickPick(rows, { placeHolder: rows.length ? "Which session?" : "There is no session of this folder yet" });
+      if (!chosen) return;
+      await vscode.commands.executeCommand("fulgur.composer.focus");
+      await this.next({ session: chosen.session });
+    } catch (error) {
+      void vscode.window.showErrorMessage(`Fulgur: ${told(error)}`);
+    }
+  }
+
+  private next(which: { session?: string }): Promise<void> {
+    return (this.opening = this.opening.then(() => this.attach(which)));
   }
 
   private async attach(which: { session?: string }): Promise<void> {
-    const workspace = vscode.workspace.workspaceFolders?.[0]?.uri.fsPath;
+    const workspace = root();
     if (!workspace) return this.post({ type: "problem", text: "Open a folder first: the agent works in one." });
+    const show = (attached: Attached): void => this.post({ type: "attached", attached });
+    const open = (more: { session?: string }): Promise<Attached> => this.host.call("session.open", { workspace, ...more }, show);
     try {
       const before = this.host.session;
-      const attached = await this.host.call<Attached>("session.open", { workspace, ...which });
-      this.post({ type: "attached", attached });
+      // One that is kept from an earlier window may have been deleted since.
+      const attached = await open(which).catch((error: unknown) => {
+        if (!which.session || which.session !== this.kept.get(KEPT)) throw error;
+        return open({});
+      });
+      await this.kept.update(KEPT, attached.session);
       if (before && before !== attached.session) await this.host.call("session.detach", { session: before });
     } catch (error) {
       this.post({ type: "problem", text: told(error) });
@@ -62,11 +90,14 @@ export class Composer implements vscode.WebviewViewProvider, vscode.Disposable {
     const session = this.host.session;
     switch (message.type) {
       case "ready": // one after the other: a page that is loaded twice must not open two sessions
-        await (this.opening = this.opening.then(() => this.attach(this.host.session ? { session: this.host.session } : {})));
+        await (this.opening = this.opening.then(() => {
+          const session = this.host.session ?? this.kept.get<string>(KEPT);
+          return this.attach(session ? { session } : {});
+        }));
         break;
       case "open": {
-        const root = vscode.workspace.workspaceFolders?.[0];
-        if (root) await vscode.window.showTextDocument(vscode.Uri.joinPath(root.uri, message.path));
+        const place = root();
+        if (place) await vscode.window.showTextDocument(vscode.Uri.joinPath(vscode.Uri.file(place), message.path));
         break;
       }
       case "call": {

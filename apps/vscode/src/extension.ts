@@ -11,7 +11,7 @@ export function activate(context: vscode.ExtensionContext): void {
   const server = new Server();
   const status = new Status();
   const ghost = new GhostText(server, status);
-  const composer = new Composer(context.extensionUri, status);
+  const composer = new Composer(context.extensionUri, status, context.workspaceState);
   const models = new ChatModels(server);
   context.subscriptions.push(
     status,
@@ -23,6 +23,7 @@ export function activate(context: vscode.ExtensionContext): void {
     vscode.lm.registerLanguageModelChatProvider(VENDOR, models),
     vscode.window.registerWebviewViewProvider("fulgur.composer", composer),
     vscode.commands.registerCommand("fulgur.newSession", () => composer.newSession()),
+    vscode.commands.registerCommand("fulgur.openSession", () => composer.openSession()),
     vscode.commands.registerCommand("fulgur.complete", () => vscode.commands.executeCommand("editor.action.inlineSuggest.trigger")),
     vscode.commands.registerCommand("fulgur.why", () => vscode.window.showInformationMessage(`Fulgur: ${server.problem || status.why}`)),
     vscode.commands.registerCommand("fulgur.restart", () => {

@@ -3,6 +3,7 @@ import type { AgentEvent, Attached } from "../../web/src/wire";
 import { launch, note, pause } from "./server";
 
 interface Waiting {
+  before: (value: never) => void;
   resolve: (value: never) => void;
   reject: (error: Error) => void;
 }
@@ -44,8 +45,9 @@ export class Host {
   private async returns(): Promise<void> {
     const shown = this.shown;
     if (!shown) return;
-    const attached = await this.call<Attached>("session.attach", { session: shown.session, after: shown.seq, epoch: shown.epoch });
-    if (attached.epoch !== shown.epoch || attached.seq !== shown.seq) this.onAttached(attached);
+    await this.call<Attached>("session.attach", { session: shown.session, after: shown.seq, epoch: shown.epoch }, (attached) => {
+      if (attached.epoch !== shown.epoch || attached.seq !== shown.seq) this.onAttached(attached);
+    });
   }
 
   private take(message: Message): void {
@@ -55,8 +57,8 @@ export class Host {
       if (message.error) one?.reject(new Error([message.error.message, message.error.data?.hint].filter(Boolean).join(" ")));
       else {
         const result = message.result as Attached | undefined;
-        // Before any event behind it is read.
         if (result?.epoch && result.session) this.shown = { session: result.session, epoch: result.epoch, seq: result.seq };
+        one?.before(message.result as never);
         one?.resolve(message.result as never);
       }
       return;
@@ -72,7 +74,8 @@ export class Host {
     }
   }
 
-  async call<T>(method: string, params: Record<string, unknown>): Promise<T> {
+  /** `before` sees the answer before any event behind it is read. */
+  async call<T>(method: string, params: Record<string, unknown>, before: (value: T) => void = () => undefined): Promise<T> {
     this.socket ??= this.connect();
     let socket: WebSocket;
     try {
@@ -83,7 +86,7 @@ export class Host {
     }
     const id = ++this.count;
     return new Promise<T>((resolve, reject) => {
-      this.waiting.set(id, { resolve: resolve as (value: never) => void, reject });
+      this.waiting.set(id, { before: before as (value: never) => void, resolve: resolve as (value: never) => void, reject });
       socket.send(JSON.stringify({ jsonrpc: "2.0", id, method, params }));
     });
   }

@@ -206,15 +206,18 @@ try {
   passed("an inline edit was taken back");
   await inline("rename result to amount");
   await page.locator('.codelens-decoration a:has-text("Keep")').click();
+  await page.locator('.codelens-decoration a:has-text("Keep")').waitFor({ state: "detached" });
   await saved(/return amount/);
   passed("an inline edit was kept");
 
   // ---- the composer
+  const composer = () =>
+    until("the composer", async () => {
+      for (const one of page.frames()) if (await one.$(".composer textarea").catch(() => null)) return one;
+      return undefined;
+    });
   await page.locator('.activitybar a[aria-label="Fulgur"], .activitybar [aria-label*="Fulgur"]').first().click();
-  const frame = await until("the composer", async () => {
-    for (const one of page.frames()) if (await one.$(".composer textarea").catch(() => null)) return one;
-    return undefined;
-  });
+  const frame = await composer();
   const draft = frame.locator(".composer textarea");
   const ended = () => frame.locator(".composer button[aria-label=Stop]").waitFor({ state: "detached" });
   await draft.fill("count");
@@ -282,6 +285,49 @@ try {
   await page.waitForSelector("text=it is switched off for python");
   await picture("9-why-nothing");
   passed("off for a language, and the reason is told");
+  // ---- a window that is opened again shows its session, and others are found by name
+  await page.keyboard.press("Control+S");
+  await page.reload();
+  await page.waitForSelector('.statusbar-item[id*="fulgur"]');
+  const again = await composer();
+  await again.waitForSelector("text=It ran.");
+  assert.equal(await again.locator(".said.user").first().innerText(), "count");
+  await command("Fulgur: New session");
+  await again.waitForSelector("text=Nothing was said yet.");
+  await command("Fulgur: Open a session");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "count" }).click();
+  await again.waitForSelector("text=It ran.");
+  passed("a session is found again after a reload, and by its name");
+
+  // ---- the host dies: it is started again, and the session goes on
+  const end = async (name) => {
+    process.kill(JSON.parse(readFileSync(join(home, name), "utf8")).pid);
+    await until(`${name} is gone`, () => !existsSync(join(home, name)));
+  };
+  await end("host.json");
+  await again.locator(".composer textarea").fill("enough");
+  await again.locator(".composer textarea").press("Enter");
+  await until("an answer of the new host", async () => (await again.locator(".answer").allInnerTexts()).at(-1) === "Stopped counting.");
+  await picture("10-new-host");
+  passed("a session goes on in a new host");
+
+  // ---- without fulgur: in words, what to do
+  writeFileSync(join(root, "data", "User", "settings.json"), JSON.stringify({ ...settings, "fulgur.command": "fulgur-is-not-here" }));
+  await page.reload();
+  const without = await composer();
+  await without.waitForSelector("text=Stopped counting.");
+  await end("host.json");
+  await end("server.json");
+  const draftThere = without.locator(".composer textarea");
+  await draftThere.fill("hello");
+  await draftThere.press("Enter");
+  const told = await without.locator(".note.bad", { hasText: "pip install fulgur" }).first().innerText();
+  await until("what was typed is there again", async () => (await draftThere.inputValue()) === "hello");
+  await picture("11-without-fulgur");
+  await page.locator(".monaco-editor .view-lines").first().click();
+  await command("Fulgur: Complete here now");
+  await page.waitForSelector('.statusbar-item[id*="fulgur"]:has-text("not working")');
+  passed(`without fulgur: ${told}`);
   console.log("all passed");
 } catch (error) {
   for (const one of browser?.contexts()[0]?.pages() ?? []) await one.screenshot({ path: join(pictures, "failed.png") });

@@ -24,6 +24,8 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
     return () => clearTimeout(timer);
   }, []);
   const answer = (decision: string): void => session.tell("approval.answer", { approval: asked["approval_id"], decision });
+  // What the heading says already is not said twice.
+  const reason = asked["outside"] ? String(asked["reason"]).replace(/^outside the sandbox(; )?/, "") : String(asked["reason"]);
   const prefix = (asked["prefix"] as string[] | undefined) ?? [];
   const keys: Record<string, string> = { y: "once", n: "deny", ...(prefix.length ? { a: "always" } : {}) };
   return (
@@ -41,9 +43,9 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
       }}
     >
       <p class="reason">
-        <b>{asked["outside"] ? "Run without the sandbox?" : "Allow this?"}</b> {String(asked["reason"])}
+        <b>{asked["outside"] ? "Run without the sandbox?" : "Allow this?"}</b> {reason && `${reason[0]?.toUpperCase()}${reason.slice(1)}.`}
       </p>
-      <pre class="title" tabIndex={0} aria-label="What it asks for">
+      <pre class="title" tabIndex={0} role="group" aria-label="What it asks for">
         {exact(String(asked["title"]))}
       </pre>
       {asked["diff"] ? <DiffText text={String(asked["diff"])} /> : null}

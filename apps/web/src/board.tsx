@@ -22,7 +22,7 @@ export function Board() {
           <span>Fulgur</span>
         </a>
         <span class="grow" />
-        <button class="quiet" onClick={() => (palette.value = true)} aria-label="Ctrl K: find sessions and commands" title="Find sessions and commands">
+        <button class="quiet find" onClick={() => (palette.value = true)} aria-label="Find sessions and commands, Ctrl K" title="Find sessions and commands">
           <kbd>Ctrl K</kbd>
         </button>
         <button class="quiet" onClick={nextTheme} aria-label={`Colours: ${theme.value}; change`} title={`Colours: ${theme.value}`}>
@@ -65,7 +65,7 @@ function unfold(session: string): void {
 
 function Row({ info, open }: { info: SessionInfo; open: boolean }) {
   const state = info.waiting ? "asks" : info.running ? "works" : info.unjudged ? "review" : info.live ? "rests" : "";
-  const label = { asks: "needs you", works: "working", review: `${info.unjudged} to review`, rests: "open", "": "" }[state];
+  const label = { asks: "needs you", works: "working", review: `${info.unjudged} to review`, rests: "", "": "" }[state];
   const own = members.value.get(info.session) ?? [];
   const isOpen = unfolded.value.has(info.session);
   return (

@@ -1,6 +1,7 @@
 // What the session changed and nobody has judged yet: by file, by hunk, with comments on lines that go to the agent.
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { Counts } from "./diff";
 import type { Session } from "./session";
 import { exact } from "./text";
 import type { FileChange, Hunk } from "./wire";
@@ -102,18 +103,17 @@ function File({ session, file, open }: { session: Session; file: FileChange; ope
           )}
         </h2>
         {file.kind !== "modified" && <span class="chip">{file.kind}</span>}
-        <span class="plus">+{added}</span>
-        <span class="minus">−{removed}</span>
+        <Counts added={added} removed={removed} />
         <span class="grow" />
         {file.hunks.length !== 1 && (
-          <>
+          <span class="pair">
             <button aria-label={`Keep file ${file.path}`} onClick={() => void session.judge(true, file.path)}>
               Keep file
             </button>
             <button aria-label={`Reject file ${file.path}`} onClick={() => void session.judge(false, file.path)}>
               Reject file
             </button>
-          </>
+          </span>
         )}
       </header>
       {!file.hunks.length && <p class="empty">Not a text file.</p>}

@@ -18,7 +18,7 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
     if (!here) return;
     here.style.height = "auto";
     here.style.height = `${Math.min(240, here.scrollHeight + 2)}px`;
-  }, [text.value]);
+  }, [text.value, running]); // what stands there while nothing is typed may need two lines
   const send = (how: "steer" | "queue"): void => {
     const said = text.value.trim();
     if (!said) return;

@@ -7,12 +7,21 @@ export function DiffText({ text }: { text: string }) {
   const lines = exact(text).split("\n").filter((line) => !/^(---|\+\+\+|diff |index |\\ No newline)/.test(line));
   while (lines.length && !lines[lines.length - 1]) lines.pop();
   return (
-    <pre class="diff" tabIndex={0} aria-label="Changes">
+    <pre class="diff" tabIndex={0} role="group" aria-label="Changes">
       {lines.slice(0, MOST_LINES).map((line) => (
         <span class={line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : line.startsWith("@@") ? "at" : ""}>{`${line}\n`}</span>
       ))}
       {lines.length > MOST_LINES && <span class="at">{`… ${lines.length - MOST_LINES} more lines`}</span>}
     </pre>
+  );
+}
+
+/** How much came and went, without the half that is nothing. */
+export function Counts({ added, removed }: { added: number; removed: number }) {
+  return (
+    <>
+      {(added > 0 || !removed) && <span class="plus">+{added}</span>} {removed > 0 && <span class="minus">−{removed}</span>}
+    </>
   );
 }
 

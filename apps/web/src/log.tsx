@@ -1,7 +1,7 @@
 // What was said and done. It follows its end unless somebody scrolled away.
 import { Component } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { counts, DiffText } from "./diff";
+import { Counts, counts, DiffText } from "./diff";
 import { type Block, Lines, show } from "./markdown";
 import { type Entry, runsOf, type Session } from "./session";
 import { plain } from "./text";
@@ -159,7 +159,7 @@ function Tool({ entry }: { entry: Entry }) {
         {entry.seconds !== undefined && entry.seconds >= 0.05 && <span class="time">{entry.seconds.toFixed(1)} s</span>}
       </summary>
       {output && (
-        <pre class="output" tabIndex={0} aria-label="Output">
+        <pre class="output" tabIndex={0} role="group" aria-label="Output">
           <Lines text={output} most={10} />
         </pre>
       )}
@@ -168,12 +168,11 @@ function Tool({ entry }: { entry: Entry }) {
 }
 
 function Changed({ entry }: { entry: Entry }) {
-  const { added, removed } = counts(entry.text);
   const path = entry.title ?? /^\+\+\+ b\/(.*)$/m.exec(entry.text)?.[1] ?? "files";
   return (
     <details class="changed">
       <summary>
-        <span class="name">{path}</span> <span class="plus">+{added}</span> <span class="minus">−{removed}</span>
+        <span class="name">{path}</span> <Counts {...counts(entry.text)} />
       </summary>
       <DiffText text={entry.text} />
     </details>

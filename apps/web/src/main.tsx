@@ -59,7 +59,7 @@ function Welcome() {
     <div class="welcome">
       <img src="/app/icon.svg" alt="" width="56" height="56" />
       <h1>Fulgur</h1>
-      <p>Start a session on the left, or open one. The same sessions are in your terminal (fulgur attach) and in your editor.</p>
+      <p>Start a session on the left, or open one. The same sessions are in your terminal (<code>fulgur attach</code>) and in your editor.</p>
       <dl>
         <dt>
           <kbd>Enter</kbd>

@@ -150,9 +150,10 @@ export function Lines({ text, most = Infinity }: { text: string; most?: number }
 export function show(block: Block): JSX.Element {
   switch (block.kind) {
     case "code":
+      if (!block.text) return <p hidden />; // its first line has not come, or never did
       return (
         <div class="code">
-          <pre tabIndex={0} aria-label={block.lang ? `code, ${block.lang}` : "code"}>
+          <pre tabIndex={0} role="group" aria-label={block.lang ? `code, ${block.lang}` : "code"}>
             <Lines text={block.text} />
           </pre>
           <button onClick={(click) => copy(click.currentTarget, block.text)}>Copy</button>

@@ -54,11 +54,11 @@ export function Worktree({ session }: { session: Session }) {
       ) : (
         <>
           {result && result.conflicts.length > 0 && (
-            <button disabled={busy.value || session.running.value} onClick={() => void resolve()} title="Bring the folder's changes in here and let the agent resolve what conflicts">
+            <button class="primary" disabled={busy.value || session.running.value} onClick={() => void resolve()} title="Bring the folder's changes in here and let the agent resolve what conflicts">
               Let the agent resolve it
             </button>
           )}
-          <button class="primary" disabled={busy.value || session.running.value} onClick={() => void merge()} title="Commit what was changed and merge it into the folder it came from">
+          <button class={result ? "" : "primary"} disabled={busy.value || session.running.value} onClick={() => void merge()} title="Commit what was changed and merge it into the folder it came from">
             Merge
           </button>
           <button disabled={busy.value || session.running.value} onClick={() => (sure.value = true)}>

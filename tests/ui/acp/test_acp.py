@@ -13,9 +13,11 @@ from acp.schema import ClientCapabilities, FileSystemCapabilities
 from acp_world import Editor, editing
 from agent_world import call, say, serving
 from host_world import client_of, hosting, opening
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
+from fulgur.protocol.agent import TurnStopped
 from fulgur.protocol.session import Status
+from fulgur.ui.acp.session import AcpSession
 
 
 async def new(editor: Editor, workspace: Path) -> str:
@@ -100,6 +102,33 @@ async def test_a_cancel_right_behind_its_prompt_cancels_it(workspace: Path) -> N
             await editor.connection.cancel(session_id=session)
             assert (await running).stop_reason == "cancelled"
             assert editor.text().count("word") < 200
+
+
+async def test_a_prompt_behind_a_cancel_is_not_cancelled_with_it(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the cancelled turn is heard of late, when the next prompt is there already."""
+    late, really = asyncio.Event(), AcpSession._on
+
+    async def on(self: AcpSession, event: Any) -> None:
+        if isinstance(event, TurnStopped):
+            await late.wait()
+        await really(self, event)
+
+    monkeypatch.setattr(AcpSession, "_on", on)
+    replies = [say("word " * 1000, match="count"), say("Here.")]
+    async with serving(replies, rate=300) as server, hosting() as listener:
+        async with editing(opening(server, workspace)["overrides"]) as editor:
+            session = await new(editor, workspace)
+            first = asyncio.create_task(editor.say(session, "count"))
+            await editor.until(lambda u: u.session_update == "agent_message_chunk")
+            await editor.connection.cancel(session_id=session)
+            agent = listener.host.sessions[session].agent
+            await until(lambda: not agent.running)
+            second = asyncio.create_task(editor.say(session, "and now"))
+            await until(lambda: len(agent.state.turns) == 2)
+            late.set()
+            assert ((await first).stop_reason, (await second).stop_reason) == ("cancelled", "end_turn")
 
 
 async def test_a_session_that_was_ended_elsewhere_goes_on_with_the_next_prompt(workspace: Path) -> None:
