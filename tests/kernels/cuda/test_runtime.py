@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import emulated_family
 import emulated_gpu
 import gpu_check as check
 import numpy as np
@@ -16,6 +17,8 @@ from fulgur.engine.params import SamplingParams
 from fulgur.engine.runtime import RowChoice
 from fulgur.engine.sample import Sampler, Scratch
 from fulgur.kernels.cuda import runtime, together
+from fulgur.kernels.cuda.batch_step import StepInput
+from fulgur.kernels.cuda.few_step import FewStep, plan_over
 from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.weights import GpuWeights
 
@@ -104,6 +107,35 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
     before = len(launched)
     model.step(tokens[:2], positions[:2], sequences[:2], tables, rows[:1])
     assert len(launched) == before
+    model.close()
+
+
+def test_a_few_rows_of_several_sequences(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """By the general driver over the decode kernels' weights: their logits within bf16. More rows than it has in a pass
+    are passes; what a sequence alone computes has the decode kernels' bits."""
+
+    def few_step(weights: GpuWeights, given: StepInput, kv: torch.Tensor, rope: torch.Tensor, *_: object) -> FewStep:
+        plan = plan_over(weights.plan, emulated_gpu.GPU.shared)
+        assert plan is not None
+        kernels = emulated_family.EmulatedKernels(folder)
+        return FewStep(plan, weights, given, kv, rope, kernels, emulated_gpu.Stream())
+
+    monkeypatch.setattr(together, "few_step", few_step)
+    monkeypatch.setattr(together, "FEW_FROM", 2)
+    model, _ = check.small_runtime("qwen3_moe", "fp8", "persistent", "cpu")
+    assert model.together.few is not None and model.together.few_from == 2
+    tables = np.arange(20, dtype=np.int32).reshape(10, 2)
+    each, tokens = np.arange(10, dtype=np.int32), np.arange(5, 15, dtype=np.int32)
+    zeros, found = np.zeros(10, np.int32), np.zeros((2, 10, model.vocab_size), np.float32)
+    for i, model.together.few_from in enumerate((2, together.NEVER)):
+        best = model.step(tokens, zeros, each, tables, each, found[i])
+        assert best.tolist() == found[i].argmax(axis=1).tolist()
+    errors = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[1], axis=1)
+    assert 0 < np.median(errors) < 0.03
+    model.together.few_from = 2
+    alone = np.zeros((1, model.vocab_size), np.float32)
+    model.step(tokens[:1], zeros[:1], each[:1], tables, each[:1], alone)
+    assert np.array_equal(alone[0], found[1, 0])
     model.close()
 
 

@@ -149,6 +149,7 @@ class Module:
         torch.cuda.synchronize()  # the driver calls below need torch's context to exist and to be current
         self._module = _check(self._cu.cuModuleLoadData(cubin), "loading the GPU code")
         self._functions: dict[str, Any] = {}
+        self._configs: dict[tuple[int, int, int, int, bool, bool], Any] = {}
 
     def function(self, name: str, shared: int) -> Any:
         if name not in self._functions:
@@ -171,6 +172,17 @@ class Module:
         cooperative: bool = False,
         dependent: bool = False,
     ) -> None:
+        key = (ctas, threads, shared, stream, cooperative, dependent)
+        config = self._configs.get(key)
+        if config is None:  # making one takes longer than the launch
+            config = self._configs[key] = self._config(*key)
+        # A structure by value, or the addresses of several plain arguments.
+        addresses = args if isinstance(args, list) else [ctypes.addressof(args)]
+        parameters = (ctypes.c_void_p * len(addresses))(*addresses)
+        function = self.function(name, shared)
+        _check(self._cu.cuLaunchKernelEx(config, function, ctypes.addressof(parameters), 0), f"launching {name}")
+
+    def _config(self, ctas: int, threads: int, shared: int, stream: int, cooperative: bool, dependent: bool) -> Any:
         cu = self._cu
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = ctas, 1, 1
@@ -193,11 +205,7 @@ class Module:
                 attribute.value = value
                 attributes.append(attribute)
         config.attrs, config.numAttrs = attributes, len(attributes)
-        # A structure by value, or the addresses of several plain arguments.
-        addresses = args if isinstance(args, list) else [ctypes.addressof(args)]
-        parameters = (ctypes.c_void_p * len(addresses))(*addresses)
-        function = self.function(name, shared)
-        _check(cu.cuLaunchKernelEx(config, function, ctypes.addressof(parameters), 0), f"launching {name}")
+        return config
 
     def close(self) -> None:
         _check(self._cu.cuModuleUnload(self._module), "unloading the GPU code")

@@ -87,6 +87,7 @@ class DeviceSampler:
             )
         }  # fmt: skip
         self._bias: dict[int, Any] = {}  # of the rows under way
+        self._described: dict[int, tuple[Sampling | None, bytes]] = {}  # records of the last step, by their sampling
         self._likeliest: list[int] = []  # rows of which the device knows already that the likeliest token is wanted
         self._made: dict[tuple[int, int], Sample] = {}  # arguments by logits and stride
 
@@ -101,14 +102,22 @@ class DeviceSampler:
         self._likeliest = rows if len(rows) == len(choices) else []
         extra, committed = 0, set()
         self._bias.clear()
+        kept: dict[int, tuple[Sampling | None, bytes]] = {}
         for i, (row, choice) in enumerate(choices):
             record = self._records[i]
-            self._describe(record, None if choice is None else choice.sampling)
+            sampling = None if choice is None else choice.sampling
+            same = self._described.get(id(sampling))
+            if same is None or same[0] is not sampling:
+                self._describe(record, sampling)
+                same = sampling, bytes(record)
+            else:
+                ctypes.memmove(ctypes.addressof(record), same[1], len(same[1]))
+            kept[id(sampling)] = same
             record.logits = row
             if choice is None:
                 continue
             record.position = choice.position
-            sampling = choice.sampling
+            assert sampling is not None
             if sampling.bias is not None:
                 record.bias = self._bias_of(sampling)
             if choice.mask is not None:
@@ -123,6 +132,7 @@ class DeviceSampler:
                     record.commit = len(sampling.history.pending)
                 self._extra[extra : extra + len(missing)] = missing
                 extra += len(missing)
+        self._described = kept
         for _, choice in choices:
             if choice is not None and choice.sampling.history is not None:
                 choice.sampling.history.pending.clear()
