@@ -6,7 +6,7 @@ An error is raised from the iterator (ApiError when the client can act on it).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Tool = dict[str, Any]
 T = TypeVar("T")
+LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and a steer between
 
 
 class Conversation:
@@ -52,7 +53,7 @@ class Conversation:
 
     def size(self) -> int:
         """About how many bytes it takes; each part is looked at once."""
-        return sum(part.own_size() for part in self.chain())
+        return self.fold("size with all before", 0, lambda before, part: before + part.own_size())
 
     def own_size(self) -> int:
         if "size" not in self.memo:
@@ -70,6 +71,25 @@ class Conversation:
         for part in reversed(fresh):
             value = part.memo[key] = step(value, part)
         return value
+
+    def forget(self, key: str) -> None:
+        """Let go of what older parts remember under a key, where each remembers all that stands before it."""
+        part: Conversation | None = self
+        steps = 0
+        while part is not None and (steps < 2 * LOOK_BACK or key in part.memo):
+            if steps >= LOOK_BACK:
+                part.memo.pop(key, None)
+            part, steps = part.parent, steps + 1
+
+    def recent(self, key: str) -> Iterator[Any]:
+        """What this part and those just before it remember under a key, the newest first."""
+        part: Conversation | None = self
+        for _ in range(LOOK_BACK):
+            if part is None:
+                return
+            if key in part.memo:
+                yield part.memo[key]
+            part = part.parent
 
     def all(self) -> list[Item]:
         return [item for part in self.chain() for item in part.items]

@@ -17,13 +17,32 @@ def to_messages(turn: Turn, *, developer: bool = False, images: bool = False) ->
     messages: list[Message] = []
     if turn.instructions:
         messages.append({"role": "system", "content": turn.instructions})
-    for item in turn.conversation.all():
-        _add(messages, item, images=images)
+    messages += _said(turn.conversation, images=images)
     if not developer:
-        for message in messages:
-            if message["role"] == "developer":
-                message["role"] = "system"
+        messages = [
+            {**message, "role": "system"} if message["role"] == "developer" else message for message in messages
+        ]
     return _join_systems(messages)
+
+
+def _said(conversation: Conversation, *, images: bool) -> list[Message]:
+    """The messages of a conversation. Those of earlier turns are the same objects again: nobody changes them."""
+
+    def more(before: list[Message], part: Conversation) -> list[Message]:
+        messages = before.copy()
+        if messages and messages[-1]["role"] == "assistant":  # what comes now may belong to it
+            messages[-1] = last = messages[-1].copy()
+            if "tool_calls" in last:
+                last["tool_calls"] = last["tool_calls"].copy()
+        for item in part.items:
+            _add(messages, item, images=images)
+        return messages
+
+    key = "messages and images" if images else "messages"
+    start: list[Message] = []
+    said = conversation.fold(key, start, more)
+    conversation.forget(key)
+    return said
 
 
 def _add(messages: list[Message], item: Item, *, images: bool) -> None:

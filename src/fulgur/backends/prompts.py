@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fulgur.backends.base import Conversation, Turn
-from fulgur.backends.messages import chat_tools, open_message, to_messages
+from fulgur.backends.messages import Message, chat_tools, open_message, to_messages
 from fulgur.engine.errors import ContextLengthExceeded
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item, item_type, text_of
@@ -18,7 +18,6 @@ from fulgur.text.tokenizer import Tokenizer
 _LIKELY = 5  # characters a token: few texts have more
 _PIECE = 32 << 10
 _TEXTS = ("message", "function_call_output", "custom_tool_call_output")
-_LOOK_BACK = 5  # parts of a conversation: the last turn's input and output, and a steer between
 _MARK = "\U000ffff7"  # private use: stands in a rendering for the place that is looked for
 
 
@@ -45,6 +44,7 @@ class Prompts:
         self.format = detect_format(tokenizer.chat_template or "")
         self._developer = "developer" in (tokenizer.chat_template or "")
         self._key = memo_key(model)
+        self._ready_key = f"ready.{model}"
 
     def of(self, turn: Turn, *, unfinished: bool = False, limit: int | None = None, **extra: Any) -> Prompt:
         """The prompt of a turn; `unfinished` stops at the end of the last user text, which may still grow.
@@ -82,9 +82,24 @@ class Prompts:
         at_mark = partial is not None or (unfinished and bool(messages) and messages[-1]["role"] == "user")
         if at_mark:
             messages[-1] = {**messages[-1], "content": messages[-1]["content"] + _MARK}
-        fenced = fence(messages, self.tokenizer)
-        text = self.template.render(fenced, tools=tools or None, add_generation_prompt=not at_mark, **extra)
+        ready = self._ready(turn.conversation, messages)
+        text = self.template.render(
+            ready, tools=tools or None, add_generation_prompt=not at_mark, prepared=True, **extra
+        )
         return text.partition(_MARK)[0] if at_mark else text
+
+    def _ready(self, conversation: Conversation, messages: list[Message]) -> list[Message]:
+        """The messages as the template reads them; those that the turn before had too are not worked on again."""
+        key = self._ready_key
+        known: list[tuple[Message, Message]] = next(conversation.recent(key), [])
+        same = 0
+        while same < min(len(known), len(messages)) and known[same][0] is messages[same]:
+            same += 1
+        new = messages[same:]
+        made = map(ChatTemplate.prepared, fence(new, self.tokenizer))
+        conversation.memo[key] = [*known[:same], *zip(new, made, strict=True)]
+        conversation.forget(key)
+        return [made for _, made in conversation.memo[key]]
 
     def _go_on(self, conversation: Conversation, text: str, limit: int | None) -> Prompt:
         """Encode, from the longest known beginning on."""
@@ -111,17 +126,12 @@ class Prompts:
                 raise ContextLengthExceeded(f"the input has more than {tokens} tokens; the context holds {limit}")
 
     def _longest(self, conversation: Conversation, text: str) -> Prompt | None:
-        part: Conversation | None = conversation
         best: Prompt | None = None
-        steps = 0
-        while part is not None and steps < _LOOK_BACK:
-            for prompt in part.memo.get(self._key, ()):
+        for prompts in conversation.recent(self._key):
+            for prompt in prompts:
                 if text.startswith(prompt.text) and (best is None or len(prompt.text) > len(best.text)):
                     best = prompt
-            part, steps = part.parent, steps + 1
-        while part is not None and steps < 2 * _LOOK_BACK:
-            part.memo.pop(self._key, None)  # a prompt holds the whole conversation up to it: old ones are not kept
-            part, steps = part.parent, steps + 1
+        conversation.forget(self._key)
         return best
 
 

@@ -50,17 +50,19 @@ class ChatTemplate:
         *,
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        prepared: bool = False,
         **extra: Any,
     ) -> str:
         """The prompt for these messages. `extra` are the template's own variables, such as `enable_thinking`.
 
-        Arguments of tool calls may be JSON text, as clients send them; templates want objects and get them.
+        Arguments of tool calls may be JSON text, as clients send them; templates want objects and get them, unless
+        the messages are `prepared` already.
         """
         from jinja2 import TemplateError
 
         values = {
             **self._variables,
-            "messages": [_prepared(message) for message in messages],
+            "messages": messages if prepared else [self.prepared(message) for message in messages],
             "tools": tools or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -86,6 +88,18 @@ class ChatTemplate:
                 f"The {self.name} has a mistake in {where}",
                 hint="Mend chat_template.jinja (or `chat_template` in tokenizer_config.json).",
             ) from None
+
+    @staticmethod
+    def prepared(message: dict[str, Any]) -> dict[str, Any]:
+        """A copy with tool-call arguments as objects and the reasoning under each name that templates read."""
+        prepared = dict(message)
+        if isinstance(calls := prepared.get("tool_calls"), list):
+            prepared["tool_calls"] = [_with_object_arguments(call) for call in calls]
+        reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
+        if reasoning is not None:
+            prepared.setdefault("thinking", reasoning)
+            prepared["reasoning_content"] = reasoning
+        return prepared
 
     def _fail(self, error: Exception, what: str, kind: type[FulgurError] = FulgurError) -> NoReturn:
         """Raise with the line of the template that was running; jinja2 rewrites the traceback to say it."""
@@ -154,18 +168,6 @@ def _environment() -> ImmutableSandboxedEnvironment:
 def _line(source: str, number: int | None) -> str:
     lines = source.splitlines()
     return lines[number - 1].strip()[:160] if number and number <= len(lines) else ""
-
-
-def _prepared(message: dict[str, Any]) -> dict[str, Any]:
-    """A copy with tool-call arguments as objects and the reasoning under each name that templates read."""
-    prepared = dict(message)
-    if isinstance(calls := prepared.get("tool_calls"), list):
-        prepared["tool_calls"] = [_with_object_arguments(call) for call in calls]
-    reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
-    if reasoning is not None:
-        prepared.setdefault("thinking", reasoning)
-        prepared["reasoning_content"] = reasoning
-    return prepared
 
 
 def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
