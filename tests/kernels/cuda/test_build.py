@@ -74,9 +74,9 @@ def test_prefill_compiles_without_spills(name: str, weights: str, tmp_path: Path
         assert spilled and max(spilled) <= 16, done.stderr
 
 
-@pytest.mark.parametrize(("stem", "format"), [("family", ""), ("gemv", "mxfp4")])
+@pytest.mark.parametrize(("stem", "format"), [("family", ""), ("sample", ""), ("gemv", "mxfp4")])
 def test_the_general_driver_compiles_without_spills(stem: str, format: str, tmp_path: Path) -> None:
-    """What is between products, and products in the format that takes the most registers."""
+    """What is between products, products in the format that takes the most registers, and the choice of tokens."""
     if not shutil.which("nvcc"):
         pytest.skip("nvcc is not installed")
     text = f"GEMV({format}, {format.upper()})\n" if format else ""
