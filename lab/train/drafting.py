@@ -155,13 +155,13 @@ def guessed(runtime: Runtime, prompt: list[int], said: list[int], total: list[li
         feed(at, at + 1)
 
 
-def measure(folder: Path, tasks: Tasks, count: int) -> dict[str, float]:
+def measure(folder: Path, tasks: Tasks, count: int, threads: int | None = None) -> dict[str, float]:
     tokenizer, found = open_tokenizer(folder), dict[str, float]()
     engines: dict[bool, Engine] = {}
     for drafts in (False, True):
-        runtime = Runtime(load(folder, drafts=drafts), kv_blocks=BLOCKS, snapshots=4)
+        runtime = Runtime(load(folder, drafts=drafts), kv_blocks=BLOCKS, threads=threads, snapshots=4)
         engines[drafts] = Engine(runtime, tokenizer, cost=measure_cost(runtime))
-    asking = Runtime(load(folder), kv_blocks=BLOCKS)
+    asking = Runtime(load(folder), kv_blocks=BLOCKS, threads=threads)
     ways = {"plain": False, "others": False, "head": True, "head+source": True}
     for kind, asks in Asks(folder, tokenizer, engines[True].context).of(tasks, count).items():
         tallies, total = {how: Tally() for how in ways}, [[0, 0] for _ in range(GUESSES)]
@@ -187,9 +187,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.train drafting", description="What a drafting head is worth.")
     parser.add_argument("model", type=Path, help="a folder that `export pack` wrote")
     parser.add_argument("--tasks", type=int, default=60, help="prompts of a kind")
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    found = measure(args.model, read_tasks(SHIPPED), args.tasks)
+    found = measure(args.model, read_tasks(SHIPPED), args.tasks, args.threads)
     for name, value in found.items():
         print(f"{name:<36} {value:10.3f}")
     if args.json:

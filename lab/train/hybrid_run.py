@@ -31,13 +31,10 @@ class HybridPipeline(Pipeline):
         return trained and exported
 
     def hybrid(self) -> bool:
-        """Compiled; if that fails, without the compiler (which needs more memory), from the last checkpoint."""
         options: list[object] = ["--shape", self.args.shape]
         if self.args.init:
             options += ["--init", self.folder / "init"]
-        return self.stage("hybrid", self.ends.distil, *options) or self.stage(
-            "hybrid", self.ends.distil, *options, "--no-compile", "--micro", 16
-        )
+        return self.stage("hybrid", self.ends.distil, *options)
 
     def rows(self) -> bool:
         done = self.rows_as_they_arrive()

@@ -155,31 +155,44 @@ class Run:
         return loss_sum / total
 
     def heat(self) -> None:
-        """Compile on random tokens, before there is anything to learn; without the fast attention if that fails."""
-        config, args = self.stage.model.config, self.args
-        tokens = torch.randint(24, config.vocab_size, (args.micro, config.max_context + 1), device=self.device)
-        weights = torch.ones((args.micro, config.max_context), device=self.device)
-        for plain in (False, True):
+        """Compile on random tokens, before there is anything to learn; if that fails, without the fast attention, and
+        then without the compiler: a slow run is better than none."""
+        ways_out = [attention.use_plain] if attention.fast() else []
+        ways_out += [self.without_compiler] if self.args.compile else []
+        while True:
             try:
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                    loss = self.stage.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), weights)
-                (loss / weights.numel()).backward()
-                norms = [p.grad.norm() for p in self.stage.model.parameters() if p.grad is not None]
-                if not torch.stack([loss.detach(), *norms]).isfinite().all():
-                    raise FulgurError("the compiled step gives values that are not numbers")
+                self.step_on_random_tokens()
                 break
             except Exception as problem:
-                if plain or not attention.fast():
+                if not ways_out:
                     raise
-                self.say({"fast_attention_failed": repr(problem)[:300].replace("\n", " ")})
-                attention.use_plain()
-                torch._dynamo.reset()
+                self.say({"failed": repr(problem)[:300].replace("\n", " "), "then": ways_out[0].__name__})
+            ways_out.pop(0)()
+            self.stage.model.zero_grad(set_to_none=True)
+            torch._dynamo.reset()
         self.stage.model.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
         (self.stage.folder / "compiled").touch()
         self.say({"compiled_seconds": round(time.monotonic() - self.began, 1), "attention": attention.name()})
+
+    def without_compiler(self) -> None:
+        """Nothing is fused then: half of the rows at a time, for more memory each."""
+        torch.compiler.set_stance("force_eager")
+        if self.args.micro % 2 == 0:
+            self.args.micro //= 2
+
+    def step_on_random_tokens(self) -> None:
+        config, args = self.stage.model.config, self.args
+        tokens = torch.randint(24, config.vocab_size, (args.micro, config.max_context + 1), device=self.device)
+        weights = torch.ones((args.micro, config.max_context), device=self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            loss = self.stage.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), weights)
+        (loss / weights.numel()).backward()
+        norms = [p.grad.norm() for p in self.stage.model.parameters() if p.grad is not None]
+        if not torch.stack([loss.detach(), *norms]).isfinite().all():
+            raise FulgurError("the compiled step gives values that are not numbers")
 
     def wait(self) -> None:
         until = time.monotonic() + self.args.wait

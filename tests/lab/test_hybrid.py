@@ -165,12 +165,35 @@ def test_the_packed_model_drafts_in_the_engine(trained: Path, tmp_path: Path) ->
     assert config.family == "qwen3_5" and config.draft_vocab == 256
     tokens = some_tokens(80)[:1]
     _, guessed = acceptance.said_and_guessed(hybrid.restored(trained, torch.device("cpu")), tokens)
-    runtime = Runtime(load(folder), kv_blocks=8)
+    runtime = Runtime(load(folder), kv_blocks=8, threads=1)
     table, same = np.arange(8, dtype=np.int32)[None], []
     for at in range(1, 79):
         rows = np.array([at - 1], np.int32)
         runtime.step(tokens[0, rows].numpy().astype(np.int32), rows, rows * 0, table, rows[:0])
         same.append(runtime.draft(int(tokens[0, at]), at, 0, table, 1)[0] == int(guessed[0][0, at]))
     assert np.mean(same) > 0.8  # activations are rounded to 8 bits: a close one tips over
-    found = drafting.measure(folder, read_tasks(), 1)
+    found = drafting.measure(folder, read_tasks(), 1, threads=1)
     assert {name.split(".")[0] for name in found} == {"acceptance", "tok_s", "drafted", "tokens"}
+
+
+def test_a_compiler_that_fails_is_left_out(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "rows").symlink_to(toy / "rows")
+
+    def broken(self: Hybrid) -> None:
+        def refuse(*_: object) -> None:
+            raise RuntimeError("no kernel for this")
+
+        for layer in self.layers:
+            layer.compile(backend=refuse)
+
+    monkeypatch.setattr(Hybrid, "compile_parts", broken)
+    options = ["--device", "cpu", "--compile", "--rows", "4", "--micro", "4", "--steps", "1", "--wait", "1"]
+    try:
+        hybrid.main(["--run", str(run), "--shape", "toy-hybrid", *options])
+    finally:
+        torch.compiler.set_stance("default")
+    rows = [json.loads(line) for line in (run / "hybrid" / "losses.jsonl").read_text().splitlines()]
+    assert rows[0]["then"] == "without_compiler" and "no kernel" in rows[0]["failed"]
+    assert (run / "hybrid" / "done").exists()
