@@ -74,7 +74,7 @@ async def test_a_record_that_is_longer_than_the_conversation_is_not_taken(worksp
     async with serving([wordy, say("Noted.")]) as server, agent_on(server, workspace) as watch:
         await watch.turn("hello")
         before = watch.agent.state.history.visible()
-        with pytest.raises(FulgurError, match="a record of the conversation would be longer"):
+        with pytest.raises(FulgurError, match="a summary would be longer than the conversation"):
             await watch.agent.compact()
         assert watch.agent.state.history.visible() == before
 

@@ -234,6 +234,24 @@ def test_a_wrong_config_is_said_before_the_screen_opens(fulgur: Callable[..., Te
     assert "model" in terminal.everything
 
 
+def test_a_session_that_is_not_there_is_said_before_the_screen_opens(fulgur: Callable[..., Terminal]) -> None:
+    for name, said in ((), "no session to resume in"), (("nope",), "no session named 'nope'"):
+        terminal = fulgur("--resume", *name)
+        terminal.wait(said)
+        assert terminal.exit_code() == 2
+
+
+def test_resume_takes_a_prompt_too(fulgur: Callable[..., Terminal]) -> None:
+    first = fulgur("say one")
+    first.wait("You said: say one")
+    first.wait("tokens ·")
+    first.send(CTRL_D)
+    assert first.exit_code() == 0
+    second = fulgur("--resume", "say two")
+    second.wait("You said: say two")
+    assert "1 turn" in second.everything and "You said: say one" in second.everything
+
+
 def test_a_prompt_that_failed_comes_back_into_the_input(screen: Terminal) -> None:
     screen.send("the one that never answers", ENTER)
     screen.wait("no answer (out of memory); again in 0.5 s")

@@ -179,8 +179,9 @@ def test_the_history_is_searched(screen: Terminal) -> None:
         screen.wait("tokens ·" if text != "a short story" else "220 tokens")
     screen.send(CTRL_R, "short")
     screen.wait("history: short")
-    screen.send(ENTER)
-    screen.wait(lambda: any(line.strip() == "› a short story" for line in screen.lines[-4:]))
+    screen.wait(lambda: any(line.strip() == "› a short story" for line in screen.lines[-4:]))  # while one types
+    screen.send(ENTER, " again")
+    screen.wait(lambda: any(line.strip() == "› a short story again" for line in screen.lines[-4:]))
 
 
 def test_the_draft_is_written_in_an_editor(fulgur: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

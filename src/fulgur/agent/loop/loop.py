@@ -142,7 +142,7 @@ class ToolLoop:
         starts = [compaction.beginning(said, text, changed, plan, info.context) for text in (summary.strip(), "")]
         start = next((start for start in starts if estimate_tokens(start) < estimate_tokens(items)), None)
         if start is None:
-            raise FulgurError("nothing was compacted: a record of the conversation would be longer than it is")
+            raise FulgurError("nothing to compact yet: a summary would be longer than the conversation")
         state.compacted(start)
         progress = context.progress
         progress.context_used, progress.covered = self._size(), len(state.history.visible())

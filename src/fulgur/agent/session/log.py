@@ -223,7 +223,7 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
     if name == "last":
         stored = [summary for summary in summaries(home, workspace) if summary.turns]
         if not stored:
-            raise UsageError(f"no session to resume in {workspace}")
+            raise UsageError(f"no session to resume in {workspace}", hint="`fulgur` begins one.")
         return Path(stored[0].path)
     exact = home / "sessions" / f"{name}.jsonl"
     if exact.is_file():

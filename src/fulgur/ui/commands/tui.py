@@ -21,6 +21,12 @@ def run(args: argparse.Namespace) -> int:
     """Open the screen; its exit code."""
     need_screen("`fulgur exec PROMPT`")
     settings = settings_from(args)
+    if args.resume:
+        from fulgur.agent.session.log import find_session
+
+        if any(char.isspace() for char in args.resume):  # `fulgur --resume "go on"`
+            args.resume, args.prompt = "last", args.resume
+        find_session(settings.home, args.resume, settings.workspace)  # a wrong name is said before the screen opens
     from fulgur.ui.tui.app import Tui
 
     return asyncio.run(Tui(settings, session=args.resume, prompt=args.prompt).run())

@@ -8,6 +8,7 @@ from prompt_toolkit.filters import Condition, is_searching, vi_insert_mode
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.search import accept_search
 
 if TYPE_CHECKING:
     from fulgur.ui.tui.app import Tui
@@ -32,6 +33,11 @@ def key_bindings(tui: Tui) -> KeyBindings:
             tui.draft.buffer.insert_text("\n")
         elif tui.draft.menu is None or tui.accept_choice(and_run=True):
             tui.enter()
+
+    @keys.add("enter", filter=is_searching)
+    def _(event: KeyPressEvent) -> None:
+        accept_search()
+        tui.draft.buffer.cursor_position = len(tui.draft.text)  # to go on writing, not where the word was found
 
     @keys.add("c-j")
     @keys.add("escape", "enter")

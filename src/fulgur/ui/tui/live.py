@@ -46,7 +46,9 @@ class LiveArea:
         self._tui = tui
         self.search = SearchToolbar(text_if_not_searching="", backward_search_prompt="history: ")
         self.input = Window(
-            BufferControl(tui.draft.buffer, focusable=True, search_buffer_control=self.search.control),
+            BufferControl(
+                tui.draft.buffer, focusable=True, search_buffer_control=self.search.control, preview_search=True
+            ),
             wrap_lines=True,
             get_line_prefix=self._prefix,
             height=self._input_height,

@@ -135,6 +135,8 @@ async def permissions(tui: Tui, agent: Agent, argument: str) -> None:
         ("remembered", ", ".join(f"`{prefix}`" for prefix in status.remembered) or "none"),
     ]
     tui.show(table(pairs, tui.screen.width))
+    if not argument:
+        tui.say(f"/permissions MODE changes one; the sandbox: {', '.join(SANDBOXES)}; approvals: {', '.join(POLICIES)}")
 
 
 async def hooks(tui: Tui, agent: Agent, argument: str) -> None:
