@@ -18,7 +18,7 @@ from fulgur.kernels.cuda.plan import Plan
 def build(modules: dict[str, tuple[str, str]], folder: Path) -> ctypes.CDLL:
     """All sources of prefill in one library."""
     texts = {"instances.h": "".join(text for _, text in modules.values())}
-    for stem in ("prefill", "batch", "wide", "delta_prefill"):
+    for stem in ("prefill", "batch", "wide", "delta_prefill", "prompt"):
         texts |= sources(stem)
     texts["prefill.cu"] = texts["prefill.cu"].replace('#include "instances.h"', "")  # once, after both
     return ctypes.CDLL(str(compiled("prefill", {**texts, **emulator()}, "run_prefill.cpp", folder)))
@@ -28,7 +28,7 @@ class EmulatedKernels(prefill_kernels.Kernels):
     def __init__(self, plan: Plan | FamilyPlan, folder: Path, ctas: int = 3) -> None:
         made = prefill_kernels.modules(plan) if isinstance(plan, Plan) else family_prefill_fast.modules(plan)
         self._library, self.ctas, self._seed = build(made, folder), ctas, 0
-        sizes = [ctypes.sizeof(kind) for kind in (*prefill_kernels.STRUCTURES, family_prefill_fast.DeltaPrompt)]
+        sizes = [ctypes.sizeof(kind) for kind in (*prefill_kernels.STRUCTURES, *family_prefill_fast.STRUCTURES)]
         sizes += [family_prefill_fast.SOLVE_BYTES, family_prefill_fast.SCAN_BYTES]
         assert [self._library.size_of(i) for i in range(len(sizes))] == sizes
         self.launched: list[str] = []

@@ -10,7 +10,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from fulgur.kernels.cuda.device import Gpu
-from fulgur.kernels.cuda.family_plan import LOG, FamilyPlan
+from fulgur.kernels.cuda.family_plan import FamilyPlan
 from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights
@@ -20,13 +20,17 @@ from fulgur.kernels.cuda.prefill_fast import LIBRARY_ROWS, LIBRARY_WORK
 from fulgur.kernels.cuda.prefill_kernels import (
     TOKENS,
     Combine,
+    Gather,
     Kernels,
     Launch,
+    Norm,
+    Sort,
     Swiglu,
     fill,
     kernel_name,
     structure,
 )
+from fulgur.model.family import DELTA, SLIDING
 from fulgur.model.tensors import MTP
 
 if TYPE_CHECKING:
@@ -36,15 +40,24 @@ CHUNK = 8192  # rows of a prompt at once, where memory holds them
 LEAST = 512
 DELTA_CHUNK, MOST_DIM, SCAN_COLUMNS = 64, 128, 32  # of delta_prefill.cu
 SOLVE_BYTES = 4 * (2 * DELTA_CHUNK * (MOST_DIM + 4) + DELTA_CHUNK * (DELTA_CHUNK + 4) + 4 * DELTA_CHUNK)
-SCAN_BYTES = 4 * (
-    MOST_DIM * SCAN_COLUMNS + 3 * DELTA_CHUNK * MOST_DIM + DELTA_CHUNK * DELTA_CHUNK + DELTA_CHUNK * SCAN_COLUMNS
-)
+SCAN_BYTES = 4 * (MOST_DIM * SCAN_COLUMNS + 3 * DELTA_CHUNK * MOST_DIM + DELTA_CHUNK * (DELTA_CHUNK + SCAN_COLUMNS + 2))
+_P, _I, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 DeltaPrompt = structure(
-    "DeltaPrompt",
-    a=(ctypes.c_void_p, "mixed ba taps decay dt_bias norm inputs state q k v u w inner total read out"),
-    b=(ctypes.c_int, "n padded position stride ba_stride out_stride k_heads v_heads k_dim v_dim taps_count"),
-    c=(ctypes.c_float, "eps"),
+    "DeltaPrompt", a=(_P, "mixed ba taps decay dt_bias norm inputs state q k v u w inner total read out"),
+    b=(_I, "n padded position stride ba_stride out_stride k_heads v_heads k_dim v_dim taps_count ordered"),
+    c=(_F, "eps"),
+)  # fmt: skip
+PromptRope = structure(
+    "PromptRope", a=(_P, "projected bias q_weight k_weight rope query_scale table q keys values"),
+    b=(_I, "n position heads kv_heads head_dim stride rotated"), c=(_F, "eps"),
+)  # fmt: skip
+PromptAttended = structure(
+    "PromptAttended", a=(_P, "attended gate log_sum sinks out"), b=(_I, "n heads head_dim gate_stride stride ordered")
 )
+PromptRoute = structure(
+    "PromptRoute", a=(_P, "logits bias chosen share"), b=(_I, "n experts top stride shared over_all")
+)
+STRUCTURES = (DeltaPrompt, PromptRope, PromptAttended, PromptRoute)  # as run_prefill.cpp counts
 
 
 def prefill_for(
@@ -77,14 +90,15 @@ def modules(plan: FamilyPlan) -> dict[str, tuple[str, str]]:
     dense = {m.format.name: m for m in used.values() if m.copies == 1}
     codes = sorted(name.replace("-", "_") for name in dense)
     made = {"prefill": ("prefill", "".join(f"WIDEN(widen_{code}, {code.upper()})\n" for code in codes))}
+    made["prompt"] = ("prompt", "")
     if plan.config.delta is not None:
         made["delta"] = ("delta_prefill", "")
     wanted = [(m, "STORE_FLOAT") for m in dense.values()]
     for name, matrix in used.items():
         if name.endswith(".gate_up"):
             wanted.append((matrix, activation(plan)))
-        elif name.endswith(".down") and matrix.copies > 1:
-            wanted.append((matrix, "STORE_BF16"))
+        elif name.endswith((".down", ".o")):
+            wanted.append((matrix, "STORE_BF16" if matrix.copies > 1 else "ADD_FLOAT"))
     for matrix, epilogue in wanted:
         for tokens in TOKENS:
             kernel, code = kernel_name(matrix, epilogue, tokens), matrix.format.name.replace("-", "_").upper()
@@ -103,8 +117,8 @@ class FastFamilyPrefill(FamilyPrefill):
     ) -> None:  # fmt: skip
         super().__init__(weights, kv, rope, query_scale, states)
         self.kernels = kernels
-        self._orders: dict[int, torch.Tensor] = {}
         self._wide: torch.Tensor | None = None  # a matrix for the library, one after another
+        self._finished = kv.new_zeros(1).int()
 
     @property
     def chunk(self) -> int:
@@ -115,7 +129,7 @@ class FastFamilyPrefill(FamilyPrefill):
         projected = max(m.rows for name, m in self.plan.matrices.items() if name.endswith(".qkv"))
         values = c.delta.values if c.delta is not None else 0
         experts = self.plan.choices * (2 * self.plan.width + 2 * c.d_model)
-        each = 8 * projected + 20 * values + 16 * c.d_model + 12 * c.q_rows + experts
+        each = 4 * projected + 20 * values + 16 * c.d_model + 12 * c.q_rows + experts
         rows = CHUNK
         while rows > LEAST and rows * each > free // 2:
             rows //= 2
@@ -124,39 +138,60 @@ class FastFamilyPrefill(FamilyPrefill):
     def close(self) -> None:
         self.kernels.close()
 
+    def _layer(
+        self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, slot: int
+    ) -> torch.Tensor:
+        """`x` is moved on in place."""
+        projected = self._normed_times(x, to + "attn_norm", to + "qkv")
+        if kind == DELTA:
+            mixed = self._mix(to, x, projected, position, slot)
+        else:
+            mixed = self._attended(to, projected, position, table, self.config.window if kind == SLIDING else 0)
+        if to + "o_bias" in self.plan.vectors:
+            x += self._vector(to + "o_bias")
+        self._add(to + "o", mixed, x)
+        if self.config.n_experts:
+            self._add_experts(to, x)
+        else:
+            self._add_network(to, x)
+        return x
+
+    # Products. Operands lie in the order that packed products read, or as they are where the library multiplies.
+
+    def _by_library(self, name: str, n: int) -> bool:
+        m = self.plan.matrices[name]
+        return n * m.rows * m.cols >= LIBRARY_WORK or (n >= LIBRARY_ROWS and m.format.name == "bf16")
+
     def _address(self, name: str) -> int:
         return int(self.weights.arena.data_ptr()) + self.plan.matrices[name].offset
 
-    def _ordered(self, x: torch.Tensor) -> torch.Tensor:
-        """Whole blocks of columns in the order that packed products read (`ordered_column` of packed.cuh)."""
+    def _empty(self, *shape: int, kind: str = "bfloat16") -> torch.Tensor:
         import torch
 
-        width = -(-x.shape[1] // BLOCK) * BLOCK
-        if width not in self._orders:
-            at = torch.arange(width, device=x.device)
-            column = at & ~31 | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | at & 1
-            self._orders[width] = column
-        if width != x.shape[1]:
-            x = torch.nn.functional.pad(x, (0, width - x.shape[1]))
-        return x[:, self._orders[width]]
+        return torch.empty(shape, dtype=getattr(torch, kind), device=self.weights.arena.device)
 
-    def _by_library(self, matrix: Matrix, n: int) -> bool:
-        return n * matrix.rows * matrix.cols >= LIBRARY_WORK or (n >= LIBRARY_ROWS and matrix.format.name == "bf16")
+    def _operand(self, x: torch.Tensor, norm: str, ordered: bool) -> torch.Tensor:
+        """The norm of the residual."""
+        c, n = self.config, len(x)
+        out = self._empty(n, -(-c.d_model // BLOCK) * BLOCK)
+        self.kernels.run(self.kernels.rows(
+            "norm_rows", Norm, n, x=x, weight=self._vector(norm), out=out, plain=None, width=c.d_model,
+            stride=out.shape[1], ordered=int(ordered), eps=c.norm_eps,
+        ))  # fmt: skip
+        return out
 
     def _widened(self, name: str) -> torch.Tensor:
-        import torch
-
+        """For the library, whole blocks of columns."""
         if self._wide is None:
-            most = max(m.tiles * TILE * m.copy_blocks * BLOCK for m in _used(self.plan).values() if m.copies == 1)
-            self._wide = torch.empty(most, dtype=torch.bfloat16, device=self.weights.arena.device)
+            dense = [m for m in _used(self.plan).values() if m.copies == 1]
+            self._wide = self._empty(max(m.tiles * TILE * m.copy_blocks * BLOCK for m in dense))
         m = self.plan.matrices[name]
         shape = (m.tiles * TILE, m.copy_blocks * BLOCK)
         wide = self._wide[: shape[0] * shape[1]].view(shape)
         self.kernels.run(self.kernels.widen(m, weights=self._address(name), out=wide))
-        return wide[: m.rows, : m.cols]
+        return wide[: m.rows]
 
     def _product(self, name: str, epilogue: str, x: torch.Tensor, out: torch.Tensor) -> None:
-        """`x` in ordered columns."""
         m, n = self.plan.matrices[name], len(x)
         tokens = self.kernels.tile_tokens(n, m)
         self.kernels.run(self.kernels.product(
@@ -164,95 +199,61 @@ class FastFamilyPrefill(FamilyPrefill):
             out_stride=out.shape[1],
         ))  # fmt: skip
 
-    def _times(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def _normed_times(self, x: torch.Tensor, norm: str, name: str) -> torch.Tensor:
         m, n = self.plan.matrices[name], len(x)
-        if self._by_library(m, n):
-            return product_in_float(x, self._widened(name))
-        out = x.new_empty((n, -(-m.rows // 4) * 4), dtype=self.weights.vectors.dtype)
-        self._product(name, "STORE_FLOAT", self._ordered(x), out)
+        library = self._by_library(name, n)
+        operand = self._operand(x, norm, not library)
+        if library:
+            return product_in_float(operand, self._widened(name))
+        out = self._empty(n, -(-m.rows // 4) * 4, kind="float32")
+        self._product(name, "STORE_FLOAT", operand, out)
         return out[:, : m.rows]
 
-    def _network(self, to: str, copy: int, x: torch.Tensor) -> torch.Tensor:
-        """The dense one."""
-        up, down, n = self.plan.matrices[to + "gate_up"], self.plan.matrices[to + "down"], len(x)
-        h = x.new_zeros((n, down.copy_blocks * BLOCK))
-        if self._by_library(up, n):
-            both = x @ self._widened(to + "gate_up").T
-            self.kernels.run(self.kernels.rows(
-                "swiglu_rows", Swiglu, n, both=both, h=h, width=up.rows // 2, stride=h.shape[1]
-            ))  # fmt: skip
-            return self._times(h[:, : down.cols], to + "down")
-        self._product(to + "gate_up", "SWIGLU", self._ordered(x), h)  # h is ordered, too
-        out = x.new_empty((n, down.rows), dtype=self.weights.vectors.dtype)
-        self._product(to + "down", "STORE_FLOAT", h, out)
-        return out
+    def _add(self, name: str, operand: torch.Tensor, x: torch.Tensor) -> None:
+        if self._by_library(name, len(x)):
+            add_product(x, operand, self._widened(name))
+        else:
+            self._product(name, "ADD_FLOAT", operand, x)
 
-    def _experts(self, to: str, x: torch.Tensor) -> torch.Tensor:
-        import torch
+    # Attention
 
-        c, n, m = self.config, len(x), self.plan.matrices
-        chosen, share = self._choices(to, x)
-        up, down, top = m[to + "gate_up"], m[to + "down"], chosen.shape[1]
-        pairs = n * top
-        tokens = next((t for t in TOKENS if pairs <= 1.3 * t * up.copies), TOKENS[-1])
-        by_expert, order = chosen.flatten().sort(stable=True)
-        row, place = (order // top).int(), torch.empty(pairs, dtype=torch.int32, device=x.device)
-        place[order] = torch.arange(pairs, dtype=torch.int32, device=x.device)
-        tiles, count = expert_tiles(by_expert, up.copies, tokens)
-        h = x.new_zeros((pairs, down.copy_blocks * BLOCK))
-        y = x.new_empty((pairs, c.d_model))
-        out = torch.zeros((n, c.d_model), dtype=torch.float32, device=x.device)
-        operand, sorted_share = self._ordered(x), share.flatten()[order].contiguous()
-        clamped: dict[str, Any] = {}
-        if c.traits.clamped:
-            clamped = {"bias": self._vector(to + "experts.gate_up_bias"), "bias_stride": up.tiles * TILE,
-                       "limit": c.swiglu_limit, "alpha": c.swiglu_alpha}  # fmt: skip
-        run, product = self.kernels.run, self.kernels.product
-        run(product(
-            up, activation(self.plan), tokens, len(tiles), weights=self._address(to + "gate_up"), x=operand, out=h,
-            rows=row, share=sorted_share, tiles=tiles, tile_count=count, out_stride=h.shape[1], **clamped,
+    def _attended(
+        self, to: str, projected: torch.Tensor, position: int, table: torch.Tensor, window: int
+    ) -> torch.Tensor:  # fmt: skip
+        c, n, layer, run = self.config, len(projected), self.plan.kv_layer(to), self.kernels.run
+        vectors = {
+            field: self._vector(to + name) if to + name in self.plan.vectors else None
+            for field, name in (("bias", "qkv_bias"), ("q_weight", "q_norm"), ("k_weight", "k_norm"))
+        }
+        keys, values, length = self.kv[layer, 0], self.kv[layer, 1], position + n
+        q, heads = self._empty(n, c.n_heads, c.head_dim), c.n_heads + 2 * c.n_kv_heads
+        run(self.kernels.rows(
+            "prompt_rope", PromptRope, n, heads, projected=projected, rope=self.rope, query_scale=self.query_scale,
+            table=table, q=q, keys=keys, values=values, position=position, heads=c.n_heads, kv_heads=c.n_kv_heads,
+            head_dim=c.head_dim, stride=projected.stride(0), rotated=c.rotated, eps=c.norm_eps, **vectors,
         ))  # fmt: skip
-        run(product(
-            down, "STORE_BF16", tokens, len(tiles), weights=self._address(to + "down"), x=h, out=y, tiles=tiles,
-            tile_count=count, out_stride=c.d_model,
+        both = self._empty(2, length, c.n_kv_heads, c.head_dim)
+        gather = fill(
+            Gather, keys=keys, values=values, table=table, to_keys=both[0], to_values=both[1], n=length,
+            kv_heads=c.n_kv_heads, head_dim=c.head_dim,
+        )  # fmt: skip
+        run(Launch("gather_cache", gather, min(-(-length * c.kv_rows // 2048), 4096)))
+        seen = both[:, 1:] if to == MTP else both  # its first slot has no hidden state
+        found = self.flash(q[None], seen[0][None], seen[1][None], window)
+        attended, log_sum = (t.contiguous() for t in found)
+        out = self._empty(n, -(-c.q_rows // BLOCK) * BLOCK)
+        gate = projected.data_ptr() + 4 * heads * c.head_dim if c.traits.gated else None
+        sinks = {"log_sum": log_sum, "sinks": self._vector(to + "sinks")} if c.traits.sinks else {}
+        run(self.kernels.rows(
+            "prompt_attended", PromptAttended, n, attended=attended, gate=gate, out=out, heads=c.n_heads,
+            head_dim=c.head_dim, gate_stride=projected.stride(0), stride=out.shape[1],
+            ordered=int(not self._by_library(to + "o", n)), **sinks,
         ))  # fmt: skip
-        run(self.kernels.rows("combine_rows", Combine, n, y=y, place=place, x=out, width=c.d_model, top=top))
-        if c.traits.expert_bias:  # of down: times the share, as h is
-            shares = torch.zeros((n, c.n_experts), dtype=torch.float32, device=x.device).scatter_(1, chosen, share)
-            out += shares @ self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)
         return out
-
-    def _choices(self, to: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The experts of every row and their shares, a shared expert last."""
-        import torch
-
-        chosen, share, logits = self._routed(to, x)
-        if self.config.d_shared:
-            shared = torch.full_like(chosen[:, :1], self.config.n_experts)
-            chosen = torch.cat((chosen, shared), dim=1)
-            share = torch.cat((share, torch.sigmoid(logits[:, self.config.n_experts :])), dim=1)
-        return chosen, share
-
-    def _attend(
-        self, to: str, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, position: int, window: int
-    ) -> torch.Tensor:
-        import torch
-
-        if to == MTP:
-            if position == 0:
-                return super()._attend(to, q, keys, values, position, window)
-            keys, values = keys[:, 1:], values[:, 1:]  # its first slot has no hidden state
-        out, log_sum = self.flash(q[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], window)
-        out = out[0]
-        if self.config.traits.sinks:
-            out = out * torch.sigmoid(log_sum[0].T - self._vector(to + "sinks"))[:, :, None]
-        return out.reshape(len(q), -1)
 
     @staticmethod
-    def flash(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """[1, token, head, dimension]; the causal mask ends at the last key. And the logarithm of the sum of
+    def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[1, token, head, dimension]; the causal mask ends at the last key. And the logarithms of the sums of
         exponentials, [1, head, token]."""
         import torch
 
@@ -262,60 +263,101 @@ class FastFamilyPrefill(FamilyPrefill):
         )
         return found[0], found[1]
 
-    def _delta(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, slot: int) -> torch.Tensor:
-        import torch
+    # Delta nets
 
+    def _mix(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, slot: int) -> torch.Tensor:
         c, n, d = self.config, len(x), self.config.delta
         assert d is not None and self.states is not None
         held = self.states.views(slot, self.plan.delta_layer(to))
-        if position == 0:
-            held.state.zero_()
         padded = -(-n // DELTA_CHUNK) * DELTA_CHUNK
-        ba = self._times(x, to + "ba")
+        ba = self._normed_times(x, to + "attn_norm", to + "ba")
 
         def made(heads: int, *shape: int) -> torch.Tensor:
-            return torch.empty((heads, padded, *shape), dtype=torch.float32, device=x.device)
+            return self._empty(heads, padded, *shape, kind="float32")
 
         rooms = {"q": made(d.k_heads, d.k_dim), "k": made(d.k_heads, d.k_dim), "v": made(d.v_heads, d.v_dim),
                  "u": made(d.v_heads, d.v_dim), "w": made(d.v_heads, d.k_dim), "total": made(d.v_heads),
                  "inner": made(d.v_heads, DELTA_CHUNK), "read": made(d.v_heads, d.v_dim)}  # fmt: skip
-        out = x.new_empty((n, d.values))
+        out = self._empty(n, -(-d.values // BLOCK) * BLOCK)
         arguments = fill(
             DeltaPrompt, mixed=projected, ba=ba, taps=self._vector(to + "conv"), decay=self._vector(to + "decay"),
             dt_bias=self._vector(to + "dt_bias"), norm=self._vector(to + "delta_norm"), inputs=held.inputs,
             state=held.state, out=out, n=n, padded=padded, position=position, stride=projected.stride(0),
-            ba_stride=ba.stride(0), out_stride=d.values, k_heads=d.k_heads, v_heads=d.v_heads, k_dim=d.k_dim,
-            v_dim=d.v_dim, taps_count=d.taps, eps=c.norm_eps, **rooms,
+            ba_stride=ba.stride(0), out_stride=out.shape[1], k_heads=d.k_heads, v_heads=d.v_heads, k_dim=d.k_dim,
+            v_dim=d.v_dim, taps_count=d.taps, ordered=int(not self._by_library(to + "o", n)), eps=c.norm_eps, **rooms,
         )  # fmt: skip
         across, most = -(-d.v_dim // SCAN_COLUMNS), 16 * self.kernels.ctas
         for launch in (
-            Launch("delta_mix", arguments, min(padded * (2 * d.k_heads + d.v_heads) // 8 + 1, most)),
+            Launch("delta_mix", arguments, min(padded // 64 * (2 * d.k_heads + d.v_heads), most)),
             Launch("delta_solve", arguments, d.v_heads * padded // DELTA_CHUNK, shared=SOLVE_BYTES),
             Launch("delta_scan", arguments, d.v_heads * across, shared=SCAN_BYTES),
-            Launch("delta_gate", arguments, min(n * d.v_heads // 8 + 1, most)),
+            Launch("delta_gate", arguments, min(-(-n // 8), most), shared=32 * d.v_heads),
         ):
             self.kernels.run(launch)
-        kept = torch.arange(max(n - LOG, 0), n, device=x.device)
-        held.inputs[(position + kept) % LOG] = projected[kept, : d.channels]
         return out
 
+    # Feed-forward networks
 
-def expert_tiles(by_expert: torch.Tensor, experts: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows sorted by expert, cut into tiles of up to `tokens` rows of one expert: [tile, (expert, first, count, 0)]
-    with room for as many as there can be, and how many there are."""
-    import torch
+    def _add_network(self, to: str, x: torch.Tensor) -> None:
+        up, down, n = self.plan.matrices[to + "gate_up"], self.plan.matrices[to + "down"], len(x)
+        library, width = self._by_library(to + "gate_up", n), down.copy_blocks * BLOCK
+        operand = self._operand(x, to + "ffn_norm", not library)
+        h = self._empty(n, width) if down.cols == width else self._empty(n, width).zero_()
+        if not library:
+            self._product(to + "gate_up", "SWIGLU", operand, h)  # h is ordered, too
+            self._product(to + "down", "ADD_FLOAT", h, x)
+            return
+        both = operand @ self._widened(to + "gate_up").T
+        self.kernels.run(self.kernels.rows(
+            "swiglu_rows", Swiglu, n, both=both, h=h, width=up.rows // 2, stride=width
+        ))  # fmt: skip
+        add_product(x, h, self._widened(to + "down"))
 
-    kind = {"device": by_expert.device}
-    starts = torch.searchsorted(by_expert, torch.arange(experts + 1, **kind))
-    counts = starts.diff()
-    each = (counts + tokens - 1) // tokens
-    ends = each.cumsum(0)
-    tile = torch.arange(len(by_expert) // tokens + experts, **kind)
-    expert = torch.searchsorted(ends, tile, right=True).clamp(max=experts - 1)
-    first = starts[expert] + (tile - (ends - each)[expert]) * tokens
-    count = (starts[expert + 1] - first).clamp(0, tokens)
-    tiles = torch.stack((expert, first, count, torch.zeros_like(tile)), dim=1).int()
-    return tiles, ends[-1:].int()
+    def _add_experts(self, to: str, x: torch.Tensor) -> None:
+        import torch
+
+        c, n, m, kernels = self.config, len(x), self.plan.matrices, self.kernels
+        up, down, shared = m[to + "gate_up"], m[to + "down"], int(c.d_shared > 0)
+        top = c.experts_per_token + shared
+        pairs = n * top
+        tokens = next((t for t in TOKENS if pairs <= 1.3 * t * up.copies), TOKENS[-1])
+        most, width = pairs // tokens + up.copies, down.copy_blocks * BLOCK
+        logits = self._normed_times(x, to + "ffn_norm", to + "router")
+        share, sorted_share = (self._empty(pairs, kind="float32") for _ in range(2))
+        chosen, row, place, starts, tiles, count = (
+            self._empty(size, kind="int32") for size in (pairs, pairs, pairs, up.copies + 1, 4 * most, 1)
+        )
+        bias = self._vector(to + "router_bias") if c.traits.router_bias else None
+        kernels.run(kernels.rows(
+            "prompt_route", PromptRoute, n, logits=logits, bias=bias, chosen=chosen, share=share, experts=c.n_experts,
+            top=c.experts_per_token, stride=logits.stride(0), shared=shared,
+            over_all=int(not (c.traits.router_after or c.norm_topk)),
+        ))  # fmt: skip
+        sort = fill(
+            Sort, chosen=chosen, share=share, row=row, place=place, sorted_share=sorted_share, starts=starts,
+            tiles=tiles, tile_count=count, finished=self._finished, choices=pairs, top=top, experts=up.copies,
+            tokens=tokens,
+        )  # fmt: skip
+        kernels.run(Launch("sort_by_expert", sort, up.copies, 512, 4 * max(up.copies, 32)))
+        clamped: dict[str, Any] = {}
+        if c.traits.clamped:
+            clamped = {"bias": self._vector(to + "experts.gate_up_bias"), "bias_stride": up.tiles * TILE,
+                       "limit": c.swiglu_limit, "alpha": c.swiglu_alpha}  # fmt: skip
+        h = self._empty(pairs, width) if down.cols == width else self._empty(pairs, width).zero_()
+        y, operand = self._empty(pairs, c.d_model), self._operand(x, to + "ffn_norm", True)
+        kernels.run(kernels.product(
+            up, activation(self.plan), tokens, most, weights=self._address(to + "gate_up"), x=operand, out=h,
+            rows=row, share=sorted_share, tiles=tiles, tile_count=count, out_stride=width, **clamped,
+        ))  # fmt: skip
+        kernels.run(kernels.product(
+            down, "STORE_BF16", tokens, most, weights=self._address(to + "down"), x=h, out=y, tiles=tiles,
+            tile_count=count, out_stride=c.d_model,
+        ))  # fmt: skip
+        kernels.run(kernels.rows("combine_rows", Combine, n, y=y, place=place, x=x, width=c.d_model, top=top))
+        if c.traits.expert_bias:  # of down: times the share, as h is
+            shares = torch.zeros((n, c.n_experts), dtype=torch.float32, device=x.device)
+            shares.scatter_(1, chosen.view(n, top).long(), share.view(n, top))
+            x += shares @ self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)
 
 
 def product_in_float(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
@@ -324,3 +366,10 @@ def product_in_float(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
     made: torch.Tensor = torch.mm(x, matrix.T, out_dtype=torch.float32)
     return made
+
+
+def add_product(x: torch.Tensor, operand: torch.Tensor, matrix: torch.Tensor) -> None:
+    """x += operand times matrix, with sums in float32."""
+    import torch
+
+    torch.addmm(x, operand, matrix.T, out_dtype=torch.float32, out=x)

@@ -1,8 +1,9 @@
-// Runs one launch of a kernel of prefill.cu, batch.cu, delta_prefill.cu or wide.cu. Built once for each set of instances;
+// Runs one launch of a kernel of prefill.cu, batch.cu, delta_prefill.cu, prompt.cu or wide.cu. Built once for each set of instances;
 // called through ctypes.
 #include "prefill.cu"
 #include "batch.cu"
 #include "delta_prefill.cu"
+#include "prompt.cu"
 #include "wide.cu"
 
 struct Args {
@@ -25,6 +26,6 @@ extern "C" int size_of(int which) {
   const int sizes[] = {sizeof(Product), sizeof(Norm), sizeof(Rope),    sizeof(Gather), sizeof(Attended),
                        sizeof(Route),   sizeof(Sort), sizeof(Combine), sizeof(Widen),  sizeof(Swiglu),
                        sizeof(StepNorm), sizeof(StepRope), sizeof(StepAttend), sizeof(StepRoute),
-                       sizeof(DeltaPrompt), sizeof(SolveRoom), sizeof(ScanRoom)};
+                       sizeof(DeltaPrompt), sizeof(PromptRope), sizeof(PromptAttended), sizeof(PromptRoute), sizeof(SolveRoom), sizeof(ScanRoom)};
   return which < (int)(sizeof sizes / 4) ? sizes[which] : -1;
 }

@@ -12,14 +12,14 @@ constexpr int CHUNK = 64, MOST_DIM = 128, LOG = 16, SCAN_COLUMNS = 32, SYSTEM = 
 struct DeltaPrompt {
   const float *mixed, *ba;  // [n, stride]: inputs of the convolution, then the gates; [n, ba_stride]
   const float *taps, *decay, *dt_bias, *norm;
-  const float* inputs;   // [LOG, channels]: those of the positions before, by position
+  float* inputs;         // [LOG, channels]: those of the last positions, by position
   float* state;          // [v heads, k_dim, v_dim]
   float *q, *k, *v;      // [head, padded, dimension]
   float *u, *w, *inner;  // [v head, padded, v_dim], [v head, padded, k_dim], [v head, chunk, 64, 64]
   float *total, *read;   // [v head, padded]: running sums of the logarithms of decays; [v head, padded, v_dim]
-  bf16* out;             // [n, out_stride]
+  bf16* out;             // [n, out_stride], behind the heads zeros
   int n, padded, position, stride, ba_stride, out_stride;
-  int k_heads, v_heads, k_dim, v_dim, taps_count;
+  int k_heads, v_heads, k_dim, v_dim, taps_count, ordered;
   float eps;
 };
 
@@ -28,38 +28,56 @@ __device__ __forceinline__ float sum_of_warp(float v) {
   return v;
 }
 
-// A warp a head of a token.
+// A warp a head of 8 tokens: an input is read once for all taps, but for the first few.
+constexpr int MIX_ROWS = 8, MOST_TAPS = 8;
 KERNEL(delta_mix, 256, DeltaPrompt) {
   const int lane = threadIdx.x & 31, heads = 2 * p.k_heads + p.v_heads;
   const int keys = p.k_heads * p.k_dim, channels = 2 * keys + p.v_heads * p.v_dim;
-  for (int item = blockIdx.x * 8 + threadIdx.x / 32; item < p.padded * heads; item += gridDim.x * 8) {
-    const int row = item / heads, head = item % heads;
+  for (int item = blockIdx.x * 8 + threadIdx.x / 32; item < p.padded / MIX_ROWS * heads; item += gridDim.x * 8) {
+    const int begin = item / heads * MIX_ROWS, head = item % heads;
     const bool is_q = head < p.k_heads, is_v = head >= 2 * p.k_heads;
     const int own = head - (is_q ? 0 : is_v ? 2 * p.k_heads : p.k_heads), dim = is_v ? p.v_dim : p.k_dim;
     const int first = is_v ? 2 * keys + own * dim : (is_q ? 0 : keys) + own * dim;
-    float value[MOST_DIM / 32], squares = 0;
+    float value[MIX_ROWS][MOST_DIM / 32];
 #pragma unroll
     for (int j = 0; j < MOST_DIM / 32; ++j) {
       const int i = lane + 32 * j, channel = first + i;
-      value[j] = 0;
-      if (i >= dim || row >= p.n) continue;
-      float sum = 0;
-      for (int tap = 0; tap < p.taps_count; ++tap) {
-        const int from = row - (p.taps_count - 1) + tap, position = p.position + from;
-        const float x = from >= 0       ? p.mixed[(long long)from * p.stride + channel]
-                        : position >= 0 ? p.inputs[position % LOG * channels + channel]
-                                        : 0.f;
-        sum = fmaf(x, p.taps[tap * channels + channel], sum);
-      }
-      value[j] = sum * sigmoid(sum);
-      squares += value[j] * value[j];
-    }
-    squares = sum_of_warp(squares);
-    const float factor = is_v ? 1.f : rsqrtf(squares + 1e-6f) * (is_q ? rsqrtf((float)dim) : 1.f);
-    float* to = (is_v ? p.v : is_q ? p.q : p.k) + ((long long)own * p.padded + row) * dim;
+      float sum[MIX_ROWS];
 #pragma unroll
-    for (int j = 0; j < MOST_DIM / 32; ++j)
-      if (lane + 32 * j < dim) to[lane + 32 * j] = value[j] * factor;
+      for (int r = 0; r < MIX_ROWS; ++r) sum[r] = 0;
+      if (i < dim) {
+        float tap[MOST_TAPS];  // of a token and those before it
+#pragma unroll
+        for (int t = 0; t < MOST_TAPS; ++t)
+          tap[t] = t < p.taps_count ? p.taps[(p.taps_count - 1 - t) * channels + channel] : 0.f;
+#pragma unroll
+        for (int back = MOST_TAPS - 1; back > -MIX_ROWS; --back) {  // in the order of positions, as steps add
+          if (back >= p.taps_count) continue;
+          const int from = begin - back, position = p.position + from;
+          const float x = from >= p.n     ? 0.f
+                          : from >= 0     ? p.mixed[(long long)from * p.stride + channel]
+                          : position >= 0 ? p.inputs[position % LOG * channels + channel]
+                                          : 0.f;
+#pragma unroll
+          for (int r = 0; r < MIX_ROWS; ++r)
+            if (r + back >= 0 && r + back < MOST_TAPS) sum[r] = fmaf(x, tap[r + back], sum[r]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < MIX_ROWS; ++r) value[r][j] = begin + r < p.n ? sum[r] * sigmoid(sum[r]) : 0.f;
+    }
+    float* to = (is_v ? p.v : is_q ? p.q : p.k) + ((long long)own * p.padded + begin) * dim;
+#pragma unroll
+    for (int r = 0; r < MIX_ROWS; ++r) {
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < MOST_DIM / 32; ++j) squares += value[r][j] * value[r][j];
+      squares = sum_of_warp(squares);
+      const float factor = is_v ? 1.f : rsqrtf(squares + 1e-6f) * (is_q ? rsqrtf((float)dim) : 1.f);
+#pragma unroll
+      for (int j = 0; j < MOST_DIM / 32; ++j)
+        if (lane + 32 * j < dim) to[r * dim + lane + 32 * j] = value[r][j] * factor;
+    }
   }
 }
 
@@ -143,6 +161,7 @@ struct ScanRoom {
   float state[MOST_DIM][SCAN_COLUMNS];
   float w[CHUNK][MOST_DIM], q[CHUNK][MOST_DIM], k[CHUNK][MOST_DIM];
   float inner[CHUNK][CHUNK], corrected[CHUNK][SCAN_COLUMNS];
+  float of_q[CHUNK], of_k[CHUNK];  // exp of the running sum; of what is left of it to the end
 };
 KERNEL(delta_scan, 256, DeltaPrompt) {
   SHARED_MEMORY(memory);
@@ -153,21 +172,26 @@ KERNEL(delta_scan, 256, DeltaPrompt) {
   const bool inside = column < p.v_dim;
   const long long k_rows = (long long)(head / (p.v_heads / p.k_heads)) * p.padded, v_rows = (long long)head * p.padded;
   float* state = p.state + (long long)head * p.k_dim * p.v_dim + column;
-  for (int d = warp; d < p.k_dim; d += 8) s.state[d][lane] = inside ? state[(long long)d * p.v_dim] : 0.f;
+  for (int d = warp; d < p.k_dim; d += 8) s.state[d][lane] = inside && p.position ? state[(long long)d * p.v_dim] : 0.f;
+  const int across = p.k_dim / 4, down = 256 / across, at = thread % across * 4;  // rows that are copied at a time
 #pragma unroll 1
   for (int first = 0; first < p.padded; first += CHUNK) {
     const float* total = p.total + v_rows + first;
     const float end = total[CHUNK - 1];
     __syncthreads();
-    for (int i = 4 * thread; i < CHUNK * p.k_dim; i += 1024) {
-      const int row = i / p.k_dim, at = i % p.k_dim;
-      const float of_q = expf(total[row]), of_k = expf(end - total[row]);
-      const float4 q = *(const float4*)(p.q + (k_rows + first) * p.k_dim + i),
-                   k = *(const float4*)(p.k + (k_rows + first) * p.k_dim + i);
-      *(float4*)&s.w[row][at] = *(const float4*)(p.w + (v_rows + first) * p.k_dim + i);
+    if (thread < CHUNK) s.of_q[thread] = expf(total[thread]), s.of_k[thread] = expf(end - total[thread]);
+    __syncthreads();
+#pragma unroll 4
+    for (int row = thread / across; row < (thread < down * across ? CHUNK : 0); row += down) {
+      const float of_q = s.of_q[row], of_k = s.of_k[row];
+      const long long from = (long long)row * p.k_dim + at;
+      const float4 q = *(const float4*)(p.q + (k_rows + first) * p.k_dim + from),
+                   k = *(const float4*)(p.k + (k_rows + first) * p.k_dim + from);
+      *(float4*)&s.w[row][at] = *(const float4*)(p.w + (v_rows + first) * p.k_dim + from);
       *(float4*)&s.q[row][at] = make_float4(q.x * of_q, q.y * of_q, q.z * of_q, q.w * of_q);
       *(float4*)&s.k[row][at] = make_float4(k.x * of_k, k.y * of_k, k.z * of_k, k.w * of_k);
     }
+#pragma unroll
     for (int i = 4 * thread; i < CHUNK * CHUNK; i += 1024)
       *(float4*)(&s.inner[0][0] + i) = *(const float4*)(p.inner + (v_rows + first) * CHUNK + i);
     __syncthreads();
@@ -215,21 +239,38 @@ KERNEL(delta_scan, 256, DeltaPrompt) {
     if (inside) state[(long long)d * p.v_dim] = s.state[d][lane];
 }
 
-// A warp a head of a token; a lane pairs of dimensions.
+// A warp a row; a lane pairs of columns. And the last inputs are kept for the next tokens.
 KERNEL(delta_gate, 256, DeltaPrompt) {
-  const int lane = threadIdx.x & 31, channels = 2 * p.k_heads * p.k_dim + p.v_heads * p.v_dim;
-  for (int item = blockIdx.x * 8 + threadIdx.x / 32; item < p.n * p.v_heads; item += gridDim.x * 8) {
-    const int row = item / p.v_heads, head = item % p.v_heads;
-    const float* read = p.read + ((long long)head * p.padded + row) * p.v_dim;
-    const float* z = p.mixed + (long long)row * p.stride + channels + head * p.v_dim;
-    float squares = 0;
-    for (int i = lane; i < p.v_dim; i += 32) squares += read[i] * read[i];
-    const float factor = rsqrtf(sum_of_warp(squares) / p.v_dim + p.eps);
-    bf16* to = p.out + (long long)row * p.out_stride + head * p.v_dim;
-    for (int i = 2 * lane; i < p.v_dim; i += 64) {
-      const float2 gate = *(const float2*)(z + i);
-      *(u32*)(to + i) = pack_bf16(read[i] * factor * p.norm[i] * (gate.x * sigmoid(gate.x)),
-                                  read[i + 1] * factor * p.norm[i + 1] * (gate.y * sigmoid(gate.y)));
+  SHARED_MEMORY(memory);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, values = p.v_heads * p.v_dim;
+  const int channels = 2 * p.k_heads * p.k_dim + values;
+  float* factor = (float*)memory + warp * p.v_heads;
+  for (int row = blockIdx.x * 8 + warp; row < p.n; row += gridDim.x * 8) {
+    for (int head = 0; head < p.v_heads; ++head) {
+      const float* read = p.read + ((long long)head * p.padded + row) * p.v_dim;
+      float squares = 0;
+      for (int i = lane; i < p.v_dim; i += 32) squares += read[i] * read[i];
+      squares = sum_of_warp(squares);
+      if (lane == 0) factor[head] = rsqrtf(squares / p.v_dim + p.eps);
     }
+    __syncwarp();
+    const float* z = p.mixed + (long long)row * p.stride + channels;
+    for (int at = 2 * lane; at < p.out_stride; at += 64) {
+      const int column = p.ordered ? ordered_column(at) : at, head = column / p.v_dim, d = column % p.v_dim;
+      u32 pair = 0;
+      if (column < values) {
+        const float* read = p.read + ((long long)head * p.padded + row) * p.v_dim + d;
+        const float2 gate = *(const float2*)(z + column);
+        pair = pack_bf16(read[0] * factor[head] * p.norm[d] * (gate.x * sigmoid(gate.x)),
+                         read[1] * factor[head] * p.norm[d + 1] * (gate.y * sigmoid(gate.y)));
+      }
+      *(u32*)(p.out + (long long)row * p.out_stride + at) = pair;
+    }
+    __syncwarp();
+  }
+  const int kept = min(p.n, LOG);
+  for (int i = blockIdx.x * 256 + threadIdx.x; i < kept * channels; i += gridDim.x * 256) {
+    const int row = p.n - kept + i / channels, channel = i % channels;
+    p.inputs[(p.position + row) % LOG * channels + channel] = p.mixed[(long long)row * p.stride + channel];
   }
 }

@@ -241,7 +241,7 @@ struct Sort {
 };
 KERNEL(sort_by_expert, 512, Sort) {
   SHARED_MEMORY(memory);
-  int* counts = (int*)memory;  // [16 warps][2], later [experts + 1]
+  int* counts = (int*)memory;  // [16 warps][2], later [experts]
   const int expert = blockIdx.x, thread = threadIdx.x, lane = thread & 31, warp = thread / 32;
   int before = 0, own = 0;
   for (int i = thread; i < p.choices; i += 512) before += p.chosen[i] < expert, own += p.chosen[i] == expert;
@@ -281,15 +281,16 @@ KERNEL(sort_by_expert, 512, Sort) {
   if (counts[0] != p.experts - 1) return;
   __syncthreads();
   if (thread == 0) *p.finished = 0;
-  if (thread < p.experts)
-    counts[thread] = (__ldcg(p.starts + thread + 1) - __ldcg(p.starts + thread) + p.tokens - 1) / p.tokens;
+  for (int e = thread; e < p.experts; e += 512)
+    counts[e] = (__ldcg(p.starts + e + 1) - __ldcg(p.starts + e) + p.tokens - 1) / p.tokens;
   __syncthreads();
-  if (thread >= p.experts) return;
-  int tile = 0;
-  for (int e = 0; e < thread; ++e) tile += counts[e];
-  for (int first = __ldcg(p.starts + thread), end = __ldcg(p.starts + thread + 1); first < end; first += p.tokens)
-    p.tiles[tile++] = Tile{thread, first, min(end - first, p.tokens), 0};
-  if (thread + 1 == p.experts) *p.tile_count = tile;
+  for (int mine = thread; mine < p.experts; mine += 512) {
+    int tile = 0;
+    for (int e = 0; e < mine; ++e) tile += counts[e];
+    for (int first = __ldcg(p.starts + mine), end = __ldcg(p.starts + mine + 1); first < end; first += p.tokens)
+      p.tiles[tile++] = Tile{mine, first, min(end - first, p.tokens), 0};
+    if (mine + 1 == p.experts) *p.tile_count = tile;
+  }
 }
 
 // What a row's experts made of it, added to the residual in the order of the choice.
