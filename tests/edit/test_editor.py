@@ -117,8 +117,27 @@ def test_broken_json_is_refused_and_unknown_languages_are_not_judged(tmp_path: P
 
 def test_a_refactoring_of_another_language_is_refused_plainly(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("a = 1\n")
-    with pytest.raises(FulgurError, match=r"for Python, not \.toml"):
+    with pytest.raises(FulgurError, match=r"Python alone, not \.toml files"):
         after("a.toml", "<|call|>rename a b<|end|>", "rename a to b")
+
+
+@pytest.mark.parametrize("said", ["<|call|>rename load b<|end|>", "<|noedit|><|end|>", "<|call|>add_import os<|end|>"])
+def test_a_rename_of_what_is_not_there_says_so(file: Path, said: str) -> None:
+    with pytest.raises(FulgurError, match=r"^there is no lode in app\.py \(nearest: load\)$"):
+        after("app.py:load", said, "rename lode to fetch")
+
+
+def test_another_language_is_named_whatever_the_model_guessed(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("name=x\n")
+    task = locate(parse_target("a.sh"), "rename name to title")
+    found = propose(task, "<|call|>rename_parameter name title<|end|>", probability=0.1)
+    assert isinstance(found, Refusal) and found.reason == "the embedded model changes Python alone, not .sh files"
+
+
+def test_a_file_that_does_not_parse_is_the_reason(file: Path) -> None:
+    file.write_text("def f(a:\n    return a\n\n\ndef g(b):\n    return b\n")
+    with pytest.raises(FulgurError, match=r"cannot read the file: line 1: '\(' was never closed"):
+        after("app.py:g", "<|call|>rename b c<|end|>", "rename b to c")
 
 
 def test_a_name_that_the_file_does_not_have_is_said(file: Path) -> None:

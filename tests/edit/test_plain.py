@@ -127,6 +127,19 @@ READ: list[tuple[str, str, str]] = [
     ("return None unless path", FUNCTION, None),
     ("return an empty list if mode is empty", FUNCTION, "return_if not mode []"),
     ("return early if path is None", FUNCTION, "return_if path is None"),
+    ("return early if not path", FUNCTION, None),  # it returns something elsewhere: what now?
+    ("return early if not path", "def go(path):\n    print(path)\n", "return_if not path"),
+    ("return None if not path", FUNCTION, "return_if not path None"),
+    ("add a guard: return None if path is None", FUNCTION, "guard_none path return None"),
+    ("add a check that raises ValueError if limit is negative", FUNCTION, None),
+    ("add a check: raise ValueError if limit < 0", FUNCTION, "raise_if limit is not None and limit < 0 ValueError"),
+    (
+        "raise ValueError if n is negative",
+        "def f(n: Optional[int]):\n    return n\n",
+        "raise_if n is not None and n < 0 ValueError",
+    ),
+    ("raise ValueError if n is negative", "def f(n: int):\n    return n\n", "raise_if n < 0 ValueError"),
+    ("mode = mode or 'r'", "def f(mode=None):\n    mode = mode if mode else 'r'\n", "set_value mode mode or 'r'"),
     ("return False unless isinstance(path, str)", FUNCTION, "return_if not isinstance(path, str) False"),
     # other ways to write the same
     ("simplify with any", FUNCTION, "use_any_all"),

@@ -44,7 +44,7 @@ def test_every_call_gets_the_value_and_the_imports_go(project: Path) -> None:
         ("core.py", "def double(x):\n    return double(x)\n\n\ndouble(1)\n", "calls itself"),
         ("core.py", "def double(x):\n    return f'{x}'\n\n\ndouble(1)\n", "f-string"),
         ("core.py", "LIMIT = 3\n\n\ndef double(x):\n    return x * LIMIT\n", "another LIMIT, or none"),
-        ("core.py", "def double(*x):\n    return x\n\n\ndouble(1)\n", "star arguments"),
+        ("core.py", "def double(*x):\n    return x\n\n\ndouble(1)\n", "any number of arguments"),
         ("core.py", "def double(x):\n    return [i for i in x]\n\n\ni = []\ndouble(i)\n", "means something else"),
         ("other.py", "from pkg.core import double\n\nprint(map(double, [1]))\n", "handed on"),
         ("other.py", "from pkg.core import double\n", "without calling it"),

@@ -170,7 +170,30 @@ DONE += [
     ("add_item ITEMS 2", "self.items = [1]\n", "self.items = [1, 2]\n"),
     ("wrap_try b E pass", "    A.b()\n", "    try:\n        A.b()\n    except E:\n        pass\n"),
 ]
+DONE += [
+    ("use_fstring", 'a = "(" + b + c.d + ")"\n', 'a = f"({b}{c.d})"\n'),
+    ("set_value SIZE 1 << 20", "SIZE = 1 << 18  # bytes\n", "SIZE = 1 << 20  # bytes\n"),
+    ("set_value a a or 1", "a = a if a else 1\n", "a = a or 1\n"),
+    (
+        "remove_else_return",
+        "def f(a):\n    if a == 1:\n        return 1\n    elif b:\n        return 2\n    else:\n        return 3\n",
+        "def f(a):\n    if a == 1:\n        return 1\n    if b:\n        return 2\n    return 3\n",
+    ),
+    (
+        "modern_super",
+        "class A(B):\n    def f(self, x):\n        B.f(self, x)\n        B.g(self)\n        C.f(self)\n",
+        "class A(B):\n    def f(self, x):\n        super().f(x)\n        B.g(self)\n        C.f(self)\n",
+    ),
+]
 REFUSED: list[tuple[str, str]] = [
+    ("use_fstring", "a = b + c\n"),
+    (
+        "remove_else_return",
+        "def f(a):\n    if a:\n        g()\n    elif b:\n        return 2\n    else:\n        return 3\n",
+    ),
+    ("modern_super", "class A(B, C):\n    def f(self):\n        B.f(self)\n"),  # C may have one too
+    ("add_field A d: int", "@dataclass\nclass A:\n    b: int\n    c: int = 1\n"),  # it would fail on import
+    ("set_value a 1", "a = f(b)\n"),
     ("use_fstring", 'a = "%d" % b\nc = "%s" % d\n'),  # %d takes a float; one of two is not what was asked
     ("replace_text one two", "x = none\n"),
     ("add_keyword TypeError message 'x'", "raise TypeError()\n"),
@@ -307,6 +330,14 @@ def test_a_docstring_alone_is_no_empty_function() -> None:
     assert apply_local(doc, call("remove_docstring"), "\nx = 1\n") == "    pass\n"
     with pytest.raises(RefactorError, match="stands below"):
         apply_local(doc, call("remove_docstring"), "    a()\n")
+
+
+def test_a_method_alone_knows_the_base_of_its_class() -> None:
+    method, called = "    def f(self):\n        B.f(self)\n", call("modern_super")
+    assert apply_local(method, called, "", "class A(B):\n    x = 1\n\n") == method.replace("B.f(self)", "super().f()")
+    for above in ("class A(B, C):\n", "class A(D):\n", "class A(B):\n    x = 1\n\ndef g():\n", ""):
+        with pytest.raises(RefactorError):
+            apply_local(method, called, "", above)
 
 
 def test_every_refactoring_is_tried() -> None:

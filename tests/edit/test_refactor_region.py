@@ -81,6 +81,20 @@ def test_python_symbols_with_decorators_methods_and_constants() -> None:
         locate_region(PYTHON, Target(path, "nothing"))
 
 
+def test_definitions_that_belong_together_are_one_symbol() -> None:
+    text = (
+        "@overload\ndef first(xs: int): ...\n@overload\ndef first(xs: str): ...\ndef first(xs):\n    return xs\n\n\n"
+        "class A:\n    @property\n    def b(self): ...\n\n    @b.setter\n    def b(self, v): ...\n\n\n"
+        "if x:\n    def g(): ...\nelse:\n    def g(): ...\n"
+    )
+    for symbol, lines in (("first", (1, 6)), ("A.b", (10, 14))):
+        region = locate_region(text, Target(Path("a.py"), symbol))
+        assert (region.first_line, region.last_line) == lines
+    with pytest.raises(FulgurError, match="has several g") as caught:
+        locate_region(text, Target(Path("a.py"), "g"))
+    assert caught.value.hint == "Name its lines: a.py:18-18."
+
+
 def test_lines_and_the_statement_around_a_line() -> None:
     path = Path("shop.py")
     assert region(PYTHON, Target(path, None, (3, 5))) == "import os\n\nLIMIT = 10\n"

@@ -54,8 +54,6 @@ def apply_answer(
 
 def _applied(text: str, region: Region, answer: Answer, instruction: str, path: Path, *, guessed: bool) -> Outcome:
     if isinstance(answer, Call):
-        if path.suffix not in (".py", ".pyi"):
-            raise Refused(f"it would be a refactoring, and those are for Python, not {path.suffix or path.name}")
         if guessed and instruction:
             _may_be_meant(answer, instruction, text)
         if answer.name in OVER_PROJECT:
@@ -69,7 +67,9 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
             if guessed and answer.name not in LOCAL:
                 raise
             # Nobody has looked yet whether there is anything to do: the refactoring does.
-            return Outcome(None, error.message)
+            nothing = told(answer) in error.message
+            reason = "there is nothing to do for that here" if nothing else error.message
+            return Outcome(None, f"it was taken for “{told(answer)}”, and {reason}" if guessed else error.message)
         if guessed:
             _accounts_for(answer, instruction, region.text, changed_words(text, after))
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""

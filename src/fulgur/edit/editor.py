@@ -11,6 +11,7 @@ hands what the model wrote to `propose`, with its probability.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from fulgur.edit.project.follow import followed, module_names, orphans, project_
 from fulgur.edit.refactor import OVER_PROJECT, RefactorError
 from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.refactor.source import Unusable
+from fulgur.edit.refactor.verify import rename_asked, words
 from fulgur.edit.region import Region, Target, locate_region
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call, RecentEdit, parse_answer
@@ -158,6 +160,11 @@ def propose(
     document, instruction = task.document, task.instruction or ""
     answer = parse_answer(said) if isinstance(said, str) else said
     guessed = isinstance(said, str)
+    if isinstance(answer, Call) and document.path.suffix not in (".py", ".pyi"):
+        kind = f"{document.path.suffix} files" if document.path.suffix else document.path.name
+        return Refusal(AS_ASKED, f"the embedded model changes Python alone, not {kind}")
+    if guessed and (missing := not_there(instruction, document)):
+        return Refusal(AS_ASKED, missing)
     if guessed and isinstance(answer, Call) and probability is not None and probability < SURE:
         return Refusal(AS_ASKED, unsure(answer))
     try:
@@ -194,6 +201,16 @@ def propose(
         if isinstance(wrong := verified(other, changed, asked), Refusal):
             return Refusal(wrong.check, f"{other.name}: {wrong.reason}", wrong.found)
     return replace(result, others=others, understood=understood)
+
+
+def not_there(instruction: str, document: Document) -> str | None:
+    """Why a plain rename cannot be made: nothing is called so."""
+    asked = rename_asked(instruction) if document.path.suffix in (".py", ".pyi") else None
+    known = set(words(document.text))
+    if asked is None or asked[0] in known:
+        return None
+    close = difflib.get_close_matches(asked[0], sorted(known), n=1)
+    return f"there is no {asked[0]} in {document.path.name}{f' (nearest: {close[0]})' if close else ''}"
 
 
 def unsure(call: Call) -> str:

@@ -165,10 +165,25 @@ def python_symbol(src: Source, target: Target) -> tuple[int, int]:
         known = ", ".join(".".join(qualified(src, node)) for node in symbols(src)[:12])
         raise UsageError(f"{target.path} has no {target.symbol}", hint=f"It has: {known}." if known else None)
     exact = [node for node in found if isinstance(src.parents.get(node), ast.Module)] or found
+    names = {".".join(qualified(src, node)) for node in exact}
+    if len(exact) > 1 and len(names) == 1 and _one_after_another(src, exact):
+        return lines_of(src, exact[0])[0], lines_of(src, exact[-1])[1]
     if len(exact) > 1:
         listed = ", ".join(f"{'.'.join(qualified(src, node))} (line {lines_of(src, node)[0]})" for node in exact)
-        raise UsageError(f"{target.path} has several {target.symbol}: {listed}", hint="Name one of them in full.")
+        first, last = lines_of(src, exact[0])
+        hint = "Name one of them in full." if len(names) > 1 else f"Name its lines: {target.path}:{first}-{last}."
+        raise UsageError(f"{target.path} has several {target.symbol}: {listed}", hint=hint)
     return lines_of(src, exact[0])
+
+
+def _one_after_another(src: Source, nodes: list[ast.AST]) -> bool:
+    """Definitions of one name that belong together: overloads with what they describe, a property with its setter."""
+    block = src.block_of(nodes[0]) if isinstance(nodes[0], ast.stmt) else []
+    at = [block.index(node) for node in nodes if isinstance(node, ast.stmt) and node in block]
+    heads = [ast.unparse(d) for node in nodes for d in getattr(node, "decorator_list", [])]
+    marks = ("overload", "setter", "getter", "deleter", "register")
+    together = at == list(range(at[0], at[0] + len(nodes))) if at else False
+    return together and any(head.split("(")[0].endswith(marks) for head in heads)
 
 
 def symbols(src: Source) -> list[ast.AST]:

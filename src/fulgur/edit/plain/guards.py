@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from fulgur.edit.plain.rules import N, Place, Rule, code, defaults_of
+from fulgur.edit.refactor.local.functions import parameters
+from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
 
 _STATES = {
@@ -77,6 +80,10 @@ def _for_optional(test: str, place: Place) -> str:
     """`size < 0` is an error for a parameter that may be None: it is tested first."""
     values = defaults_of(place)
     optional = [n for n, value in values.items() if isinstance(value, ast.Constant) and value.value is None]
+    for argument in parameters(place.function) if place.function is not None else []:
+        kind = ast.unparse(argument.annotation) if argument.annotation is not None else ""
+        if re.search(r"\b(?:Optional|None)\b", kind) and argument.arg not in optional:
+            optional.append(argument.arg)
     used = [name for name in optional if re.search(rf"\b{name}\b", test) and re.search(r"[<>]", test)]
     tests = [f"{name} is not None" for name in sorted(used, key=test.index) if "None" not in test]
     return " and ".join([*tests, test])
@@ -91,6 +98,15 @@ def raising(kind: str, test: str, place: Place) -> Call | None:
     if match := re.fullmatch(r"not (\w+)", test):
         return Call("raise_if_empty", (match[1], kind)) if "(" not in kind else Call("raise_if", (test, kind))
     return Call("raise_if", (_for_optional(test, place), kind))
+
+
+def own_returns(function: ast.AST) -> Iterator[ast.Return]:
+    """The returns of a function, without those of functions inside it."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            yield from own_returns(node)
 
 
 def guard(*, holds: bool = True) -> Rule:
@@ -116,7 +132,10 @@ def return_guard(*, holds: bool = True) -> Rule:
             return None
         said = re.sub(r"\s*\b(?:early|immediately|right away)\b", "", match["value"]).strip().strip("`")
         if said.lower() in ("", "nothing"):
-            return Call("return_if", (test,))
+            values = [node.value for node in own_returns(place.function) if node.value is not None]
+            # Where other returns give something, returning nothing is not what is meant; None for None is.
+            bare = said or test.endswith(" is None") or not [v for v in values if ast.unparse(v) != "None"]
+            return Call("return_if", (test,)) if bare else None
         value = _VALUES.get(said.lower()) or code(said)
         if value is None or place.has(f"return {value} if "):
             return None
@@ -138,10 +157,11 @@ def must(match: re.Match[str], place: Place) -> Call | None:
 
 KIND = r"(?P<kind>`?[A-Za-z_][\w.]*(?:\([^()]*\))?`?)"
 _BE = r"(?P<be>must not|should not|shouldn'?t|cannot|can'?t|may not|must|should|has to|needs to)"
+ADD = r"((add|put|insert) [an?|the] (guard|check|guard clause|early return|early exit) ?[that|to|which|:|,|-] )?"
 RULES: list[tuple[str, Rule]] = [
-    (rf"(raise|throw) [an?] {KIND} (if|when|for|in case) (?P<condition>.+)", guard()),
-    (rf"(raise|throw) [an?] {KIND} unless (?P<condition>.+)", guard(holds=False)),
-    (rf"(if|when) (?P<condition>.+?),? [then] (raise|throw) [an?] {KIND}", guard()),
+    (rf"{ADD}(raise|throw) [an?] {KIND} (if|when|for|in case) (?P<condition>.+)", guard()),
+    (rf"{ADD}(raise|throw) [an?] {KIND} unless (?P<condition>.+)", guard(holds=False)),
+    (rf"{ADD}(if|when) (?P<condition>.+?),? [then] (raise|throw) [an?] {KIND}", guard()),
     (
         rf"(check|validate|ensure|make sure|verify|require|enforce) [that] (?P<condition>.+?)(,| and| or| -)? "
         rf"[otherwise|else|if not|or] (raise|throw) [an?] {KIND} [otherwise|if not|else]",
@@ -152,7 +172,7 @@ RULES: list[tuple[str, Rule]] = [
         r"[otherwise|if not|then]",
         must,
     ),
-    (r"return(?P<value>( [^,]+?)?) (if|when|in case) (?P<condition>.+)", return_guard()),
-    (r"return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),
-    (r"(if|when) (?P<condition>.+?),? [then|just] return(?P<value>( [^,]+?)?)", return_guard()),
+    (rf"{ADD}return(?P<value>( [^,]+?)?) (if|when|in case) (?P<condition>.+)", return_guard()),
+    (rf"{ADD}return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),
+    (rf"{ADD}(if|when) (?P<condition>.+?),? [then|just] return(?P<value>( [^,]+?)?)", return_guard()),
 ]

@@ -136,7 +136,9 @@ def set_value(match: re.Match[str], place: Place) -> Call | None:
         return None
     if value.isidentifier() and value not in {*words(place.file), *dir(builtins)}:
         return None  # another name, not a value
-    return None if name in place.parameters() else Call("set_value", (name, value))
+    if name in place.parameters() and name not in words(value):
+        return None  # its default
+    return Call("set_value", (name, value))
 
 
 def version(match: re.Match[str], place: Place) -> Call | None:

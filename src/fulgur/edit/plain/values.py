@@ -35,7 +35,7 @@ def parameter_default(match: re.Match[str], place: Place) -> Call | None:
     """Another default, or the first one for a parameter that has none."""
     name, value = match["name"], _value(match["value"], place)
     function = _taking(name, place)
-    if value is None or function is None:
+    if value is None or function is None or name in words(value):
         return None
     old = match.groupdict().get("old")
     known = defaults(function).get(name)

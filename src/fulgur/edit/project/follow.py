@@ -56,7 +56,8 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
     if function is not None and (owner := attribute_too(source, function, old, at)) is not None:
         return _rename_both(root, path, owner, old, new)
     if function is not None:
-        return change_signature(root, path, Call("rename_parameter", (function.name, old, new)), at)
+        call = Call("rename_parameter", (function.name, old, new))
+        return change_signature(root, path, call, source.whole_lines(function))
     if old in module_names(before) - module_names(after):
         return rename_everywhere(root, path, old, new)
     cls, _, member = old.rpartition(".")

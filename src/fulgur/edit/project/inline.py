@@ -93,8 +93,10 @@ class _Body:
             raise RefactorError(f"{module.path.name} has no plain function {name} at its top")
         self.function = found[0]
         args = self.function.args
-        if args.vararg or args.kwarg or self.function.decorator_list:
-            raise RefactorError(f"{name} has star arguments or a decorator")
+        if args.vararg or args.kwarg:
+            raise RefactorError(f"{name} takes any number of arguments (*)")
+        if self.function.decorator_list:
+            raise RefactorError(f"{name} has a decorator, which its calls go through")
         try:
             first = self.source.body_start(self.function)
         except Unusable:

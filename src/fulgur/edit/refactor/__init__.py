@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def renamed(src: Source, old: str, new: str, at: Span) -> str:
         text = rename_member(src, owner.name, old, new, at)
         return parameters.rename_parameter(Source(text), f"{owner.name}.__init__", old, new, None)
     if function is not None:
-        return parameters.rename_parameter(src, function.name, old, new, at)
+        return parameters.rename_parameter(src, function.name, old, new, src.whole_lines(function))
     return rename(src, old, new, at)
 
 
@@ -88,14 +89,31 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
 
     Raises RefactorError when it cannot be done exactly. The text must have plain line feeds.
     """
+    try:
+        return _applied(text, call, at)
+    except RefactorError:
+        _readable(text)
+        raise
+
+
+def _readable(text: str) -> None:
+    """What cannot be read cannot be changed: this is then the reason, whatever else was found."""
+    try:
+        parse(text)
+    except Unusable as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise RefactorError(f"Python {version}, which Fulgur runs on, cannot read the file: {error}") from None
+
+
+def _applied(text: str, call: Call, at: Span) -> str:
     if call.name in LOCAL:
         call = _with_logger(text, call)
         start, end = at or (0, len(text))
-        result = text[:start] + apply_local(text[start:end], call, text[end:]) + text[end:]
+        result = text[:start] + apply_local(text[start:end], call, text[end:], text[:start]) + text[end:]
         try:
             parse(result)
-        except Unusable as error:
-            raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
+        except Unusable:
+            raise RefactorError(f"the result of “{told(call)}” would not be Python") from None
         return result
     if call.name not in CALLS:
         raise RefactorError("the model asks for something that does not exist")

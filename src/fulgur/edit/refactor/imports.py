@@ -77,7 +77,7 @@ def add_import(src: Source, words: tuple[str, ...]) -> str:
     else:
         at = after_docstring(src)
         text = f"\n{line}\n" if at and src.docstring(src.tree) else f"{line}\n"
-        text += "" if src.text[at:].startswith("\n") else "\n"
+        text += "" if src.text[at:].startswith("\n") or not src.text[at:] else "\n"
     return apply_edits(src.text, [Edit(at, at, text)])
 
 

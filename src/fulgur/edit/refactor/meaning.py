@@ -213,5 +213,11 @@ def told(call: Call) -> str:
 
     if call.name == "change_base" and len(args) > 1 and not args[1]:
         return f"remove the base of {args[0]}"
+    if call.name == "replace_text" and len(args) == 2 and not args[1]:
+        return f"remove `{args[0]}`"
+    if call.name == "return_if" and len(args) == 1:
+        return f"return when {args[0]}"
+    if call.name == "make_async" and call.args:
+        return f"make {call.args[0].lstrip('@')} async, with everything that calls it"
     text = re.sub(r"\{(\d)(:?)\}", argument, template)
     return text.replace("{{", "{").replace("}}", "}") + where

@@ -53,7 +53,9 @@ def parse(text: str) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
+        raise Unusable(f"line {error.lineno}: {error.msg}" if error.lineno else error.msg) from None
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Unusable(str(error)) from None
 
 

@@ -106,22 +106,25 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
 }  # fmt: skip
 
 
-def apply_local(region: str, call: Call, below: str = "") -> str:
+def apply_local(region: str, call: Call, below: str = "", above: str = "") -> str:
     """The region after the refactoring; RefactorError when it cannot be done exactly or there is nothing to do."""
     least, most, refactor = LOCAL[call.name]
     if not least <= len(call.args) <= most:
         raise RefactorError(f"“{told(call)}” has the wrong number of arguments")
     try:
-        piece = Piece(region, below)
+        piece = Piece(region, below, above)
         edits = refactor(piece, call.args)
         changed = apply_edits(piece.text, edits)[len(piece.shift) :]
-        parse_region(changed)
     except Unusable as error:
         raise RefactorError(f"“{told(call)}” cannot be done: {error}") from None
     except (ValueError, IndexError, RecursionError):
         raise RefactorError(f"“{told(call)}” cannot be done here") from None
     if changed == region:
-        raise RefactorError(f"nothing here can be changed like that: {told(call)}")
+        raise RefactorError(f"there is nothing to do here for “{told(call)}”, or it is so already")
+    try:
+        parse_region(changed)
+    except Unusable:
+        raise RefactorError(f"the result of “{told(call)}” would not be Python") from None
     return changed
 
 

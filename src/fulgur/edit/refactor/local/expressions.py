@@ -112,7 +112,24 @@ def use_truthiness(src: Source, args: tuple[str, ...]) -> Edits:
 
 def modern_super(src: Piece, args: tuple[str, ...]) -> Edits:
     calls = [node for node in src.of(ast.Call) if dotted(node.func) == "super" and len(node.args) == 2]
-    return [Edit(*src.span(node), "super()") for node in calls if all(map(dotted, node.args))]
+    edits = [Edit(*src.span(node), "super()") for node in calls if all(map(dotted, node.args))]
+    return edits + [edit for node in src.of(ast.Call) if (edit := _by_base(src, node)) is not None]
+
+
+def _by_base(src: Piece, node: ast.Call) -> Edit | None:
+    """`Base.method(self, …)` in the method of this name, where the class has this base alone."""
+    function = src.function_of(node)
+    called, first = node.func, node.args[0] if node.args else None
+    if not isinstance(called, ast.Attribute) or function is None or called.attr != function.name:
+        return None
+    mine = function.args.args[0].arg if function.args.args else ""
+    owner = src.class_of(function)
+    bases = [dotted(base) for base in owner.bases] if owner is not None else src.bases
+    if not isinstance(first, ast.Name) or first.id != mine or bases != [dotted(called.value)] or len(bases) != 1:
+        return None
+    rest = [*node.args[1:], *node.keywords]
+    end = src.start(rest[0]) if rest else src.end(first)
+    return Edit(src.start(called.value), end, f"super().{called.attr}(")
 
 
 def drop_keys(src: Source, args: tuple[str, ...]) -> Edits:

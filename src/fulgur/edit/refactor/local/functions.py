@@ -267,8 +267,10 @@ def documented(src: Piece, args: tuple[str, ...]) -> tuple[Function | ast.ClassD
 def add_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
     node, others = documented(src, args)
     text = rest(others, 0)
-    if src.docstring(node) is not None or not src.alone_on_lines(node.body[0]) or node.body[0].lineno == node.lineno:
+    if src.docstring(node) is not None:
         raise RefactorError(f"{node.name} has a docstring already")
+    if not src.alone_on_lines(node.body[0]) or node.body[0].lineno == node.lineno:
+        raise RefactorError(f"the body of {node.name} stands on the line of its head")
     if '"""' in text or "\\" in text or text.endswith('"'):
         raise RefactorError("this text cannot stand in a docstring")
     at = src.line_start(src.first_line(node.body[0]))

@@ -132,4 +132,9 @@ def add_field(src: Piece, args: tuple[str, ...]) -> Edits:
     if len(parsed) != 1 or not isinstance(parsed[0], ast.AnnAssign):
         raise RefactorError(f"{text} is not a field")
     fields: list[ast.stmt] = [s for s in node.body if isinstance(s, ast.AnnAssign)]
+    given = [s for s in fields if isinstance(s, ast.AnnAssign) and s.value is not None]
+    heads = [ast.unparse(decorator) for decorator in node.decorator_list]
+    if given and parsed[0].value is None and not any("kw_only=True" in head for head in heads):
+        first = dotted(given[0].target) if isinstance(given[0], ast.AnnAssign) else ""
+        raise RefactorError(f"a field without a default cannot follow {first}, which has one", hint="Give it one.")
     return after_last(src, node, fields, dotted(parsed[0].target) or "", text)

@@ -30,14 +30,15 @@ OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
 
 
 class Piece(Source):
-    """Whole lines of a file. Indented ones stand in an `if 1:` that is no part of `nodes`; `below` is what follows."""
+    """Whole lines of a file. Indented ones stand in an `if 1:` that is no part of `nodes`; `below` is what follows, and
+    `above` what comes before."""
 
-    def __init__(self, region: str, below: str = "") -> None:
+    def __init__(self, region: str, below: str = "", above: str = "") -> None:
         self.shift = "if 1:\n" if region[:1] in (" ", "\t") else ""
         super().__init__(self.shift + region)
         if not self.tree.body:
             raise Unusable("there is no code in it")
-        self.below = below
+        self.below, self.above = below, above
         self.top: list[ast.stmt] = self.tree.body
         if self.shift:
             wrapper = self.tree.body[0]
@@ -51,6 +52,16 @@ class Piece(Source):
         following = next((line for line in self.below.split("\n") if line.strip()), "")
         return len(following) - len(following.lstrip()) < self.top[0].col_offset or not following
 
+    @property
+    def bases(self) -> list[str]:
+        """The bases of the class that the region stands in the body of; none where that is not plain to see."""
+        margin = self.top[0].col_offset
+        for line in reversed(self.above.split("\n")):
+            if line.strip() and not line.lstrip().startswith("#") and len(line) - len(line.lstrip()) < margin:
+                head = re.fullmatch(r"\s*class \w+\(([\w., ]*)\):.*", line)
+                return [base.strip() for base in head[1].split(",")] if head else []
+        return []
+
     def at_block_end(self, statement: ast.stmt) -> bool:
         block = self.block_of(statement)
         return block[-1] is statement and (block is not self.top or self.ends_block)
@@ -61,7 +72,7 @@ def only(found: list[Found], what: str) -> Found:
     if not found:
         raise RefactorError(f"there is no {what} here")
     if len(found) > 1:
-        raise RefactorError(f"there are {len(found)} of {what} here", hint="Name a smaller part.")
+        raise RefactorError(f"there is more than one {what} here", hint="Name a smaller part.")
     return found[0]
 
 

@@ -49,10 +49,31 @@ def remove_else_return(src: Piece, args: tuple[str, ...]) -> Edits:
         if node.orelse and not has_elif(src, node) and isinstance(node.body[-1], JUMPS) and src.movable(node.orelse)
         and src.text.startswith("if", src.start(node))
     ]  # fmt: skip
+    if not found and (chains := [c for node in src.of(ast.If) if (c := leaving_chain(src, node))]):
+        chain = only(chains, "chain of branches that leave")
+        edits = [Edit(src.start(branch), src.start(branch) + 4, "if") for branch in chain[1:]]
+        return edits + ([_dedented_else(src, chain[0], chain[-1])] if chain[-1].orelse else [])
     node = only(found, "else after a branch that leaves")
-    line = else_line(src, node)
-    end = src.whole_lines(node)[1]
-    return [Edit(src.line_start(line), end, dedented(src, src.line_end(line), end))]
+    return [_dedented_else(src, node, node)]
+
+
+def leaving_chain(src: Piece, node: ast.If) -> list[ast.If]:
+    """`if`, `elif` …, all of whose branches but the last leave; nothing for an if alone."""
+    if not src.text.startswith("if", src.start(node)) or not has_elif(src, node):
+        return []
+    chain = [node]
+    while has_elif(src, chain[-1]):
+        inner = chain[-1].orelse[0]
+        if not isinstance(inner, ast.If) or not isinstance(chain[-1].body[-1], JUMPS):
+            return []
+        chain.append(inner)
+    last = chain[-1]
+    return chain if not last.orelse or (isinstance(last.body[-1], JUMPS) and src.movable(last.orelse)) else []
+
+
+def _dedented_else(src: Piece, outer: ast.If, node: ast.If) -> Edit:
+    line, end = else_line(src, node), src.whole_lines(outer)[1]
+    return Edit(src.line_start(line), end, dedented(src, src.line_end(line), end))
 
 
 def merge_nested_if(src: Piece, args: tuple[str, ...]) -> Edits:

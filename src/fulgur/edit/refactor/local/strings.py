@@ -183,7 +183,7 @@ def from_percent(src: Piece, node: ast.BinOp) -> str | None:
 
 
 def from_sum(src: Piece, node: ast.BinOp) -> str | None:
-    """`"a" + str(b) + "c"`: every part a plain string or a call of `str`."""
+    """`"a" + str(b) + c`: plain strings, calls of `str`, and what can only be a string beside one."""
     parts: list[ast.expr] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
@@ -200,6 +200,9 @@ def from_sum(src: Piece, node: ast.BinOp) -> str | None:
             literals[-1] += match[3]
         elif isinstance(part, ast.Call) and dotted(part.func) == "str" and len(part.args) == 1 and not part.keywords:
             values.append(part.args[0])
+            literals.append("")
+        elif isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
+            values.append(part)
             literals.append("")
         else:
             return None

@@ -7,7 +7,7 @@ import re
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, expression, meant, only, rest
-from fulgur.edit.refactor.source import Edit, Unusable, dotted
+from fulgur.edit.refactor.source import Edit, Unusable, dotted, names_in
 
 WRITTEN_OUT = (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.JoinedStr)
 SCOPES = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -118,7 +118,8 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Another value for a name that has a plain one; what is computed or put together is left alone."""
+    """Another value for a name that has a plain one, or is computed from plain ones; anything else is left alone,
+    unless the new value is made of it."""
     value = rest(args, 1)
     targets: list[ast.expr] = [s.targets[0] for s in src.of(ast.Assign)] + [s.target for s in src.of(ast.AnnAssign)]
     name = meant(args[0], map(dotted, targets))
@@ -129,9 +130,17 @@ def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
     assert statement.value is not None
     if expression(value) == ast.dump(statement.value):
         return []
-    if not isinstance(statement.value, WRITTEN_OUT):
+    alike = set(names_in(statement.value)) & set(re.findall(r"\w+", value))
+    if not isinstance(statement.value, WRITTEN_OUT) and not _computed(statement.value) and not alike:
         raise RefactorError(f"{name} is not a plain value: {src.segment(statement.value)[:40]}")
     return [Edit(src.start(statement.value), src.end(statement), value)]
+
+
+def _computed(node: ast.expr) -> bool:
+    """`1 << 18`, `60 * 60`: an expression of numbers and texts alone."""
+    return isinstance(node, ast.BinOp) and all(
+        isinstance(part, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)) for part in ast.walk(node)
+    )
 
 
 def change_return(src: Piece, args: tuple[str, ...]) -> Edits:
