@@ -146,7 +146,7 @@ def guessed(runtime: Runtime, prompt: list[int], said: list[int], total: list[li
 
     feed(0, len(prompt) - 1)
     for at in range(len(prompt) - 1, len(tokens) - 1):
-        found = runtime.draft(int(tokens[at]), at, 0, table, GUESSES)
+        found = runtime.draft(int(tokens[at]), at, 0, table, min(GUESSES, len(tokens) - 1 - at))
         for counts, guess, truth in zip(total, found, tokens[at + 1 :], strict=False):
             counts[0] += 1
             if guess != truth:
