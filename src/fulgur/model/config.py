@@ -102,6 +102,8 @@ class ModelConfig:
             raise FulgurError(
                 f"model config: {self.n_heads} attention heads cannot share {self.n_kv_heads} key/value heads"
             )
+        if not (0 < self.rope_theta < math.inf and 0 <= self.norm_eps < 1):
+            raise FulgurError(f"model config: rope_theta {self.rope_theta}, norm_eps {self.norm_eps}")
         if self.head_dim % 2:
             raise FulgurError(f"model config: head_dim {self.head_dim} is odd, rotary positions need pairs")
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:

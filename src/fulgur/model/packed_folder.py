@@ -79,8 +79,14 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
     file = SafetensorsFile(folder / PACKED_FILE)
 
     def kind_of(name: str) -> tuple[int, int]:
-        kind = layout.get("matrices", {}).get(name, layout)
-        return kind["bits"], kind["group"]
+        others = layout.get("matrices", {})
+        kind = others.get(name, layout) if isinstance(others, dict) else None
+        match kind:
+            case {"bits": 4 | 8 as bits, "group": int() as group} if group > 0 and group % 32 == 0:
+                return bits, group
+        raise FulgurError(
+            f"{folder / 'config.json'}: the bits and the group of {name} are not there", hint="Pack it again."
+        )
 
     matrices: dict[str, Packed] = {}
     for name, plan in matrix_plans(config).items():
