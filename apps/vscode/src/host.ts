@@ -17,6 +17,7 @@ export class Host {
   private count = 0;
   private shown: { session: string; epoch: string; seq: number } | undefined;
   private closed = false;
+  private ended = false; // the session that is shown, by somebody else
 
   private async connect(): Promise<WebSocket> {
     for (let n = 0; n < 200; n++) {
@@ -57,7 +58,10 @@ export class Host {
       if (message.error) one?.reject(new Error([message.error.message, message.error.data?.hint].filter(Boolean).join(" ")));
       else {
         const result = message.result as Attached | undefined;
-        if (result?.epoch && result.session) this.shown = { session: result.session, epoch: result.epoch, seq: result.seq };
+        if (result?.epoch && result.session) {
+          this.shown = { session: result.session, epoch: result.epoch, seq: result.seq };
+          this.ended = false;
+        }
         one?.before(message.result as never);
         one?.resolve(message.result as never);
       }
@@ -71,11 +75,15 @@ export class Host {
     } else if (message.method === "resync") {
       this.shown = { session: params.session, epoch: params.epoch, seq: params.seq };
       this.onAttached(params);
-    }
+    } else if (message.method === "closed") this.ended = true;
   }
 
   /** `before` sees the answer before any event behind it is read. */
   async call<T>(method: string, params: Record<string, unknown>, before: (value: T) => void = () => undefined): Promise<T> {
+    if (this.ended && params["session"] === this.shown?.session) {
+      this.ended = false; // opened again: whoever asks for a turn must hear of it
+      await this.call<Attached>("session.attach", { session: params["session"] }, (attached) => this.onAttached(attached));
+    }
     this.socket ??= this.connect();
     let socket: WebSocket;
     try {

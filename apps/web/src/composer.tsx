@@ -28,9 +28,15 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
       if (!text.value) set(said); // nothing typed is lost
     });
   };
+  const hint = (): string => {
+    if (session.gone.value) return "It can only be read";
+    if (session.ended.value) return "It was ended; a prompt opens it again";
+    if (!running) return "What should be done?";
+    return matchMedia("(hover: none)").matches ? "Redirect it now" : "Redirect it now: Enter. Queue: Alt Enter. Stop: Esc.";
+  };
   return (
     <form
-      class="composer"
+      class={running ? "composer running" : "composer"}
       onSubmit={(submit) => {
         submit.preventDefault();
         send("steer");
@@ -40,7 +46,7 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
         ref={box}
         rows={1}
         aria-label={running ? "Redirect the answer" : "Prompt"}
-        placeholder={session.gone.value ? "It can only be read" : running ? "Redirect it now: Enter. Queue: Alt Enter. Stop: Esc." : "What should be done?"}
+        placeholder={hint()}
         value={text.value}
         disabled={session.gone.value}
         onInput={(input) => set(input.currentTarget.value)}
@@ -54,6 +60,11 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
       {running && (
         <button type="button" onClick={() => session.tell("turn.stop")} aria-label="Stop" title="Esc">
           ■
+        </button>
+      )}
+      {running && text.value.trim() && (
+        <button type="button" onClick={() => send("queue")} title="For after this turn: Alt Enter">
+          Queue
         </button>
       )}
       <button class="primary" disabled={!text.value.trim()} aria-label={running ? "Redirect" : "Send"}>

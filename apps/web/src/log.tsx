@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { Counts, counts, DiffText } from "./diff";
 import { type Block, Lines, show } from "./markdown";
 import { type Entry, runsOf, type Session } from "./session";
-import { plain } from "./text";
+import { exact, plain } from "./text";
 
 const FIRST = 300; // entries shown at once; older ones on demand
 
@@ -145,7 +145,7 @@ function titleOf(call: string): string {
 }
 
 function Tool({ entry }: { entry: Entry }) {
-  const title = entry.title ?? titleOf(entry.text);
+  const title = exact(plain(entry.title ?? titleOf(entry.text)));
   const output = plain(entry.text);
   // What is stored of a call does not say how it ended.
   const [mark, meaning] = entry.open ? ["…", "runs"] : entry.ok === undefined ? ["·", "ran"] : entry.ok ? ["✓", "done"] : ["✗", "failed"];
@@ -155,7 +155,9 @@ function Tool({ entry }: { entry: Entry }) {
         <span class="mark" aria-label={meaning} role="img">
           {mark}
         </span>
-        <span class="name" title={plain(title)}>{plain(title)}</span>
+        <span class="name" title={title}>
+          {title}
+        </span>
         {entry.seconds !== undefined && entry.seconds >= 0.05 && <span class="time">{entry.seconds.toFixed(1)} s</span>}
       </summary>
       {output && (
@@ -172,7 +174,7 @@ function Changed({ entry }: { entry: Entry }) {
   return (
     <details class="changed">
       <summary>
-        <span class="name">{path}</span> <Counts {...counts(entry.text)} />
+        <span class="name">{exact(path)}</span> <Counts {...counts(entry.text)} />
       </summary>
       <DiffText text={entry.text} />
     </details>

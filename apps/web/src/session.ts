@@ -2,6 +2,7 @@
 import { batch, signal } from "@preact/signals";
 import { inNextFrame } from "./frame";
 import { type Block, read, settled } from "./markdown";
+import { exact } from "./text";
 import { type AgentEvent, type Attached, type FileChange, type Follower, type Link, Lost, type Merged, newId, type PlanStep, type Said, type Status, type Usage } from "./wire";
 
 export interface Variant {
@@ -54,7 +55,8 @@ export class Session implements Follower {
   readonly version = signal(0);
   readonly title = signal(""); // what was asked first
   readonly loaded = signal(false);
-  readonly gone = signal(false);
+  readonly gone = signal(false); // it can only be read
+  readonly ended = signal(false); // by somebody else; the next prompt opens it again
   readonly running = signal(false);
   readonly since = signal(0); // when the running turn was first seen
   readonly status = signal<Status | undefined>(undefined);
@@ -111,7 +113,7 @@ export class Session implements Follower {
       this.worktree.value = attached.worktree ? { folder: attached.worktree, branch: attached.branch } : undefined;
       this.setRunning(attached.status.running);
       this.loaded.value = true;
-      this.gone.value = false;
+      this.gone.value = this.ended.value = false;
       this.version.value++;
     });
     this.look();
@@ -126,7 +128,8 @@ export class Session implements Follower {
 
   closed(): void {
     this.flush();
-    this.gone.value = true;
+    this.ended.value = true;
+    this.waiting.value = [];
     this.setRunning(false);
   }
 
@@ -143,6 +146,8 @@ export class Session implements Follower {
   // ---- what the person asks -------------------------------------------------------------------------------
 
   async submit(text: string, how: "steer" | "queue" = "steer"): Promise<void> {
+    if (this.host.lost?.()) throw new Lost("There is no connection to the host now; nothing was sent.");
+    if (this.ended.value) await this.host.follow(this);
     const program = /^\/(variants|tasks|plan|take)\b/.test(text);
     if (program) await this.ask("session.program", { text });
     else if (text === "/undo") await this.ask("session.undo");
@@ -297,7 +302,7 @@ export class Session implements Follower {
         break;
       case "undone":
       case "judged": {
-        const paths = (event["paths"] as string[]).join(", ");
+        const paths = exact((event["paths"] as string[]).join(", "));
         this.add("note", `${event.type === "undone" ? "Undone" : event["accepted"] ? "Kept" : "Rejected"}: ${paths}`);
         this.look();
         break;

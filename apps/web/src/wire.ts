@@ -120,6 +120,8 @@ export interface Follower {
 export interface Link {
   call<T>(method: string, params?: object, again?: boolean): Promise<T>;
   follow(follower: Follower): Promise<void>;
+  /** Whether the connection is lost now. */
+  lost?(): boolean;
 }
 
 const pause = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
@@ -212,6 +214,10 @@ export class Host implements Link {
       this.waiting.set(id, { resolve, reject, before });
       socket.send(JSON.stringify({ jsonrpc: "2.0", id, method, params }));
     });
+  }
+
+  lost(): boolean {
+    return this.state.value === "lost";
   }
 
   private async ready(): Promise<void> {

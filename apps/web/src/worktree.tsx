@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { Session } from "./session";
 import { closePane, problem, refresh } from "./state";
+import { exact } from "./text";
 import type { Merged } from "./wire";
 
 export function Worktree({ session }: { session: Session }) {
@@ -69,7 +70,7 @@ export function Worktree({ session }: { session: Session }) {
       {result && result.conflicts.length > 0 && (
         <ul class="conflicts" aria-label="Conflicts">
           {result.conflicts.map((path) => (
-            <li>{path}</li>
+            <li>{exact(path)}</li>
           ))}
         </ul>
       )}

@@ -28,6 +28,30 @@ git("add", "-A");
 git("commit", "-qm", "A shop");
 const edit = (from, to) => ({ call: "edit", arguments: { path: "cart.py", old: from, new: to } });
 const prose = "The cart adds its prices one by one. That is fine for a few, and `sum` says the same in one word.\n\n## What I found\n\n- `total` walks over **all** prices\n- `count` is only `len`\n\n```python\ndef total(prices):\n    return sum(prices)\n```\n\nNext I look at the callers, and at the tests that pin the rounding. ";
+// Whatever a model, a file or a command says is shown as it is: in paragraphs, lists, tables, headings, names and output.
+const HOSTILE = [
+  "<img src=x onerror=pwned=1>",
+  "<script>pwned=1</script>",
+  "<svg onload=pwned=1>",
+  '<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>',
+  "<style>* { display: none }</style>",
+  '<base href="//evil.test">',
+  '<meta http-equiv=refresh content="0;url=//evil.test">',
+  "<form action=//evil.test><input></form>",
+  "<a href=javascript:pwned=1>a</a>",
+  "[b](javascript:pwned=1)",
+  "[c](JaVaScRiPt:pwned=1)",
+  "[d](data:text/html,<script>pwned=1</script>)",
+  "![pixel](http://127.0.0.1:9/x.png)",
+  "```html\n<script>pwned=1</script>\n```",
+  "| <img src=x onerror=pwned=1> | b |\n|---|---|\n| <b>c</b> | d |",
+  "> <img src=x onerror=pwned=1>",
+  "- <img src=x onerror=pwned=1>",
+  "# <img src=x onerror=pwned=1>",
+  "`<img src=x onerror=pwned=1>` **<img src=x onerror=pwned=1>** *<img src=x onerror=pwned=1>*",
+  "&lt;img src=x onerror=pwned=1&gt;",
+  "<x onfocus=pwned=1 tabindex=0 autofocus>",
+];
 const script = {
   rate: 400,
   reply: [
@@ -50,7 +74,11 @@ const script = {
     { match: "Resolve the conflicts", steps: [{ text: "Resolved: `count` takes iterators." }] },
     { match: "conflict", times: 1, steps: [edit("    return len(items)", "    return len(list(items))")] },
     { match: "conflict", steps: [{ text: "`count` takes iterators." }] },
-    { match: "evil", steps: [{ text: '<img src=x onerror="document.title=1"> <script>document.title=1</script> [link](javascript:alert(1)) ![pixel](http://127.0.0.1:9/x.png)' }] },
+    { match: "evil", times: 1, steps: [{ call: "update_plan", arguments: { plan: [{ step: HOSTILE[0], status: "in_progress" }] } }] },
+    { match: "evil", times: 1, steps: [{ call: "shell", arguments: { command: `printf '%s\\n' '${HOSTILE[0]}' '\u001b]8;;javascript:pwned=1\u001b\\\\click\u001b]8;;\u001b\\\\'; false` } }] },
+    { match: "evil", times: 1, steps: [{ call: "apply_patch", arguments: { patch: `*** Begin Patch\n*** Add File: ${HOSTILE[0]}\u202e.txt\n+${HOSTILE[1]}\n*** End Patch` } }] },
+    { match: "evil", steps: [{ text: `${HOSTILE.join("\n\n")}\n\nthe last of it` }] },
+    { match: "again", steps: [{ text: "Here again." }] },
   ],
 };
 writeFileSync(join(home, "script.json"), JSON.stringify(script));
@@ -209,12 +237,45 @@ try {
 
   // ---- hostile text is text
   await ended(second);
+  const elsewhere = [];
+  page.on("request", (request) => new URL(request.url()).host !== new URL(origin).host && elsewhere.push(request.url()));
   await second.locator(".composer textarea").fill("evil");
   await second.locator(".composer textarea").press("Enter");
-  await second.locator(".log").getByText("onerror=").waitFor();
+  await second.locator(".log").getByText("the last of it").waitFor();
   await ended(second); // an address whose bracket has not come yet is still a link
-  assert.equal(await second.locator(".answer img, .answer script, .answer a").count(), 0);
-  passed("a model's HTML stays text, its links and images lead nowhere");
+  await second.getByRole("button", { name: /^Changes/ }).click();
+  await second.locator(".file h2").getByText("<U+202E>").waitFor(); // what reorders a name is named
+  await looked("7b-hostile-changes");
+  await second.getByRole("button", { name: "Chat", exact: true }).click();
+  await looked("7c-hostile");
+  const inside = (tags) => second.evaluate((pane, names) => [...pane.querySelectorAll(names)].map((node) => node.outerHTML), tags);
+  assert.deepEqual(await inside("img, script, svg, iframe, style, base, meta, object, embed, x, form:not(.composer), a:not(.back), .log input"), []);
+  assert.deepEqual([await page.evaluate(() => window.pwned), elsewhere], [undefined, []]);
+  passed(`${HOSTILE.length} ways to smuggle HTML in stay text, and nothing is fetched from elsewhere`);
+
+  // ---- a second browser: it sees the same, answers, and ends the session; the next prompt opens it again
+  const friend = await (await browser.newContext({ viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true })).newPage();
+  friend.setDefaultTimeout(LIMIT_MS);
+  await friend.goto(link());
+  await friend.locator(".groups").getByText("explain the cart").click();
+  await friend.locator(".log").getByText("In short: it adds up prices.").waitFor();
+  await first.locator(".composer textarea").fill("explain it once more");
+  await first.locator(".composer textarea").press("Enter");
+  await friend.locator(".answer.open").waitFor();
+  await friend.locator(".composer textarea").fill("briefly, please");
+  await friend.screenshot({ path: join(pictures, "7d-phone-running.png") });
+  await friend.getByRole("button", { name: "Redirect" }).click();
+  await first.locator(".said.steer").getByText("briefly, please").waitFor();
+  await ended(first);
+  await friend.getByLabel("More").click();
+  await friend.getByRole("button", { name: "End the session" }).click();
+  await first.locator(".head").getByText("ended").waitFor();
+  await picture("7e-ended-elsewhere");
+  await first.locator(".composer textarea").fill("again");
+  await first.locator(".composer textarea").press("Enter");
+  await first.locator(".log").getByText("Here again.").waitFor();
+  await friend.close();
+  passed("two browsers share a session; one that was ended goes on with the next prompt");
 
   // ---- speed
   await second.getByRole("button", { name: "Speed", exact: true }).click();
@@ -311,6 +372,19 @@ try {
 
   assert.deepEqual(wrong, []);
   passed("nothing went wrong in the page, and nothing broke its policy");
+
+  // ---- the host ends: it is said, and what is typed stays
+  await page.setViewportSize({ width: 1440, height: 900 });
+  await page.locator(".groups a").first().click();
+  await page.locator(".composer textarea").waitFor();
+  process.kill(JSON.parse(readFileSync(join(home, "host.json"), "utf8")).pid);
+  await page.locator(".banner").getByText("connection to the host was lost").waitFor();
+  await page.locator(".composer textarea").fill("typed while it is gone");
+  await page.locator(".composer textarea").press("Enter");
+  await page.locator(".note.bad").getByText("nothing was sent").waitFor();
+  assert.equal(await page.locator(".composer textarea").inputValue(), "typed while it is gone");
+  await looked("19-host-gone");
+  passed("a host that ended is told, and nothing typed is lost");
 } finally {
   await browser?.close();
   for (const note of ["host.json", "server.json"]) {
