@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,33 @@ def test_the_journal_keeps_its_last_edits_and_undo_says_what_is_gone(tmp_path: P
     with pytest.raises(FulgurError, match="too old"):
         journal.undo()
     assert path.read_bytes() == str(KEPT + 5).encode()
+
+
+def test_edits_of_several_processes_are_all_kept(tmp_path: Path, home: Path) -> None:
+    """Each reads the journal, adds its own and writes it: one of two at once was lost, and could not be undone."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom fulgur.workspace.files import Change\n"
+        "from fulgur.workspace.journal import EditJournal\n"
+        "journal = EditJournal(Path(sys.argv[1]))\n"
+        "for number in range(10):\n"
+        "    path = Path(sys.argv[2]) / f'{sys.argv[3]}-{number}'\n"
+        "    path.write_bytes(b'a')\n"
+        "    journal.write([Change(path, b'a', b'b')])\n"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code, str(home), str(tmp_path), str(n)]) for n in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    journal = EditJournal(home)
+    assert len({entry.path for entry in journal.entries()}) == len({entry.time for entry in journal.entries()}) == 40
+    for _ in range(40):
+        journal.undo()
+    assert {path.read_bytes() for path in tmp_path.glob("?-*")} == {b"a"}
+
+
+def test_a_read_only_file_stays_as_it_is(tmp_path: Path, home: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(b"a = 1\n")
+    path.chmod(0o444)
+    journal = EditJournal(home)
+    with pytest.raises(FulgurError, match="is read-only; nothing was changed"):
+        journal.write([Change(path, b"a = 1\n", b"a = 2\n")])
+    assert path.read_bytes() == b"a = 1\n" and journal.entries() == []

@@ -94,12 +94,12 @@ class Files:
         workspace = self.policy.workspace
         return shown(str(path.relative_to(workspace) if path.is_relative_to(workspace) else path))
 
-    def read(self, path: Path) -> bytes:
-        """The bytes of a regular file (its real path)."""
+    def read(self, path: Path, limit: int = -1) -> bytes:
+        """The first `limit` bytes of a regular file (its real path), -1: all."""
         if reason := self.policy.secret(path):
             raise FileRefused(f"{self.show(path)} may not be read: {reason}")
         try:
-            return self._shown(path, beneath.read(self._root(path), path))
+            return self._shown(path, beneath.read(self._root(path), path, limit))
         except OSError as error:
             raise FulgurError(f"{self.show(path)}: {error.strerror}") from None
 

@@ -6,10 +6,11 @@ Contents lie beside those of the agent's snapshots and are let go by the same ru
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -65,20 +66,40 @@ class EditJournal:
         return None
 
     def write(self, changes: Sequence[Change]) -> list[FileDiff]:
-        """Change files, all or none; refuses when one is no longer what it was."""
-        now = time.time()
+        """Change files, all or none; refuses when one is no longer what it was, or may not be written."""
         real = [replace(change, path=change.path.resolve()) for change in changes]
-        made = [self._entry(change, now) for change in real]
-        earlier = self.entries()
-        self.save([*earlier, *made])  # first: what was changed can be taken back, whatever happens now
+        for change in real:
+            if change.path.exists() and not change.path.stat().st_mode & 0o222:
+                raise FulgurError(f"{change.path} is read-only; nothing was changed", hint="`chmod +w` lets it change.")
+        with self.locked():
+            earlier = self.entries()
+            # Changes of one time were made together, so two edits never have the same.
+            now = max(time.time(), earlier[-1].time + 1e-6 if earlier else 0.0)
+            made = [self._entry(change, now) for change in real]
+            self.save([*earlier, *made])  # first: what was changed can be taken back, whatever happens now
+            try:
+                return self._files(real[0].path).commit(real)
+            except BaseException:
+                self.save(earlier)
+                raise
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes files or the journal meanwhile: several commands may run at once."""
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            return self._files(real[0].path).commit(real)
-        except BaseException:
-            self.save(earlier)
-            raise
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def undo(self, path: Path | None = None) -> list[JournalEntry]:
         """Take the newest edit back (that of this file, or of any), with every file that it changed."""
+        with self.locked():
+            return self._undo(path)
+
+    def _undo(self, path: Path | None) -> list[JournalEntry]:
         last = self.last(path)
         if last is None:
             raise FulgurError("there is no edit to undo" + (f" in {path}" if path else ""))

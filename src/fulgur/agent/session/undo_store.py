@@ -123,7 +123,8 @@ def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[s
         needed |= more
         oldest = when
     if any(entry.time < oldest for entry in entries):
-        journal.save(entry for entry in entries if entry.time >= oldest)
+        with journal.locked():  # another command may have written an edit since
+            journal.save(entry for entry in journal.entries() if entry.time >= oldest)
     return needed
 
 
