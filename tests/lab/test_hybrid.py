@@ -155,8 +155,11 @@ def test_shares_of_guesses_that_are_right() -> None:
     assert found.tolist() == [[4, 3], [2, 2], [1, 1]]
 
 
-def test_the_packed_model_drafts_in_the_engine(trained: Path, tmp_path: Path) -> None:
+def test_the_packed_model_drafts_in_the_engine(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's guesses are those of the model that was trained, and its text is the same with and without them."""
+    monkeypatch.setattr(acceptance, "ROWS", 2)
+    monkeypatch.setattr(acceptance, "WRITTEN", 6)
+    monkeypatch.setattr(drafting, "CODE_ANSWER", 24)
     shares = acceptance.measure(trained, torch.device("cpu"))
     assert {len(found) for found in shares.values()} == {GUESSES} and "greedy" in shares
     pieces, folder = tmp_path / "pieces", tmp_path / "packed"
