@@ -32,7 +32,7 @@ __all__ = ["Reply", "Script", "ScriptedBackend", "Step", "load_script"]
 
 _LARGE = 1 << 16  # bytes
 _CATCH_UP = 0.05  # seconds: after a longer stall it goes on at its pace, as an engine would
-_TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
+TOKEN = re.compile(r"\s*\w{1,6}|\s*[^\w\s]{1,3}|\s+")
 
 
 class ScriptedBackend(Backend):
@@ -175,7 +175,7 @@ class ScriptedGeneration(Generation):
             called |= start is not None
             if start is not None and not self._interrupted():
                 yield start
-            for match in _TOKEN.finditer(text):
+            for match in TOKEN.finditer(text):
                 if interval:
                     due = max(due + interval, loop.time() - _CATCH_UP)
                     await self._sleep(due - loop.time())

@@ -1,4 +1,5 @@
-"""`fulgur bench tui`: from start to the first prompt, and from a key to the screen while 2,000 tokens a second stream.
+"""`fulgur bench tui`: from start to the first prompt, and from a key to the screen while 2,000 tokens a second of
+Markdown stream.
 
 The real program runs in a real pseudo terminal against a real server whose scripted model keeps the pace. A key counts
 as shown when the terminal has received it. Every key is another rare letter, so none is mistaken for streamed text.
@@ -7,6 +8,7 @@ as shown when the terminal has received it. Every key is another rare letter, so
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -15,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from fulgur.backends.scripted import TOKEN
 from fulgur.bench.pty import PtyProgram
 from fulgur.bench.report import Report, progress
 from fulgur.bench.scripted_server import ScriptedServer
@@ -25,6 +28,30 @@ _PROMPT = "› ".encode()
 _LETTERS = [chr(code) for code in range(0x100, 0x180) if chr(code).isalpha()]
 _WORD = re.compile(rb"w(\d{4})")
 _WARM_UP = 3
+# Everything that is drawn otherwise than it is written; the words are numbered from one page to the next.
+_PAGE = '''## About {} and {}
+
+{} {} **{} {}** {} `{}` {} {} {} {} *{}* {} {} {} {} [{} {}](https://example.com/a) {} {} {} {} {} {} {}.
+
+1. {} {} `{}` {} {} {} {} {} {} {} {} {} {} {} {} {}
+2. {} {} {}
+   - {} **{}** {}
+   - {} {} {}
+
+```python
+def {}({}, {}):
+    """{} {}."""
+    return {} + {}  # {} {}
+```
+
+| {} | {} |
+|---|---|
+| {} | `{}` |
+| {} | {} |
+
+> {} {} {} {}
+
+'''
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +70,8 @@ def run(args: argparse.Namespace) -> Report:
         work.mkdir()
         begin("server")
         # Enough to speak for as long as the keys take, and some more.
-        tokens = int(args.rate * (args.keys * 0.15 + 30))
-        script = f"rate = {args.rate}\n[[reply]]\nsteps = [{{tokens = {tokens}}}]\n"
+        text, tokens_a_word = markdown(int(args.rate * (args.keys * 0.15 + 30)))
+        script = f"rate = {args.rate}\n[[reply]]\nsteps = [{{text = {json.dumps(text)}}}]\n"
         with ScriptedServer(home, script) as server:
             env = {**os.environ, **server.environment, "TERM": "xterm-256color"}
             begin("starts")
@@ -52,16 +79,28 @@ def run(args: argparse.Namespace) -> Report:
                 *[_start_ms(env, work, report) for _ in range(_WARM_UP + args.starts)][_WARM_UP:], strict=True
             )
             begin("keys")
-            lags, rate = _lags_ms(env, work, args.keys)
-    report.add("tui.start_ms", statistics.median(starts), "ms", bar=400, at_most=True)
+            lags, words = _lags_ms(env, work, args.keys)
+    report.add("tui.start_ms", statistics.median(starts), "ms", bar=250, at_most=True)
     report.add("tui.start_max_ms", max(starts), "ms")
     report.add("tui.start_cpu_ms", statistics.median(busy), "ms")
     report.add("tui.lag_p50_ms", statistics.median(lags), "ms")
-    report.add("tui.lag_p95_ms", statistics.quantiles(lags, n=20)[-1], "ms", bar=30, at_most=True)
+    report.add("tui.lag_p95_ms", statistics.quantiles(lags, n=20)[-1], "ms", bar=10, at_most=True)
     report.add("tui.lag_max_ms", max(lags), "ms")
-    report.add("tui.stream_tok_s", rate, "tok/s", bar=0.95 * args.rate)
-    report.notes.append(f"{len(starts)} starts (median), {len(lags)} keys, at random moments while text streams")
+    report.add("tui.stream_tok_s", words * tokens_a_word, "tok/s", bar=0.95 * args.rate)
+    report.notes.append(f"{len(starts)} starts (median), {len(lags)} keys, at random moments while Markdown streams")
     return report
+
+
+def markdown(tokens: int) -> tuple[str, float]:
+    """So many tokens of it, at least, and how many tokens there are to a word."""
+    words = _PAGE.count("{}")
+    a_page = len(TOKEN.findall(_PAGE.replace("{}", "w0000")))
+    pages = -(-tokens // a_page)
+    text = "".join(
+        _PAGE.format(*(f"w{number % 10_000:04}" for number in range(page * words, (page + 1) * words)))
+        for page in range(pages)
+    )
+    return text, a_page / words
 
 
 def _program(env: dict[str, str], work: Path) -> PtyProgram:
@@ -97,7 +136,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _lags_ms(env: dict[str, str], work: Path, keys: int) -> tuple[list[float], float]:
-    """Key-to-screen times while the answer streams, and the rate at which it really did."""
+    """Key-to-screen times while the answer streams, and the words a second that it really had."""
     program = _program(env, work)
     pause = random.Random(7)
     try:
