@@ -108,3 +108,9 @@ def test_the_command_writes_rows(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert rows["simulate.100.2.1000000.pinned.0.ttft_p50"] > 0 and "<svg" in plot.read_text()
     for wrong in (["--routing", "best"], ["--service", "abacus"], ["--users", "0"], ["--trace", str(tmp_path / "no")]):
         assert cli.main(["simulate", *wrong]) == 2
+
+
+@pytest.mark.parametrize("wrong", [["--kv", "0"], ["--kv=-1"], ["--deaths=-1"], ["--slots=-1"], ["--users", "0"]])
+def test_what_cannot_be_simulated_is_told(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulate", "--users", "20", "--seconds", "5", *wrong]) == 2
+    assert capsys.readouterr().err.startswith("fulgur: ")

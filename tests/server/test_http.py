@@ -21,6 +21,7 @@ from fulgur.errors import UsageError
 from fulgur.server import app, auth
 from fulgur.server import config as settings
 from fulgur.server.config import Model, Price, ServerConfig
+from fulgur.ui.cli import main
 
 
 @asynccontextmanager
@@ -330,3 +331,8 @@ async def test_a_page_of_a_named_origin_may_call_and_read() -> None:
             assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
         async with session.options(url, headers={"Origin": "https://other.example", **asked}) as answer:
             assert answer.status == 403 and "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("wrong", [["--new-key", ""], ["--model", "no/such/folder"]])
+def test_a_server_that_cannot_be_what_was_asked_does_not_start(wrong: list[str], home: Path) -> None:
+    assert main(["serve", "--port", "0", *wrong]) == 2

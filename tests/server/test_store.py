@@ -190,7 +190,10 @@ def test_migrations_are_shown_and_applied(
     shown = capsys.readouterr().out
     assert "laptop" in shown and "7" in shown and key not in shown
     assert admin("keys", "add", "laptop") == 2 and admin("keys", "add") == 2
-    assert admin("keys", "revoke", "laptop") == 0 and admin("keys", "revoke", "laptop") == 1
+    assert admin("keys", "revoke", "laptop") == 0 and admin("keys", "revoke", "laptop") == 2
+    assert admin("keys", "add", "desk", "--tokens-per-day", "-5") == 2, "and not a key without a limit"
+    assert admin("usage", "--days", "0") == 2
+    capsys.readouterr()
     assert admin("usage") == 0
     assert "Nothing was used" in capsys.readouterr().out
 

@@ -23,6 +23,7 @@ T = TypeVar("T")
 log = logging.getLogger("fulgur.server")
 COMMAND_S = 1.0
 BEAT_S = 1.0
+OPEN_S = 10.0  # that a Redis server which is there and slow is waited for at the start
 REST_S = 0.5  # after a failure Redis is left alone for so long, so that no request waits for it
 BLOCK_S = 5.0  # of one wait for mail
 Charge = tuple[Rates, str, float]  # a limit of these rates, and how much of it is taken
@@ -47,6 +48,7 @@ class RedisLive:
         self._problem = ""
         self._rest_until = 0.0
         self._was_away = False  # and may have lost its memory
+        self._slow = False  # it did not answer in time: it did not say that it is not there
         self._closed = False
 
     async def open(self) -> None:
@@ -72,12 +74,20 @@ class RedisLive:
             raise FulgurError(f"server.live: {error}", hint="Write it as redis://HOST:6379/0.") from None
         texts = {name: text for name, text in vars(scripts).items() if name.isupper() and isinstance(text, str)}
         self._scripts = {name: self._redis.register_script(text) for name, text in texts.items()}
-        try:
-            await self._beat()
-        except LiveAway as error:
-            await self.close()
-            raise LiveAway(error.message, hint="Check server.live, and that Redis runs.") from None
+        await self._find()
         self._beating = asyncio.create_task(self._go_on_beating())
+
+    async def _find(self) -> None:
+        """The first word to Redis. One that refuses is told at once, a machine that is busy gets some seconds."""
+        until = time.monotonic() + OPEN_S
+        while True:
+            try:
+                return await self._beat()
+            except LiveAway as error:
+                if not self._slow or time.monotonic() > until:
+                    await self.close()
+                    raise LiveAway(error.message, hint="Check server.live, and that Redis runs.") from None
+            self._rest_until = 0.0
 
     async def close(self) -> None:
         await asyncio.gather(*self._spending, return_exceptions=True)
@@ -305,12 +315,14 @@ class RedisLive:
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
         from redis.exceptions import RedisError
+        from redis.exceptions import TimeoutError as RedisTimeout
 
         try:
             if time.monotonic() < self._rest_until:
                 raise ConnectionError(self._problem)
             result = await call()
         except (RedisError, OSError, TimeoutError) as error:
+            self._slow = isinstance(error, RedisTimeout | TimeoutError)
             if time.monotonic() >= self._rest_until:
                 self._rest_until = time.monotonic() + REST_S
                 if not self._problem:

@@ -29,13 +29,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keys.add_argument("action", nargs="?", choices=["list", "add", "revoke"], default="list")
     keys.add_argument("name", nargs="?", help="of the key that is added or revoked")
     for name in LIMITS:
-        keys.add_argument(f"--{name.replace('_', '-')}", type=int, default=0, metavar="N", help="limit of a new key")
+        keys.add_argument(f"--{name.replace('_', '-')}", type=_count, default=0, metavar="N", help="limit of a new key")
     usage = commands.add_parser("usage", parents=[shared], help="what each key has used")
-    usage.add_argument("--days", type=int, default=30, help="today among them (default %(default)s)")
+    usage.add_argument("--days", type=_days, default=30, metavar="N", help="today among them (default %(default)s)")
     migrate = commands.add_parser(
         "migrate", parents=[shared], help="the schema of the store: look, or bring up to date"
     )
     migrate.add_argument("action", nargs="?", choices=["status", "up"], default="status")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is less than 0, which is no limit")
+    return number
+
+
+def _days(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} days: today is the first")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +120,7 @@ def _change_key(settings: ServerConfig, args: argparse.Namespace) -> None:
             raise UsageError(f"The config has a key '{args.name}' already.")
         key, record = auth.new_key(args.name)
         for name in LIMITS:
-            setattr(record, name, max(0, getattr(args, name)))
+            setattr(record, name, getattr(args, name))
         _with_store(settings, lambda store: store.add_key(record))
         if args.json:
             out_json(json.dumps({"name": args.name, "key": key}))
@@ -115,7 +129,7 @@ def _change_key(settings: ServerConfig, args: argparse.Namespace) -> None:
     elif not _with_store(settings, lambda store: store.revoke_key(args.name)):
         here = any(key.name == args.name for key in settings.keys)
         hint = "Take it out of the config." if here else "`fulgur admin keys` lists them."
-        raise FulgurError(f"The store has no key '{args.name}'.", hint=hint)
+        raise UsageError(f"The store has no key '{args.name}'.", hint=hint)
     else:
         out(f"The key '{args.name}' is revoked; servers forget it within seconds.")
 
@@ -147,7 +161,8 @@ def _migrate(settings: ServerConfig, *, up: bool) -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    cells = [[name.replace("_", " ") for name in rows[0]], *([_cell(value) for value in row.values()] for row in rows)]
+    cells = [[name.replace("_", " ") for name in rows[0]]]
+    cells += [["none" if name in LIMITS and not value else _cell(value) for name, value in row.items()] for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     for line in cells:
         out("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

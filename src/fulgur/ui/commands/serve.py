@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.flags import port
 from fulgur.ui.foreign import log_to_stderr, out
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.new_key:
+    if args.new_key is not None:
         return _new_key(args.new_key)
     from fulgur.server import config as settings
     from fulgur.server.registry import embedded
@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     if args.port is not None:
         config.server.port = args.port
     if args.model is not None:
+        if not args.model.exists():
+            raise UsageError(f"There is no model at {args.model}.")
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
     named = set(config.models)
     config.models |= {name: model for name, model in embedded().items() if name not in named}  # they always stay
@@ -125,6 +127,8 @@ async def _load(entry: ServedModel) -> None:
 
 
 def _new_key(name: str) -> int:
+    if not name:
+        raise UsageError("A key needs a name.")
     from fulgur.server import auth
 
     key, record = auth.new_key(name)

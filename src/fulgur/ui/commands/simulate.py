@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--users", type=_numbers, default=[1000, 2000], metavar="N[,N…]", help="of whom 5%% are active")
     parser.add_argument("--replicas", type=_numbers, default=[4], metavar="N[,N…]")
     parser.add_argument("--routing", default="hash,pinned", metavar="NAME[,…]", help="random, least, hash, pinned")
-    parser.add_argument("--kv", type=_numbers, default=[0], metavar="TOKENS[,…]", help="of each replica")
+    parser.add_argument("--kv", type=_numbers, metavar="TOKENS[,…]", help="of each replica")
     parser.add_argument("--slots", type=int, default=0, help="answers at once on a replica (default: the engine's)")
     parser.add_argument("--tiers", action="store_true", help="a tenth of the users in flex, a tenth in priority")
     parser.add_argument("--deaths", type=_numbers, default=[0], metavar="N[,N…]", help="of replicas an hour")
@@ -65,13 +65,15 @@ def setups(args: argparse.Namespace) -> list[Setup]:
         if name not in ROUTINGS:
             raise UsageError(f"There is no routing '{name}'", hint=f"There are: {', '.join(ROUTINGS)}")
     recorded = tuple(map(tuple, sessions.recorded(args.trace).values())) if args.trace else ()
-    if args.seconds <= 0 or min(args.users + args.replicas) < 1:
-        raise UsageError("Users, replicas and seconds must be more than nothing.")
+    if args.seconds <= 0 or min(args.users + args.replicas + (args.kv or [1])) < 1:
+        raise UsageError("Users, replicas, KV tokens and seconds must be more than nothing.")
+    if min(args.slots, *args.deaths) < 0:
+        raise UsageError("Slots and deaths cannot be less than none.")
     return [
         Setup(times, users, replicas, routing, kv, args.slots, args.tiers, deaths, args.seconds, args.seed, recorded)
         for users in args.users
         for replicas in args.replicas
-        for kv in args.kv
+        for kv in args.kv or [0]
         for routing in routings
         for deaths in args.deaths
     ]
