@@ -205,6 +205,15 @@ def git_includes(h: Hostile) -> None:
 
 
 @hostile
+def git_conditional(h: Hostile) -> None:
+    program = h.program("monitor")
+    h.write(".gitattributes", "* filter=evil merge=evil diff=evil\n")
+    h.write("more.config", f"[core]\n\tfsmonitor = {program}\n[filter \"evil\"]\n\tclean = {program}\n\tsmudge = {program}\n[merge \"evil\"]\n\tdriver = {program}\n")  # fmt: skip
+    kinds = ("onbranch:**", "onbranch:fulgur/**", "gitdir:**/worktrees/**", "hasconfig:remote.*.url:**")
+    h.repository("".join(f"[includeIf \"{kind}\"]\n\tpath = ../more.config\n" for kind in kinds))  # fmt: skip
+
+
+@hostile
 def git_file(h: Hostile) -> None:
     h.repository(f"[core]\n\tfsmonitor = {h.program('monitor')}\n")
     (h.folder / ".git").rename(h.folder / "elsewhere")
@@ -287,6 +296,34 @@ def links_and_pipes(h: Hostile) -> None:
 
 
 @hostile
+def models_by_name(h: Hostile) -> None:
+    """Folders named as models are, with what other programs would load from them."""
+    for name in ("30M", "60M", "scripted", "models/30M"):
+        auto = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": "evil.Tokenizer"}
+        h.write(f"{name}/config.json", json.dumps({"model_type": "llama", "auto_map": auto, "trust_remote_code": True}))
+        h.write(f"{name}/tokenizer_config.json", json.dumps({"auto_map": auto, "chat_template": "{{ self.__init__ }}"}))
+        for module in ("evil", "modeling_evil", "__init__"):
+            h.write(f"{name}/{module}.py", h.python)
+        h.write(f"{name}/pytorch_model.bin", f"cposix\nsystem\n(S'touch {h.marks[0]}'\ntR.")
+        h.write(f"{name}/tokenizer.json", "{}")
+
+
+@hostile
+def deep_code(h: Hostile) -> None:
+    """Code that parsers and visitors recurse into, and images that are none."""
+    for number, text in enumerate(
+        ("(" * 4000, "[" * 4000 + "]" * 4000, "-" * 9000 + "1", "a" + ".b" * 9000, "a" + "()" * 9000, "lambda: " * 3000 + "1",
+         "1" + "+1" * 9000, "not " * 9000 + "1", "1 if 1 else " * 3000 + "1", "{1:" * 3000, "9" * 9000, "f'" + "{" * 300, "\0")
+    ):  # fmt: skip
+        h.write(f"deep_{number}.py", f"from main import greet\nx = {text}\n")
+    h.write("deep.js", "x = " + "<" * 3000)
+    secret = h.folder.parent / "secret.png"
+    secret.write_text("TOP-SECRET-RULE\n")
+    if not (h.folder / "shot.png").is_symlink():
+        (h.folder / "shot.png").symlink_to(secret)
+
+
+@hostile
 def ignore_bombs(h: Hostile) -> None:
     h.write(".gitignore", "*a" * 17 + "b\n" + "(" * 300_000 + "\n" + "**/" * 300 + "x\n")
     (h.folder / os.fsdecode(b"caf\xe9.py")).write_text("def odd():\n    pass\n")
@@ -334,6 +371,7 @@ def everything(h: Hostile) -> None:
             "git_fsmonitor",
             "git_programs",
             "git_includes",
+            "git_conditional",
             "site_hooks",
         ):
             build(h)

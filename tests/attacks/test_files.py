@@ -14,9 +14,11 @@ from agent_world import agent_on, call, say, serving
 from sandbox_world import World, each_backend
 from waiting import PATIENCE
 
+from fulgur.agent.loop.images import images_named, read_images
 from fulgur.agent.loop.prompt import find_rules, rules_left_out
 from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import load_settings
+from fulgur.edit.model import model_folder
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import TurnDone
 from fulgur.sandbox import start
@@ -27,6 +29,7 @@ from fulgur.tools.environment import command_environment, withheld
 from fulgur.tools.reading import SearchArguments, search_text
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.files import Files
+from fulgur.workspace.folders import embedded_models
 from fulgur.workspace.snapshots import Snapshots, read_manifest, store_manifest
 from fulgur.workspace.undo import restore
 
@@ -332,3 +335,22 @@ def test_ask_with_hostile_ignore_rules(workspace: Path, home: Path) -> None:
     (workspace / ".gitignore").write_text("*a" * 17 + "b\n" + "(" * 300_000 + "\n")
     command = start.python("fulgur", "ask", "-C", str(workspace), "greet")
     assert "main.py:1" in subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+
+def test_an_image_that_claims_to_be_huge_is_not_read_whole(home: Path, workspace: Path) -> None:
+    image = workspace / "shot.png"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    os.truncate(image, 64 << 30)
+    files, _ = bench(workspace, home)
+    with pytest.raises(FulgurError, match="too large"):
+        read_images(images_named("see @shot.png"), files)
+
+
+def test_a_folder_of_the_project_is_no_embedded_model(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = embedded_models()
+    if not models:
+        pytest.skip("no embedded model is here")
+    (workspace / models[0].name).mkdir()
+    monkeypatch.chdir(workspace)
+    assert model_folder(models[0].name) == models[0]
+    assert model_folder(f"./{models[0].name}") == Path(models[0].name)

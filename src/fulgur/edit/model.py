@@ -49,11 +49,14 @@ class Answer:
 
 
 def model_folder(name: str | None) -> Path:
-    """A folder or .gguf file that was named, one of the embedded models by name (60M, 30M), or the default one."""
-    if name is not None and Path(name).exists():
-        return Path(name)
+    """One of the embedded models by name (60M, 30M), a folder or .gguf file that was named, or the default one."""
     folders = embedded_models()
     if name is not None:
+        # First: a folder of that name in whatever project this is must not take their place. `./30M` means it.
+        if own := [folder for folder in folders if folder.name.lower() == name.lower()]:
+            return own[0]
+        if Path(name).exists():
+            return Path(name)
         found = [folder for folder in folders if name.lower() in folder.name.lower()]
         if found:
             return found[0]
