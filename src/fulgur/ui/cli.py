@@ -93,9 +93,15 @@ def refuse_unknown(word: str | None) -> None:
     raise UsageError(f"there is no command {word}", hint=f"{meant}A prompt of one word: fulgur exec {word}")
 
 
+class _Root(Parser):
+    def format_help(self) -> str:
+        self.epilog = listed_commands()  # made only to be shown
+        return super().format_help()
+
+
 def build_parser(command: str | None) -> Parser:
     """The parser for one command line; only the chosen command's module is imported."""
-    parser = Parser("fulgur", usage=_USAGE, description=_DESCRIPTION)
+    parser = _Root("fulgur", usage=_USAGE, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fulgur {__version__}")
     if command is None or is_prompt(command):
         importlib.import_module("fulgur.ui.commands.tui").add_arguments(parser)
@@ -103,13 +109,11 @@ def build_parser(command: str | None) -> Parser:
         parser.add_argument("prompt")
         return parser
     # One parser at most: making them all takes longer than a short command does. The list of commands is text.
-    subparsers = parser.add_subparsers(dest="command", help=argparse.SUPPRESS, prog="fulgur")
+    subparsers = parser.add_subparsers(dest="command", help=argparse.SUPPRESS, prog="fulgur", parser_class=Parser)
     if command in COMMANDS:
         sub = subparsers.add_parser(command, description=COMMANDS[command])
         importlib.import_module(f"fulgur.ui.commands.{command}").add_arguments(sub)
         describe(sub)
-    else:
-        parser.epilog = listed_commands()
     return parser
 
 

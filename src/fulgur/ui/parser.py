@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import shutil
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -17,11 +14,15 @@ _WIDEST = 100
 
 def width() -> int:
     """Columns that help may take."""
+    import shutil  # these are slow to load, and `fulgur` itself needs none of them
+
     return min(shutil.get_terminal_size().columns, _WIDEST) - 2
 
 
 def listed(title: str, lines: Mapping[str, str]) -> str:
     """Names and what each is, below a title, for a parser's epilog."""
+    import textwrap
+
     column = max(len(name) for name in lines) + 4
     rows = (
         textwrap.fill(text, width(), initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
@@ -57,6 +58,8 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_args(arguments)
         if not unknown:
             return args
+        import difflib
+
         flags = [word for word in unknown if word.startswith("-")] or unknown
         parsers = list(chosen(self, arguments))
         known = [flag for parser in parsers for action in parser._actions for flag in action.option_strings]
