@@ -130,8 +130,9 @@ def test_a_rename_of_what_is_not_there_says_so(file: Path, said: str) -> None:
 def test_another_language_is_named_whatever_the_model_guessed(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("name=x\n")
     task = locate(parse_target("a.sh"), "rename name to title")
-    found = propose(task, "<|call|>rename_parameter name title<|end|>", probability=0.1)
-    assert isinstance(found, Refusal) and found.reason == "the embedded model changes Python alone, not .sh files"
+    for said in ("<|call|>rename_parameter name title<|end|>", "<|noedit|><|end|>"):
+        found = propose(task, said, probability=0.1)
+        assert isinstance(found, Refusal) and found.reason == "the embedded model changes Python alone, not .sh files"
 
 
 def test_a_file_that_does_not_parse_is_the_reason(file: Path) -> None:

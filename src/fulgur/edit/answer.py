@@ -67,9 +67,8 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
             if guessed and answer.name not in LOCAL:
                 raise
             # Nobody has looked yet whether there is anything to do: the refactoring does.
-            nothing = told(answer) in error.message
-            reason = "there is nothing to do for that here" if nothing else error.message
-            return Outcome(None, f"it was taken for “{told(answer)}”, and {reason}" if guessed else error.message)
+            joined = ", which changes nothing here" if told(answer) in error.message else f": {error.message}"
+            return Outcome(None, f"it was taken for “{told(answer)}”{joined}" if guessed else error.message)
         if guessed:
             _accounts_for(answer, instruction, region.text, changed_words(text, after))
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""

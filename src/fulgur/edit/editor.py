@@ -29,7 +29,7 @@ from fulgur.edit.refactor.source import Unusable
 from fulgur.edit.refactor.verify import rename_asked, words
 from fulgur.edit.region import Region, Target, locate_region
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import Call, RecentEdit, parse_answer
+from fulgur.text.edit_format import Call, NoEdit, RecentEdit, parse_answer
 from fulgur.workspace.files import Change
 from fulgur.workspace.words import code_words
 
@@ -160,7 +160,7 @@ def propose(
     document, instruction = task.document, task.instruction or ""
     answer = parse_answer(said) if isinstance(said, str) else said
     guessed = isinstance(said, str)
-    if isinstance(answer, Call) and document.path.suffix not in (".py", ".pyi"):
+    if isinstance(answer, (Call, NoEdit)) and document.path.suffix not in (".py", ".pyi"):
         kind = f"{document.path.suffix} files" if document.path.suffix else document.path.name
         return Refusal(AS_ASKED, f"the embedded model changes Python alone, not {kind}")
     if guessed and (missing := not_there(instruction, document)):

@@ -120,7 +120,7 @@ def apply_local(region: str, call: Call, below: str = "", above: str = "") -> st
     except (ValueError, IndexError, RecursionError):
         raise RefactorError(f"“{told(call)}” cannot be done here") from None
     if changed == region:
-        raise RefactorError(f"there is nothing to do here for “{told(call)}”, or it is so already")
+        raise RefactorError(f"“{told(call)}” changes nothing here")
     try:
         parse_region(changed)
     except Unusable:
