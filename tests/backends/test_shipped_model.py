@@ -209,3 +209,20 @@ async def test_the_command_the_agent_and_http_make_the_same_edit(
         async with agent_on(running, workspace) as watch:
             assert isinstance(await watch.turn(f"@shop.py:cheapest {instruction}"), TurnDone)
         assert shop.read_text() == written
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_offsets_of_tokens_are_those_in_the_text(stream: bool) -> None:
+    """The prompt ends with a space, which is part of the first token and not of the text."""
+    body = {"model": "m", "prompt": "def add(a, b):\n    return ", "logprobs": 0, "max_tokens": 12, "temperature": 0}
+    async with served() as running, aiohttp.ClientSession() as session:
+        async with session.post(f"{running.base_url}/completions", json={**body, "stream": stream}) as answer:
+            lines = (await answer.text()).splitlines() if stream else [f"data: {await answer.text()}"]
+    choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    text = "".join(choice["text"] for choice in choices)
+    told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    offsets = [offset for each in told for offset in each["text_offset"]]
+    tokens = [token for each in told for token in each["tokens"]]
+    assert text.startswith("a + b") and tokens[0] == " a"
+    starts = zip(offsets, [*offsets[1:], len(text)], [tokens[0].lstrip(), *tokens[1:]], strict=True)
+    assert all(text[start:end] == token for start, end, token in starts)

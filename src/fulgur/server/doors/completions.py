@@ -51,7 +51,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         for index, (whole, before) in enumerate(zip(answers, echoes, strict=True)):
             total.add(whole.finish.usage, index)
             logprobs = whole.logprobs if body.logprobs is not None else None
-            choices.append(_choice(index, before + whole.text, _reason(whole.finish), _logprobs(logprobs, len(before))))
+            told = _logprobs(logprobs, whole.text, len(before))
+            choices.append(_choice(index, before + whole.text, _reason(whole.finish), told))
         return json_answer({**frame, "choices": choices, "usage": usage_object(total)})
 
 
@@ -102,7 +103,7 @@ class CompletionWriter:
 
     def part(self, index: int, part: Part) -> bytes | None:
         if isinstance(part, TextDelta):
-            logprobs = _logprobs(part.logprobs, self._written[index])
+            logprobs = _logprobs(part.logprobs, part.text, self._written[index])
             self._written[index] += len(part.text)
             return self._chunk(_choice(index, part.text, None, logprobs))
         if isinstance(part, Begin) and self._echoes[index]:
@@ -129,18 +130,23 @@ def _choice(index: int, text: str, reason: str | None, logprobs: dict[str, Any] 
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-def _logprobs(found: list[dict[str, Any]] | None, start: int) -> dict[str, Any] | None:
-    """The older form: one list a property; offsets count characters from the start of the text."""
+def _logprobs(found: list[dict[str, Any]] | None, text: str, start: int) -> dict[str, Any] | None:
+    """The older form: one list a property; offsets count characters from the start of the text.
+
+    The first token may begin with the end of the prompt, which is not in the text.
+    """
     if found is None:
         return None
-    offsets = [start]
-    for token in found[:-1]:
-        offsets.append(offsets[-1] + len(token["token"]))
+    at = -max(0, "".join(token["token"] for token in found).find(text))
+    offsets = []
+    for token in found:
+        offsets.append(start + max(0, at))
+        at += len(token["token"])
     return {
         "tokens": [token["token"] for token in found],
         "token_logprobs": [token["logprob"] for token in found],
         "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in found],
-        "text_offset": offsets if found else [],
+        "text_offset": offsets,
     }
 
 
