@@ -79,7 +79,7 @@ class EditPath:
                 instruction, problem = self._take_steers(), ""
                 continue
             if outcome and problem:
-                hint = "Name a smaller part, or use another model."
+                hint = "Say it in other words, name a smaller part, or choose another model: /model."
                 raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
             if not outcome:
                 break
@@ -166,11 +166,12 @@ class EditPath:
         return [replace(change, path=self._files.writable(str(change.path))) for change in proposal.changes()]
 
     def _report_checks(self, result: Proposal | Refusal, *, again: bool) -> None:
-        """Show what each check found; a refusal is fed back once."""
+        """Show what each check found; a refusal is fed back once, and the second one is the turn's end."""
         refused = result.check if isinstance(result, Refusal) else ""
         fed_back = not again
         if refused == AS_ASKED and isinstance(result, Refusal):
-            self._guards.report(AS_ASKED, [result.reason], fed_back=fed_back)
+            if fed_back and "chat" in self._context.link.info.abilities:
+                self._guards.report(AS_ASKED, [result.reason], fed_back=True)
         elif self._guards.on and refused != NOTHING:
             found = result.found
             self._guards.report(PARSES, found.parses, fed_back=refused == PARSES and fed_back)
@@ -244,7 +245,7 @@ class EditPath:
                 call_id=call_id,
                 name="rewrite",
                 ok=bool(said),
-                output=_shown(said),
+                output="" if CALL in said else _shown(said),  # what the call means is told in words
                 seconds=round(time.perf_counter() - began, 3),
             )
             if not whole:

@@ -20,6 +20,7 @@ from fulgur.protocol import agent as events
 from fulgur.protocol.session import ModelOffer, SessionSummary
 from fulgur.ui.tui import blocks, commands, welcome
 from fulgur.ui.tui.approvals import Approvals
+from fulgur.ui.tui.blocks import REWRITE
 from fulgur.ui.tui.complete import Completer
 from fulgur.ui.tui.crash import CapturedStderr
 from fulgur.ui.tui.draft import Draft
@@ -33,7 +34,6 @@ from fulgur.ui.tui.screen import Screen
 from fulgur.ui.tui.status import Meter
 from fulgur.ui.tui.surface import TERMINAL_GONE, Surface
 from fulgur.ui.tui.theme import paint
-from fulgur.ui.tui.transcript import REWRITE
 from fulgur.ui.tui.wrap import shorten
 
 if TYPE_CHECKING:

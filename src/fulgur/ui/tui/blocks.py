@@ -12,6 +12,7 @@ from fulgur.ui.tui.wrap import break_row, cells, cut, shorten
 
 # Calls whose output a person seldom needs: the model reads it, the screen shows the title alone.
 QUIET_TOOLS = frozenset({"read", "search", "list", "apply_patch", "edit", "rewrite", "update_plan", "skill"})
+REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
 _NOTHING = ("", "[no output]")
 _PREVIEW_HEAD, _PREVIEW_TAIL = 2, 4
 _NARROW = 24  # columns of a table's second column
@@ -87,7 +88,7 @@ def tool_rows(title: str, name: str, ok: bool, output: str, seconds: float, widt
     took = f"  {duration(seconds)}" if seconds >= 0.05 else ""
     head = shorten(one_row(title), width - 4 - len(took))
     rows = [paint([mark, ("", " "), ("", head), ("dim", took)])]
-    if ok and name in QUIET_TOOLS:
+    if (ok and name in QUIET_TOOLS) or name == REWRITE:  # a rewrite that was not applied is shown whole, below
         return rows
     lines = [line.rstrip() for line in shown(output).strip("\n").split("\n")] if output.strip() not in _NOTHING else []
     for line in _preview(lines):

@@ -10,12 +10,12 @@ from fulgur.protocol import agent as events
 from fulgur.protocol.session import TranscriptEntry
 from fulgur.ui.foreign import exact, shown, uncoloured
 from fulgur.ui.tui import blocks
+from fulgur.ui.tui.blocks import REWRITE
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
 from fulgur.ui.tui.theme import BLANK, Row, Span, paint
 from fulgur.ui.tui.variants import variant_rows
 
-REWRITE = "rewrite"  # the call by which an edit model writes; its output streams as an answer does
 _DIFF_ROWS = 60
 _OUTPUT_KEPT = 2000  # characters of a running call's output, for its live row
 
