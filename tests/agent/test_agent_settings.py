@@ -7,10 +7,21 @@ from agent_world import agent_on, call, needs_sandbox, say, serving, settings_fo
 from aiohttp import web
 
 from fulgur.agent.agent import Agent
+from fulgur.agent.loop.prompt import instructions
 from fulgur.backends.base import Capabilities
+from fulgur.config.settings import load_settings
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import MessageDelta, ToolFinished, TurnDone, TurnStarted, UsageReported, Waiting, Warned
+from fulgur.sandbox.policy import Policy
 from fulgur.server.config import Pool
+
+
+def test_each_rule_of_the_instructions_has_a_line_of_its_own(home: Path, workspace: Path) -> None:
+    settings = load_settings(workspace)
+    told = instructions(settings, Policy.make("workspace-write", workspace, home), [])
+    rules = [line for line in told.split("\n") if line.startswith("- ")]
+    assert len(rules) == told.count("- ") == 8
+    assert all(line[2].isupper() for line in rules)
 
 
 async def test_rules_come_from_every_agents_file(home: Path, workspace: Path) -> None:

@@ -88,6 +88,14 @@ def test_completion_of_commands_arguments_and_files(tmp_path: Path) -> None:
     assert choices("a /f") == []
 
 
+def test_environments_and_caches_are_not_offered_without_a_gitignore(tmp_path: Path) -> None:
+    for name in (".venv/lib/apply.py", "__pycache__/app.cpython-311.pyc", "node_modules/app.js"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    menu = completer(tmp_path).menu("@app", 4)
+    assert menu is not None and [choice.text for choice in menu.choices] == ["@src/app.py", "@src/apple.txt"]
+
+
 def test_accepting_a_file_keeps_the_rest_of_the_draft(tmp_path: Path) -> None:
     draft = Draft(tmp_path / "history", completer(tmp_path))
     draft.give("fix @app please")

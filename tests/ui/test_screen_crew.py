@@ -94,6 +94,7 @@ def test_five_variants_and_one_is_taken(
         screen.wait("›")
         screen.send("/variants 5 another value for x", ENTER)
         screen.wait("1–5 takes one")
+        assert "· first " not in screen.text  # no model said the words at the end
         text = screen.everything
         assert text.count("· variant ") == 4 and text.count("✗ variant ") == 1
         assert "fails “names exist”" in text and "+x = 13" in text

@@ -84,6 +84,7 @@ class Tui(Surface):
         self.draft = Draft(settings.home / "history", completer)
         self.approvals = Approvals(self.draft)
         self._begun = 0  # turns
+        self._own_words = False  # the messages of this turn are no model's
         self._prompt = ""  # of the turn that runs, or ran last
         self._last_interrupt = -10.0
         self._one_command = asyncio.Lock()
@@ -210,7 +211,7 @@ class Tui(Surface):
             event = structs.replace(event, text=self.expanded[event.text])
         match event:
             case events.MessageDelta() | events.ThinkingDelta():
-                if not self.meter.copies:  # on the edit path the model writes the rewrite; the words around it are ours
+                if not self._own_words:
                     self.meter.delta(event.text)
             case events.ToolOutput():
                 tool = self.transcript.tools.get(event.call_id)
@@ -232,6 +233,8 @@ class Tui(Surface):
                 self.running = True
                 self._begun += 1
                 self._prompt = event.text
+                # On the edit path the model writes the rewrite, in a program's turn nothing: the words are ours.
+                self._own_words = event.way == "edit" or not event.reason
                 self.meter.start_turn(copies=event.way == "edit")
                 self.outbox.taken(event.text)
             case events.Routed():
