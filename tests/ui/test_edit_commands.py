@@ -184,3 +184,11 @@ def test_a_refactoring_that_is_refused(
     (tmp_path / "user.py").write_text("from app import load\n\nprint(load)\n")
     assert main(["refactor", *words]) in (1, 2)
     assert told in capsys.readouterr().err and file.read_bytes() == SOURCE
+
+
+@shipped
+def test_the_demo_shows_what_the_model_is_sure_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    told = capsys.readouterr()
+    assert "file)" in told.out.splitlines() and "+def total(prices, basket, discount=0, tax=0):" in told.out
+    assert "a guess" not in told.err

@@ -16,7 +16,7 @@ import json
 def load_prices(path):
     """Read the price list."""
     with open(path, encoding="utf-8") as file:
-        return json.load(file)
+        return json.load(
 
 
 def total(prices, basket, discount=0):
@@ -30,11 +30,11 @@ def cheapest(prices):
     best = None
     for name, price in prices.items():
         if best is None or price < prices[best]:
-            best =\x20
+            best = name
     return best
 '''
-CURSOR = "best = \n"
-FINISHED = SAMPLE.replace(CURSOR, "best = name\n")
+CURSOR = "json.load(\n"
+FINISHED = SAMPLE.replace(CURSOR, "json.load(file)\n")
 EDIT = ("shop.py:total", "add a parameter tax=0")
 
 
