@@ -137,6 +137,17 @@ async def test_what_ends_an_answer_and_what_begins_it(tmp_path: Path) -> None:
             told, _ = await ask("/api/chat", ollama)
             assert told["message"]["content"] == rest["content"][0]["text"]
             assert told["eval_duration"] > 1 and told["prompt_eval_duration"] > 1
+
+            # An error names the field as its door does.
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
+            long = {"role": "user", "content": "word " * 900}
+            for path, body, param in (
+                ("chat/completions", asked("x", response_format=form), "response_format"),
+                ("chat/completions", {"model": "m", "messages": [long]}, "messages"),
+                ("completions", {"model": "m", "prompt": [99999999]}, "prompt"),
+            ):
+                async with http.post(f"{root}/v1/{path}", json=body) as answer:
+                    assert answer.status == 400 and (await answer.json())["error"]["param"] == param
         finally:
             await running.close()
 

@@ -299,7 +299,7 @@ class LocalGeneration(Generation):
             return ""
         decoder = StreamDecoder(self._backend.prompts.tokenizer, keep=self._visible, continuation=True)
         text = "".join(map(decoder.feed, self._tokens[-self._written :]))
-        found = [(text.find(stop), len(stop), stop) for stop in stops if stop in text]
+        found = [(text.find(stop), len(stop), stop) for stop in stops if stop and stop in text]
         return min(found)[2] if found else ""
 
     def _remember(self, event: events.Finished) -> None:

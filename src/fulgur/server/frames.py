@@ -14,11 +14,12 @@ from typing import Any
 from aiohttp import web
 
 from fulgur.protocol.errors import ApiError
-from fulgur.server.limits import SMALL, Lease, no_room
+from fulgur.server.limits import READ_BYTES, SMALL, Lease, no_room
 
 _END = b"\x80\x80\0\0\0\0"  # a last, empty fragment, masked as a client's must be
 _PIECE = 64 << 10  # bytes: a larger frame is cut. A multiple of 4, so that the mask is the same in every piece
 _LONGEST_HEAD = 14
+_MANY_FRAMES = 64  # in one read
 
 
 class GatedSocket(web.WebSocketResponse):
@@ -32,7 +33,7 @@ class GatedSocket(web.WebSocketResponse):
         protocol = request.protocol
         early, protocol._message_tail = protocol._message_tail, b""  # frames that came with the handshake
         super()._post_start(request, *rest)
-        self.gate = Gate(self._parser, *self._gate_options)
+        self.gate = Gate(self._parser, *self._gate_options, request.transport)
         protocol._payload_parser = self.gate
         if early:
             self.gate.feed_data(early)
@@ -45,10 +46,16 @@ class Gate:
     """
 
     def __init__(
-        self, reader: Any, limit: int, lease: Callable[[], Lease], refused: Callable[[ApiError], None]
+        self,
+        reader: Any,
+        limit: int,
+        lease: Callable[[], Lease],
+        refused: Callable[[ApiError], None],
+        transport: Any = None,
     ) -> None:
         self.leases: deque[Lease | ApiError | None] = deque()
         self._reader = reader
+        self._transport = transport
         self._limit = limit
         self._lease = lease
         self._refused = refused
@@ -64,7 +71,7 @@ class Gate:
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         out: list[bytes] = []
-        at = 0
+        at = frames = 0
         whole = not self._head
         while at < len(data):
             if self._rest and not self._left:
@@ -81,11 +88,15 @@ class Gate:
                 continue
             head, at = self._read_head(data, at)
             if head:
+                frames += 1
                 passed = self._begin(head)
                 whole &= passed == head
                 out.append(passed)
         if self._head:
             whole = False
+        if self._transport is not None:
+            # A flood of tiny frames takes time by their number: it is read in portions that are smaller still.
+            self._transport.max_size = READ_BYTES if frames <= _MANY_FRAMES else READ_BYTES // 8
         passed_on = data if whole else b"".join(out)
         return self._reader.feed_data(passed_on) if passed_on else (False, b"")
 

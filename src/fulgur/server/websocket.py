@@ -32,7 +32,7 @@ from fulgur.server.turns import off_loop
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
-TURN_S = 0.0005  # of one client's frames, before the others have theirs
+TURN_S = 0.0002  # of one client's frames, before the others have theirs
 MAX_STEER_TEXT = 65_536  # characters
 MAX_WAITING = 64  # responses whose steers wait for tool outputs
 

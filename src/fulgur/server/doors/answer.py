@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 encode = msgspec.json.Encoder().encode
 Asked = TypeVar("Asked", Turn, Completion)
 DONE = b"data: [DONE]\n\n"
+# What backends call by the names of Responses, as each door calls it.
+_FIELDS = {
+    "/chat/completions": {"input": "messages", "text.format.schema": "response_format"},
+    "/completions": {"input": "prompt"},
+}
 _QUEUED = 64  # parts of several answers that wait to be written
 
 
@@ -222,7 +227,11 @@ async def counted(request: web.Request, entry: ServedModel, asked: str | None) -
         error = ""
         await count.book()
     except FulgurError as failed:
-        error = failed.code if isinstance(failed, ApiError) else "server_error"
+        error = "server_error"
+        if isinstance(failed, ApiError):
+            error = failed.code
+            names = next((names for end, names in _FIELDS.items() if request.path.endswith(end)), {})
+            failed.param = names.get(failed.param or "", failed.param)
         raise
     finally:
         server.leave(entry.pool, slot, count.usage)

@@ -51,8 +51,8 @@ async def create(request: web.Request) -> web.StreamResponse:
         for index, (whole, before) in enumerate(zip(answers, echoes, strict=True)):
             total.add(whole.finish.usage, index)
             logprobs = whole.logprobs if body.logprobs is not None else None
-            told = _logprobs(logprobs, whole.text, len(before))
-            choices.append(_choice(index, before + whole.text, _reason(whole.finish), told))
+            listed = _logprobs(logprobs, whole.text, len(before))
+            choices.append(_choice(index, before + whole.text, _reason(whole.finish), listed))
         return json_answer({**frame, "choices": choices, "usage": usage_object(total)})
 
 
