@@ -21,7 +21,7 @@ from fulgur.backends.scripted import TOKEN
 from fulgur.bench.pty import PtyProgram
 from fulgur.bench.report import Report, progress
 from fulgur.bench.scripted_server import ScriptedServer
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.sandbox import start
 
 _PROMPT = "› ".encode()
@@ -63,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Measure both; medians and the 95th percentile."""
+    if args.starts < 1 or args.keys < 2 or args.rate < 1:
+        raise UsageError("one start, two keys and a rate above 0 are the least")
     report = Report("terminal UI")
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("bench tui", 3) as begin:
         home, work = Path(folder) / "home", Path(folder) / "work"

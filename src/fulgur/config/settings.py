@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,9 @@ from fulgur.workspace import folders
 
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
+
+
+_ADDRESS = "For example http://127.0.0.1:8080/v1"
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,9 @@ class Settings:
             source = self.sources[("model_provider",)]
             raise UsageError(f"no [model_providers.{name}] ({source})", hint=f"There are: {', '.join(have)}")
         if "base_url" not in fields:
-            raise UsageError(f"model_providers.{name}.base_url is missing", hint="For example http://127.0.0.1:8080/v1")
+            raise UsageError(f"model_providers.{name}.base_url is missing", hint=_ADDRESS)
+        if not re.match(r"https?://[^/]", address := str(fields["base_url"])):
+            raise UsageError(f"model_providers.{name}.base_url = {address!r} is no address", hint=_ADDRESS)
         return Provider(
             name,
             cast(str, fields.get("name", name)),

@@ -9,7 +9,7 @@ from pathlib import Path
 from fulgur.engine.events import Finished, Token
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 from fulgur.text.code_prompt import CodePrompt, trained_suffix_first
 from fulgur.text.edit_format import END, EOS, encode_pieces
 from fulgur.text.fim import fim_stop_tokens
@@ -43,7 +43,7 @@ def find_model(name: str) -> Path:
     folder = Path(name) if Path(name).exists() else shipped.get(name.lower())
     if folder is None:
         known = ", ".join(found.name for found in shipped.values()) or "none"
-        raise FulgurError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
+        raise UsageError(f"there is no model {name}", hint=f"Give a folder, or one of the embedded models: {known}.")
     return folder
 
 

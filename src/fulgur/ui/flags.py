@@ -21,7 +21,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-p", "--profile", metavar="NAME", help="use [profiles.NAME] of the config")
     parser.add_argument("-c", "--config", metavar="KEY=VALUE", action="append", default=[], help="set one config key")
-    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
+    parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="work in this folder")
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -31,12 +31,25 @@ def settings_from(args: argparse.Namespace) -> Settings:
     return load_settings(args.cd, profile=args.profile, model=args.model, overrides=args.config)
 
 
+def folder(text: str) -> Path:
+    """The type of `-C`."""
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text} is not a folder")
+    return Path(text)
+
+
+def at_least_one(text: str) -> int:
+    """The type of a count."""
+    if not text.strip().isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
 def port(text: str) -> int:
     """The type of `--port`."""
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{number} is no port: 0 to 65535")
-    return number
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+    return int(text)
 
 
 def need_screen(instead: str) -> None:

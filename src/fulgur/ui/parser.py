@@ -65,9 +65,10 @@ class Parser(argparse.ArgumentParser):
         known = [flag for parser in parsers for action in parser._actions for flag in action.option_strings]
         close = difflib.get_close_matches(flags[0].partition("=")[0], known, n=2)
         meant = f"Did you mean {' or '.join(close)}? " if close else ""
-        raise UsageError(
-            f"unknown: {' '.join(unknown)}", hint=f"{meant}`{parsers[-1].prog} --help` lists what it takes."
-        )
+        if not unknown[0].startswith("-"):
+            meant = "A text of several words needs quotes. "
+        hint = f"{meant}`{parsers[-1].prog} --help` lists what it takes."
+        raise UsageError(f"unknown: {' '.join(unknown)}", hint=hint)
 
 
 def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[argparse.ArgumentParser]:

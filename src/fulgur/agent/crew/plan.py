@@ -35,7 +35,8 @@ async def make_plan(crew: Crew, wish: str, path: Path) -> list[Task]:
     role = Role("planner", _PROMPT, model=deep, tools=("read", "search", "list"), sandbox="read-only")
     finished, _ = await crew.run(role, wish)
     if finished.how != "done":
-        raise FulgurError(f"no plan was made ({finished.how}): {finished.text}")
+        hint = "It takes a model that reads and answers: -m NAME, or router.deep in the config."
+        raise FulgurError(f"no plan was made ({finished.how}): {finished.text}", hint=hint)
     text = _list_in(finished.text)
     tasks = parse_tasks(text, "the plan")
     if not tasks:

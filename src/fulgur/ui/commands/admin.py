@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.flags import at_least_one
 from fulgur.ui.foreign import out, out_json
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in LIMITS:
         keys.add_argument(f"--{name.replace('_', '-')}", type=_count, default=0, metavar="N", help="limit of a new key")
     usage = commands.add_parser("usage", parents=[shared], help="what each key has used")
-    usage.add_argument("--days", type=_days, default=30, metavar="N", help="today among them (default %(default)s)")
+    usage.add_argument(
+        "--days", type=at_least_one, default=30, metavar="N", help="today among them (default %(default)s)"
+    )
     migrate = commands.add_parser(
         "migrate", parents=[shared], help="the schema of the store: look, or bring up to date"
     )
@@ -42,13 +45,6 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is less than 0, which is no limit")
-    return number
-
-
-def _days(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} days: today is the first")
     return number
 
 

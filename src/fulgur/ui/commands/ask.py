@@ -6,16 +6,17 @@ import argparse
 import json
 from pathlib import Path
 
-from fulgur.errors import FulgurError
-from fulgur.ui.foreign import out, out_json
+from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.flags import at_least_one, folder
+from fulgur.ui.foreign import out, out_json, whole_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of ask."""
     parser.add_argument("question", nargs="+", help="a name, or a question such as: which file owns the KV cache?")
-    parser.add_argument("-n", metavar="N", type=int, default=10, help="how many places (default 10)")
+    parser.add_argument("-n", metavar="N", type=at_least_one, default=10, help="how many places (default 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the folder to look in")
+    parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="the folder to look in")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,10 +25,12 @@ def run(args: argparse.Namespace) -> int:
     from fulgur.workspace.ask import answer
     from fulgur.workspace.symbols import SymbolIndex
 
+    question = whole_text(" ".join(args.question)).strip()
+    if not question:
+        raise UsageError("ask what?", hint='fulgur ask "which file owns the cache?"')
     workspace = (args.cd or Path.cwd()).resolve()
     index = SymbolIndex(workspace, folders.home())
     index.refresh()
-    question = " ".join(args.question)
     places = answer(question, index, args.n)
     if not places:
         raise FulgurError(f"nothing in {workspace} fits {question!r}", hint="Try the name of a function or a class.")

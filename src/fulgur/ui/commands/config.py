@@ -11,7 +11,7 @@ from fulgur.config import codex, keys, toml_text
 from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import find_project, load_settings
 from fulgur.errors import FulgurError
-from fulgur.ui.flags import add_config_flags, settings_from
+from fulgur.ui.flags import add_config_flags, folder, settings_from
 from fulgur.ui.foreign import note, out, out_json
 from fulgur.workspace import folders
 
@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_config_flags(sub)
     trust = actions.add_parser("trust", help="let this project's .fulgur/config.toml take effect")
     trust.add_argument("--no", action="store_true", help="do not trust it")
-    trust.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the project's folder")
+    trust.add_argument("-C", "--cd", metavar="DIR", type=folder, help="the project's folder")
     approvals = actions.add_parser("approvals", help="commands that may always run in this project")
     approvals.add_argument("--forget", action="store_true", help="ask for them again")
-    approvals.add_argument("-C", "--cd", metavar="DIR", type=Path, help="the project's folder")
+    approvals.add_argument("-C", "--cd", metavar="DIR", type=folder, help="the project's folder")
     imports = actions.add_parser("import", help="take over another tool's config")
     imports.add_argument("tool", choices=["codex"])
     imports.add_argument(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.flags import folder
 from fulgur.ui.foreign import note, out, out_diff
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add_common(parser: argparse.ArgumentParser, write: str | None) -> None:
     parser.add_argument(
         "-m", "--model", metavar="MODEL", help="an embedded model by name (60M, 30M), or a model folder"
     )
-    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
+    parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="work in this folder")
 
 
 def run(args: argparse.Namespace) -> int:

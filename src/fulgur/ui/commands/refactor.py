@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.ui.flags import folder
 from fulgur.ui.parser import listed
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="FILE[:SYMBOL|:A-B]", help="what it is about; lines for extract")
     parser.add_argument("words", nargs="*", metavar="WORD", help="the new name, the module to move to, the parameter")
     parser.add_argument("--write", action="store_true", help="change the files (the diff is shown either way)")
-    parser.add_argument("-C", "--cd", metavar="DIR", type=Path, help="work in this folder")
+    parser.add_argument("-C", "--cd", metavar="DIR", type=folder, help="work in this folder")
 
 
 def run(args: argparse.Namespace) -> int:

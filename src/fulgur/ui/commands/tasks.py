@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import UsageError
-from fulgur.ui.flags import add_config_flags, settings_from
-from fulgur.ui.foreign import note, one_row, out, out_json
+from fulgur.ui.flags import add_config_flags, at_least_one, settings_from
+from fulgur.ui.foreign import note, one_row, out, out_json, whole_text
 
 if TYPE_CHECKING:
     from fulgur.config.settings import Settings
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|show|plan")
     run_ = actions.add_parser("run", help="work a list; what is done is ticked off in it")
     run_.add_argument("file", type=Path, nargs="?", default=Path("TASKS.md"), help="the list (default TASKS.md)")
-    run_.add_argument("-j", "--jobs", type=int, default=4, metavar="N", help="at most so many at a time (default 4)")
+    run_.add_argument(
+        "-j", "--jobs", type=at_least_one, default=4, metavar="N", help="at most so many at a time (default 4)"
+    )
     run_.add_argument("--json", action="store_true", help="every event as one line of JSON")
     show = actions.add_parser("show", help="the tasks of a list and what each waits for")
     show.add_argument("file", type=Path, nargs="?", default=Path("TASKS.md"), help="the list (default TASKS.md)")
@@ -65,8 +67,6 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from fulgur.agent.crew.crew import Crew
     from fulgur.agent.crew.run_tasks import TaskRun, alone
 
-    if args.jobs < 1:
-        raise UsageError(f"--jobs {args.jobs}: at least one has to work")
     path = (settings.workspace / args.file).resolve()
     printer = _Printer(args.json)
     with alone(settings, path) as (files, copies):
@@ -85,12 +85,14 @@ async def _plan(args: argparse.Namespace, settings: Settings) -> int:
     from fulgur.agent.crew.plan import make_plan
     from fulgur.agent.crew.run_tasks import alone
 
+    if not (wish := whole_text(args.wish).strip()):
+        raise UsageError("a plan for what?", hint='fulgur tasks plan "add a cache to the loader"')
     path = (settings.workspace / args.output).resolve()
     show = _Printer(args.json).show
     with alone(settings, path) as (files, copies):
         crew = Crew(settings, files, show, copies=copies)
         try:
-            await make_plan(crew, args.wish, path)
+            await make_plan(crew, wish, path)
         finally:
             await crew.close()
     if not args.json:
