@@ -19,9 +19,10 @@ NORMED, VECTOR, GATED = range(3)  # operands of a product
 THREADS = 32 * WARPS
 
 Gemv = structure(
-    "Gemv", a=(_P, "rows weights x norm z in_ out h bias routing route logits route_bias"), b=(_L, "copy_bytes"),
-    c=(_I, "operand width in_stride z_stride head choices tiles blocks kw matrix_rows out_stride bias_stride batch"),
-    d=(_I, "experts top shared_expert over_all"), e=(_F, "eps limit alpha"), f=(_I, "logit_stride"),
+    "Gemv", a=(_P, "rows weights x norm z in_ out h bias routing"), b=(_L, "copy_bytes"),
+    c=(_I, "operand width in_stride z_stride head choices tiles blocks cut matrix_rows out_stride bias_stride batch"),
+    d=(_F, "eps limit alpha"), e=(_P, "route logits route_bias"),
+    f=(_I, "logit_stride experts top shared_expert over_all pad"),
 )  # fmt: skip
 Begin = structure("Begin", a=(_P, "rows embed x known"), b=(_I, "width pad"))
 Delta = structure(
@@ -31,7 +32,7 @@ Delta = structure(
 Draft = structure("Draft", a=(_P, "rows embed hidden embed_norm hidden_norm out"), b=(_I, "width"), c=(_F, "eps"))
 Hidden = structure("Hidden", a=(_P, "rows x norm ring"), b=(_I, "width"), c=(_F, "eps"))
 STRUCTURES = (Gemv, Begin, Delta, Draft, Hidden, StepRope, StepAttend)  # as run_family.cpp counts
-ROUTING_BYTES = 4 + ROWS * MOST_CHOSEN * (4 + ROWS) + 4 * ROWS * MOST_CHOSEN
+ROUTING_BYTES = ROWS * MOST_CHOSEN * (4 + 4 + ROWS + 4) + 16
 DELTA_BYTES = 4 * (ROWS * (128 + 128 + 32 + 3) + 2 * 8 * 32)
 
 

@@ -22,9 +22,8 @@ ROWS = 8  # of a step, at most: the columns of the matrix instruction
 LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
 HIDDEN = 128  # positions whose hidden states wait for the drafting head
 COLUMNS = 32  # of a state that a CTA has
-WARPS = 8  # of a product's CTA
-LONG = 7  # units of a CTA from which on a product takes whole multiprocessors, two CTAs each
-ROOM, PAD, PARTS = 2992, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
+WARPS = 16  # of a product's CTA
+ROOM, PAD, PARTS = 3136, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
 
 
 @dataclass(frozen=True)
@@ -171,15 +170,17 @@ def operand_lines(matrix: Matrix) -> int:
     return matrix.chosen if matrix.joined else 1
 
 
-def product_floats(matrix: Matrix, rows: int) -> int:
-    """Floats of partial sums: what one unit needs, and the first task of every warp (gemv.cuh)."""
-    return max(PARTS // 4, rows * TILE * max(matrix.kw * operand_lines(matrix), WARPS))
+def product_units(matrix: Matrix, rows: int) -> int:
+    """Units whose partial sums shared memory holds: at least one, and the first two tasks of every warp (gemv.cuh)."""
+    parts = matrix.kw * operand_lines(matrix)
+    return max(PARTS // (4 * rows * TILE * parts), -(-2 * WARPS // parts))
 
 
 def product_bytes(matrix: Matrix, rows: int) -> int:
     """Shared memory of a CTA that multiplies."""
     operand = 2 * rows * operand_lines(matrix) * (matrix.copy_blocks * BLOCK + PAD)
-    return ROOM + operand + 4 * product_floats(matrix, rows)
+    sums = 4 * rows * TILE * matrix.kw * operand_lines(matrix) * product_units(matrix, rows)
+    return ROOM + operand + sums
 
 
 def _most_rows(matrices: dict[str, Matrix], shared: int) -> int:
@@ -190,17 +191,12 @@ def _most_rows(matrices: dict[str, Matrix], shared: int) -> int:
     raise FulgurError(f"{widest.name} has {widest.cols} columns: more than shared memory holds", hint="Use the CPU.")
 
 
-def product_ctas(units: int, ctas: int) -> int:
-    """A short product leaves half of each multiprocessor to the next kernel's first loads."""
-    return min(units, 2 * ctas if units >= LONG * ctas else ctas)
-
-
 def _cost(m: Matrix, ctas: int) -> tuple[float, int]:
     """Blocks that the busiest warp multiplies for one row, in the groups that it loads together (gemv.cuh), and what
     rounds and reductions add."""
     units = m.tiles * (m.chosen if not m.joined else 1)
-    tasks = -(-units // product_ctas(units, ctas)) * m.kw * (m.chosen if m.joined else 1)
-    group = 8 // m.format.data
+    tasks = -(-units // ctas) * m.kw * (m.chosen if m.joined else 1)
+    group = 1 if m.format.name == "bf16" else 2
     slice_ = -(-m.copy_blocks // m.kw)
     longest = -(-slice_ // group) * group
     return -(-tasks // WARPS) * (longest + 0.25) + 0.05 * m.kw, m.kw

@@ -22,7 +22,7 @@ from fulgur.kernels.cuda.family_kernels import (
     Hidden,
     kernel_name,
 )
-from fulgur.kernels.cuda.family_plan import COLUMNS, operand_lines, product_bytes, product_ctas, product_floats
+from fulgur.kernels.cuda.family_plan import COLUMNS, operand_lines, product_bytes, product_units
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import BLOCK, TILE
 from fulgur.kernels.cuda.prefill_kernels import Launch, StepAttend, StepRope, fill
@@ -90,11 +90,11 @@ class FamilyStep:
         m, n = self.plan.matrices[name], self._most
         arguments = fill(
             Gemv, rows=self._rows, weights=self.weights.arena.data_ptr() + m.offset, copy_bytes=m.copy_bytes,
-            tiles=m.tiles, blocks=m.copy_blocks, kw=m.kw, matrix_rows=m.rows, choices=m.chosen,
-            batch=product_floats(m, n), eps=self.config.norm_eps, **values,
+            tiles=m.tiles, blocks=m.copy_blocks, cut=m.kw.bit_length() - 1, matrix_rows=m.rows, choices=m.chosen,
+            batch=product_units(m, n), eps=self.config.norm_eps, **values,
         )  # fmt: skip
         units = m.tiles * (m.chosen * n if outcome == "chosen" else 1)
-        ctas = product_ctas(units, self.plan.ctas)
+        ctas = min(units, self.plan.ctas)
         return Launch(kernel_name(outcome, m.format), arguments, ctas, THREADS, product_bytes(m, n))
 
     def normed(self, name: str, outcome: str, norm: str, **values: Any) -> Launch:

@@ -5,7 +5,6 @@
 #include "ptx.cuh"
 
 #define KERNEL(name, threads, Arguments) extern "C" void name(const Arguments& p)
-#define KERNEL_BESIDE KERNEL
 
 inline uint4 load_once(const void* p) { return *(const uint4*)p; }
 

@@ -82,7 +82,7 @@ struct StepAttend {
   float scale;
   int ordered;
 };
-constexpr int KEYS = 64, MOST_HEADS = 16;  // of a block of the cache; query heads of a key/value head
+constexpr int KEYS = 64, MOST_HEADS = 16;  // of a block of the cache, and splits at most; query heads of a key/value head
 
 template <int HEAD>
 struct AttendRoom {  // rows are padded, so that those that are read together lie in different banks
@@ -90,10 +90,80 @@ struct AttendRoom {  // rows are padded, so that those that are read together li
   alignas(16) bf16 value[KEYS][HEAD + 8];
   bf16 q[MOST_HEADS][HEAD + 8];
   bf16 weight[MOST_HEADS][KEYS + 8];
-  float dot[MOST_HEADS][KEYS + 4];
+  float dot[MOST_HEADS][KEYS + 4];  // by key; at the end what a split counts
   float highest[MOST_HEADS], total[MOST_HEADS], shrink[MOST_HEADS];
   u32 arrived;
 };
+
+// What a head attended to, from the sums of its splits. What each split counts is found once, by a warp a head; then
+// a thread sums pairs of dimensions, with the loads of several splits under way.
+template <int HEAD>
+__device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD>& s, int row, int head, int group,
+                                            int used, const float* parts) {
+  const int thread = threadIdx.x, lane = thread & 31, warp = thread / 32;
+  constexpr int EACH = MOST_HEADS / 4, PER_LANE = KEYS / 32;
+  float2 known[EACH][PER_LANE];  // the maximum and the sum of a split
+#pragma unroll
+  for (int i = 0; i < EACH; ++i)
+#pragma unroll
+    for (int j = 0; j < PER_LANE; ++j) {
+      const int h = warp + 4 * i, n = lane + 32 * j;
+      known[i][j] = h < group && n < used ? __ldcg((const float2*)(parts + (n * group + h) * (HEAD + 2) + HEAD))
+                                          : float2{-INF, 0};
+    }
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    const int h = warp + 4 * i;
+    if (h >= group) break;
+    const float sink = p.sinks ? p.sinks[head * group + h] : -INF;
+    float highest = sink, total = 0;
+#pragma unroll
+    for (int j = 0; j < PER_LANE; ++j) highest = fmaxf(highest, known[i][j].x);
+    for (int mask = 16; mask; mask >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, mask));
+#pragma unroll
+    for (int j = 0; j < PER_LANE; ++j) {
+      known[i][j].x = natural_power(known[i][j].x - highest);
+      total += known[i][j].y * known[i][j].x;
+    }
+    for (int mask = 16; mask; mask >>= 1) total += __shfl_xor_sync(~0u, total, mask);
+    const float factor = quotient(1.f, total + natural_power(sink - highest));
+#pragma unroll
+    for (int j = 0; j < PER_LANE; ++j) s.dot[h][lane + 32 * j] = known[i][j].x * factor;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 2 * thread; i < group * HEAD; i += 4 * 256) {
+    float2 made[4];
+    const float *from[4], *factor[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // 32 columns are ordered among themselves, and a head has whole ones
+      const int at = min(i + k * 256, group * HEAD - 2), column = p.ordered ? ordered_column(at) : at;
+      made[k] = float2{0, 0}, factor[k] = s.dot[column / HEAD], from[k] = parts + column + column / HEAD * 2;
+    }
+#pragma unroll 4
+    for (int n = 0; n < used; ++n) {
+      float2 v[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) v[k] = __ldcg((const float2*)(from[k] + n * group * (HEAD + 2)));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float by = factor[k][n];
+        made[k].x = fmaf(v[k].x, by, made[k].x), made[k].y = fmaf(v[k].y, by, made[k].y);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int at = i + k * 256;
+      if (at >= group * HEAD) break;
+      if (p.gate) {
+        const int column = p.ordered ? ordered_column(at) : at;
+        const float* gate = p.gate + (long long)row * p.gate_stride + head * group * HEAD + column;
+        made[k].x *= sigmoid(gate[0]), made[k].y *= sigmoid(gate[1]);
+      }
+      *(u32*)(p.out + (long long)row * p.stride + head * group * HEAD + at) = pack_bf16(made[k].x, made[k].y);
+    }
+  }
+}
 
 template <int HEAD>
 __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s) {
@@ -110,14 +180,24 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   const int* table = p.tables + (long long)p.rows->table[row] * p.table_width;
   const long long unit = ((long long)row * p.kv_heads + head) * p.splits + split;
   float* part = p.parts + unit * group * (HEAD + 2);
-  if (split < blocks) {
-    for (int i = thread; i < MOST_HEADS * HEAD; i += 128) {
-      const int h = i / HEAD, d = i % HEAD;
-      const float v = h < group ? p.q[((long long)row * p.heads + head * group + h) * HEAD + d] * p.scale : 0.f;
-      s.q[h][d] = to_bf16(v);
-    }
-    if (thread < MOST_HEADS) s.highest[thread] = -INF, s.total[thread] = 0;
+  if (split >= blocks) return;  // and nobody waits for it
+  const int used = min(blocks, p.splits);
+  constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of query dimensions that a thread takes
+  float4 query[QUADS];
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    const int at = 4 * (i * 128 + thread);
+    query[i] = at < group * HEAD ? *(const float4*)(p.q + ((long long)row * p.heads + head * group) * HEAD + at)
+                                 : make_float4(0, 0, 0, 0);
   }
+#pragma unroll
+  for (int i = 0; i < QUADS; ++i) {
+    const int at = 4 * (i * 128 + thread);
+    const float4 v = query[i];
+    u32* to = (u32*)&s.q[at / HEAD][at % HEAD];
+    to[0] = pack_bf16(v.x * p.scale, v.y * p.scale), to[1] = pack_bf16(v.z * p.scale, v.w * p.scale);
+  }
+  if (thread < MOST_HEADS) s.highest[thread] = -INF, s.total[thread] = 0;
   constexpr int PIECES = KEYS * HEAD / 8 / 128, TILES = HEAD / 8 / 4;  // of 16 bytes a thread; of 8 dimensions a warp
   constexpr int AT_ONCE = PIECES < 8 ? PIECES : 8;
   float sum[TILES][4] = {};
@@ -195,47 +275,20 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
       }
     }
   }
-  if (split < blocks) {
 #pragma unroll
-    for (int i = 0; i < TILES; ++i)
+  for (int i = 0; i < TILES; ++i)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int h = g + (j >> 1) * 8, dim = (warp * TILES + i) * 8 + 2 * t + (j & 1);
-        if (h < group) part[h * (HEAD + 2) + dim] = sum[i][j];
-      }
-    if (thread < group)
-      part[thread * (HEAD + 2) + HEAD] = s.highest[thread], part[thread * (HEAD + 2) + HEAD + 1] = s.total[thread];
-  }
+    for (int j = 0; j < 4; j += 2) {
+      const int h = g + (j >> 1) * 8, dim = (warp * TILES + i) * 8 + 2 * t;
+      if (h < group) *(float2*)(part + h * (HEAD + 2) + dim) = float2{sum[i][j], sum[i][j + 1]};
+    }
+  if (thread < group) *(float2*)(part + thread * (HEAD + 2) + HEAD) = float2{s.highest[thread], s.total[thread]};
   __syncthreads();
   if (thread == 0) s.arrived = count_up(p.arrived + row * p.kv_heads + head);
   __syncthreads();
-  if (s.arrived != p.splits - 1) return;
+  if (s.arrived != used - 1) return;
   if (thread == 0) p.arrived[row * p.kv_heads + head] = 0;
-  const float* parts = p.parts + (unit - split) * group * (HEAD + 2);
-  const int used = min(blocks, p.splits);
-  for (int i = 2 * thread; i < group * HEAD;
-       i += 256) {  // 32 columns are ordered among themselves, and a head has whole ones
-    float made[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int column = (p.ordered ? ordered_column(i) : i) + j, h = column / HEAD, d = column % HEAD;
-      const float sink = p.sinks ? p.sinks[head * group + h] : -INF;
-      float highest = sink, value = 0;
-      for (int n = 0; n < used; ++n) highest = fmaxf(highest, __ldcg(parts + (n * group + h) * (HEAD + 2) + HEAD));
-      float total = natural_power(sink - highest);
-      for (int n = 0; n < used; ++n) {
-        const float* from = parts + (n * group + h) * (HEAD + 2);
-        const float factor = natural_power(__ldcg(from + HEAD) - highest);
-        total += __ldcg(from + HEAD + 1) * factor, value += __ldcg(from + d) * factor;
-      }
-      made[j] = quotient(value, total);
-      if (p.gate) {
-        const float gate = p.gate[(long long)row * p.gate_stride + head * group * HEAD + column];
-        made[j] *= sigmoid(gate);
-      }
-    }
-    *(u32*)(p.out + (long long)row * p.stride + head * group * HEAD + i) = pack_bf16(made[0], made[1]);
-  }
+  join_splits<HEAD>(p, s, row, head, group, used, p.parts + (unit - split) * group * (HEAD + 2));
 }
 #define ATTEND(HEAD)                            \
   KERNEL(step_attend_##HEAD, 128, StepAttend) { \

@@ -2,7 +2,7 @@
 #include "gemv.cuh"
 
 #define GEMV_KERNEL(name, FORMAT, OUTCOME) \
-  KERNEL_BESIDE(name, 256, Gemv) {         \
+  KERNEL(name, 512, Gemv) {                \
     SHARED_MEMORY(memory);                 \
     gemv<FORMAT, OUTCOME>(p, memory);      \
   }

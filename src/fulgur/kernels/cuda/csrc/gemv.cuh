@@ -1,7 +1,7 @@
 // Packed weights times the up to 8 rows of a step, for any family: what the general driver multiplies with.
 //
 // A unit is a tile of 16 rows of a matrix (of an expert). KW warps share a unit by cutting its blocks of 128 columns
-// into slices. A warp loads weights straight into registers, one group of blocks ahead of the arithmetic, widens them
+// into slices. A warp loads weights straight into registers, two groups of blocks ahead of the arithmetic, widens them
 // to bf16 (exactly) and multiplies all rows at once: a column of `mma` is a row of the step. Slices meet in shared
 // memory and are added in order. So a row's result depends neither on the other rows nor on timing.
 //
@@ -11,25 +11,22 @@
 // The operand is prepared by every CTA for itself: the residual times the norm's weight (the norm's factor multiplies
 // the sums), a vector as it is, or the heads of a delta net with their norm and gate.
 //
-// A CTA takes half of an SM, so that the next kernel's is there before this one ends: the first weights of dense
-// matrices are on their way before a kernel waits for its predecessor, those of experts as soon as they are known.
+// The first weights of dense matrices are on their way before a kernel waits for its predecessor, those of experts as
+// soon as they are known. A warp has two groups of weights under way.
 #pragma once
-#include "step.cuh"
+#include "routing.cuh"
 
-constexpr int GEMV_WARPS = 8, GEMV_THREADS = 32 * GEMV_WARPS, MOST_ROWS = 8, MOST_CHOSEN = 16, TILE_ROWS = 16;
-constexpr int MOST_DISTINCT = MOST_ROWS * MOST_CHOSEN;
-
-struct Routing {  // the experts of a step's rows
-  int distinct;
-  int expert[MOST_DISTINCT];
-  signed char choice[MOST_DISTINCT][MOST_ROWS];  // which of a row's experts it is; -1: none
-  float weight[MOST_ROWS][MOST_CHOSEN];
-};
+constexpr int GEMV_WARPS = 16, GEMV_THREADS = 32 * GEMV_WARPS, TILE_ROWS = 16;
 
 enum Operand { NORMED, VECTOR, GATED };
 enum Outcome { STORED, ACTIVATED, ADDED, CHOSEN };  // CHOSEN: ACTIVATED, of experts that are chosen here
 template <int OUTCOME>
 constexpr bool ACTIVATES = OUTCOME == ACTIVATED || OUTCOME == CHOSEN;
+template <int OUTCOME>  // what is added comes from heads or a hidden vector, gates and ups from the residual
+__device__ __forceinline__ bool takes(int operand, int asked) {
+  if (OUTCOME == ADDED ? asked == NORMED : asked == GATED || (ACTIVATES<OUTCOME> && asked == VECTOR)) return false;
+  return ACTIVATES<OUTCOME> || operand == asked;
+}
 struct Gemv {
   const StepRows* rows;
   const char* weights;  // [copy][tile][block]
@@ -44,17 +41,13 @@ struct Gemv {
   bf16* h;
   const float* bias;       // [copy, rows of the matrix]; null: none
   const Routing* routing;  // ADDED: null: one matrix for all rows
-  Routing* route;          // CHOSEN: the experts, as they are chosen from `logits`
-  const float *logits, *route_bias;  // [row, logit_stride]; [expert]
   long long copy_bytes;
   int operand, width;  // columns that the operand has
   int in_stride, z_stride, head, choices;
-  int tiles, blocks, kw, matrix_rows, out_stride, bias_stride;
-  int batch;                        // floats of partial sums that shared memory holds
-  int experts, top, shared_expert;  // `route`: softmax over `top` of `experts`; one more logit is the shared expert's
-  int over_all;                     // `route`: softmax over all of them
-  float eps, limit, alpha;          // limit: of clamped gates, 0: plain SwiGLU
-  int logit_stride;
+  int tiles, blocks, cut, matrix_rows, out_stride, bias_stride;  // 1 << cut: KW
+  int batch;                // units whose partial sums shared memory holds
+  float eps, limit, alpha;  // limit: of clamped gates, 0: plain SwiGLU
+  Router router;            // CHOSEN
 };
 
 constexpr int OPERAND_PAD = 32;  // columns: rows that are read together lie in different banks
@@ -64,101 +57,127 @@ __device__ __forceinline__ int operand_stride(const Gemv& p) { return p.blocks *
 struct GemvRoom {
   float squares[MOST_ROWS][GEMV_WARPS];
   float factor[MOST_ROWS];
-  int mine[MOST_DISTINCT];  // experts by row and choice
-  signed char leads[MOST_DISTINCT];  // 1: the first row that chose the expert
+  u32 leads[MOST_DISTINCT / 32];
   Routing routing;
 };
 
-// What every thread has of a residual: 4 columns at a time.
+// What a thread has of the operand's first row before it knows how many rows there are: columns of a residual and the
+// norm's weights (NORMED), or pieces of a vector (VECTOR). Where they lie is known before the predecessor has ended.
 constexpr int AHEAD = 2;
-__device__ __forceinline__ void load_columns(float4 (&x)[AHEAD], const float* from, int first, int width) {
+struct Begun {
+  const void* at[AHEAD];
+  uint4 x[AHEAD];
+  float4 norm[AHEAD];
+};
+__device__ __forceinline__ const bf16* piece_at(const Gemv& p, int piece) {  // null: zeros
+  const u32 each = p.blocks * 16, line = (u32)piece / each, at = ((u32)piece - line * each) * 8;
+  return at < (u32)p.in_stride ? p.in + (long long)line * p.in_stride + at : nullptr;
+}
+__device__ __forceinline__ uint4 load_if(const void* at) { return at ? load16(at) : make_uint4(0, 0, 0, 0); }
+template <int OUTCOME>
+__device__ __forceinline__ void find_operand(const Gemv& p, Begun& begun) {
 #pragma unroll
   for (int k = 0; k < AHEAD; ++k) {
-    const int i = first + 4 * k * GEMV_THREADS;
-    x[k] = i < width ? __ldcg((const float4*)(from + i)) : make_float4(0, 0, 0, 0);
+    const int piece = k * GEMV_THREADS + threadIdx.x;
+    begun.at[k] = nullptr, begun.norm[k] = make_float4(0, 0, 0, 0);
+    if (takes<OUTCOME>(p.operand, NORMED) && 4 * piece < p.width)
+      begun.at[k] = p.x + 4 * piece, begun.norm[k] = *(const float4*)(p.norm + 4 * piece);
+    if (takes<OUTCOME>(p.operand, VECTOR) && piece < p.choices * p.blocks * 16) begun.at[k] = piece_at(p, piece);
   }
 }
-__device__ __forceinline__ float warp_sum(float v) {
-  for (int mask = 16; mask; mask >>= 1) v += __shfl_xor_sync(~0u, v, mask);
-  return v;
-}
 
-// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros. `begun`: the first columns of row 0,
-// for NORMED. The factors of the norm are there after two more barriers (`find_factors`).
+// The operand in bf16, [row, choice][columns]; columns beyond its width are zeros. The factors of the norm are there
+// after two more barriers (`find_factors`).
+template <int OUTCOME>
 __device__ __forceinline__ void prepare_operand(const Gemv& p, GemvRoom& room, bf16* operand, int count,
-                                                const float4 (&begun)[AHEAD]) {
+                                                const Begun& begun) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread & 31, stride = operand_stride(p);
   const int padded = p.blocks * 128;
-  if (p.operand == NORMED) {
+  constexpr bool KEPT = OUTCOME != CHOSEN;  // there, registers are short while experts are chosen
+  if (takes<OUTCOME>(p.operand, NORMED)) {
 #pragma unroll 1
     for (int row = 0; row < count; ++row) {
       const float* from = p.x + (long long)row * p.in_stride;
       float squares = 0;
 #pragma unroll 1
       for (int first = 4 * thread; first < padded; first += 4 * AHEAD * GEMV_THREADS) {
-        float4 x[AHEAD];
-        if (row || first != 4 * thread) {
-          load_columns(x, from, first, p.width);
-        } else {
+        uint4 x[AHEAD];
+        float4 w[AHEAD];
 #pragma unroll
-          for (int k = 0; k < AHEAD; ++k) x[k] = begun[k];
+        for (int k = 0; k < AHEAD; ++k) {
+          const int i = first + 4 * k * GEMV_THREADS;
+          const bool again = first != 4 * thread;
+          x[k] = row || again ? load_if(i < p.width ? from + i : nullptr) : begun.x[k];
+          w[k] = KEPT && !again ? begun.norm[k] : i < p.width ? *(const float4*)(p.norm + i) : make_float4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; ++k) {
           const int i = first + 4 * k * GEMV_THREADS;
           if (i >= padded) continue;
-          const float4 w = i < p.width ? *(const float4*)(p.norm + i) : make_float4(0, 0, 0, 0), v = x[k];
-          squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+          const float a = __uint_as_float(x[k].x), b = __uint_as_float(x[k].y), c = __uint_as_float(x[k].z),
+                      d = __uint_as_float(x[k].w);
+          squares += (a * a + b * b) + (c * c + d * d);
           uint2 pair;
-          pair.x = pack_bf16(v.x * w.x, v.y * w.y), pair.y = pack_bf16(v.z * w.z, v.w * w.w);
+          pair.x = pack_bf16(a * w[k].x, b * w[k].y), pair.y = pack_bf16(c * w[k].z, d * w[k].w);
           *(uint2*)(operand + row * stride + i) = pair;
         }
       }
       squares = warp_sum(squares);
       if (lane == 0) room.squares[row][warp] = squares;
     }
-  } else if (p.operand == VECTOR) {
-    for (int i = 8 * thread; i < count * p.choices * padded; i += 8 * GEMV_THREADS) {
-      const int line = i / padded, at = i % padded;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (at < p.in_stride) v = load16(p.in + (long long)line * p.in_stride + at);
-      *(uint4*)(operand + line * stride + at) = v;
+  } else if (takes<OUTCOME>(p.operand, VECTOR)) {
+    const int first_row = p.choices * p.blocks * 16;
+#pragma unroll 1
+    for (int first = thread; first < count * first_row; first += AHEAD * GEMV_THREADS) {
+      uint4 v[AHEAD];
+#pragma unroll
+      for (int k = 0; k < AHEAD; ++k) {
+        const int piece = first + k * GEMV_THREADS;
+        v[k] = first == thread && piece < first_row ? begun.x[k]
+                                                    : load_if(piece < count * first_row ? piece_at(p, piece) : nullptr);
+      }
+#pragma unroll
+      for (int k = 0; k < AHEAD; ++k) {
+        const u32 piece = first + k * GEMV_THREADS, each = p.blocks * 16, line = piece / each;
+        if ((int)piece < count * first_row) *(uint4*)(operand + line * stride + (piece - line * each) * 8) = v[k];
+      }
     }
-  } else {
+  } else if (takes<OUTCOME>(p.operand, GATED)) {
     const int heads = p.width / p.head, at = 4 * lane;
     const bool inside = at < p.head;
     const float4 none = make_float4(0, 0, 0, 0), w = inside ? *(const float4*)(p.norm + at) : none;
-    constexpr int HEADS = 4;  // whose values a warp waits for together
+    constexpr int HEADS = 2;  // whose values a warp waits for together
 #pragma unroll 1
-    for (int first = warp; first < count * heads; first += HEADS * GEMV_WARPS) {
-      float4 x[HEADS], z[HEADS];
+    for (int row = 0; row < count; ++row)
+#pragma unroll 1
+      for (int first = warp; first < heads; first += HEADS * GEMV_WARPS) {
+        float4 x[HEADS], z[HEADS];
 #pragma unroll
-      for (int k = 0; k < HEADS; ++k) {
-        const int unit = first + k * GEMV_WARPS, row = unit / heads, column = unit % heads * p.head + at;
-        const bool there = inside && unit < count * heads;
-        x[k] = there ? __ldcg((const float4*)(p.x + (long long)row * p.in_stride + column)) : none;
-        z[k] = there ? __ldcg((const float4*)(p.z + (long long)row * p.z_stride + column)) : none;
-      }
+        for (int k = 0; k < HEADS; ++k) {
+          const int head = first + k * GEMV_WARPS, column = head * p.head + at;
+          const bool there = inside && head < heads;
+          x[k] = there ? __ldcg((const float4*)(p.x + (long long)row * p.in_stride + column)) : none;
+          z[k] = there ? __ldcg((const float4*)(p.z + (long long)row * p.z_stride + column)) : none;
+        }
 #pragma unroll
-      for (int k = 0; k < HEADS; ++k) {
-        const int unit = first + k * GEMV_WARPS;
-        const float4 v = x[k], gate = z[k];
-        const float squares = warp_sum((v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w));
-        const float factor = rsqrtf(squares / p.head + p.eps);
-        uint2 pair;
-        pair.x = pack_bf16(v.x * factor * w.x * (gate.x * sigmoid(gate.x)),
-                           v.y * factor * w.y * (gate.y * sigmoid(gate.y)));
-        pair.y = pack_bf16(v.z * factor * w.z * (gate.z * sigmoid(gate.z)),
-                           v.w * factor * w.w * (gate.w * sigmoid(gate.w)));
-        if (inside && unit < count * heads)
-          *(uint2*)(operand + unit / heads * stride + unit % heads * p.head + at) = pair;
+        for (int k = 0; k < HEADS; ++k) {
+          const int head = first + k * GEMV_WARPS;
+          const float4 v = x[k], gate = z[k];
+          const float squares = warp_sum((v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w));
+          const float factor = rsqrtf(squares / p.head + p.eps);
+          uint2 pair;
+          pair.x = pack_bf16(v.x * factor * w.x * (gate.x * sigmoid(gate.x)),
+                             v.y * factor * w.y * (gate.y * sigmoid(gate.y)));
+          pair.y = pack_bf16(v.z * factor * w.z * (gate.z * sigmoid(gate.z)),
+                             v.w * factor * w.w * (gate.w * sigmoid(gate.w)));
+          if (inside && head < heads) *(uint2*)(operand + row * stride + head * p.head + at) = pair;
+        }
       }
-    }
     for (int i = p.width + thread; i < padded; i += GEMV_THREADS)
       for (int row = 0; row < count; ++row) operand[row * stride + i] = 0;
   }
 }
-// Between two barriers.
+// After a barrier, and for use after another.
 __device__ __forceinline__ void find_factors(const Gemv& p, GemvRoom& room, int count) {
   const int row = threadIdx.x;
   if (row >= count) return;
@@ -168,12 +187,12 @@ __device__ __forceinline__ void find_factors(const Gemv& p, GemvRoom& room, int 
   room.factor[row] = p.operand == NORMED ? rsqrtf(squares / p.width + p.eps) : 1.f;
 }
 
-// A group of blocks in a warp's registers: 128 bytes of every lane, and their scales.
+// A group of two blocks in a warp's registers (one of bf16), and their scales.
 template <int FORMAT>
 struct Group {
   using P = Packed<FORMAT>;
-  static constexpr int CHUNKS = P::DATA / 512, BLOCKS = 8 / CHUNKS;
-  uint4 w[8];
+  static constexpr int CHUNKS = P::DATA / 512, BLOCKS = FORMAT == BF16 ? 1 : 2;
+  uint4 w[BLOCKS * CHUNKS];
   u32 scale[BLOCKS][2][P::GROUPS > 2 ? 1 : P::GROUPS];  // as stored; MXFP4: the four of a row
 
   __device__ __forceinline__ void load(const char* at, int blocks) {
@@ -251,66 +270,84 @@ struct Group {
 struct Batch {
   int first, apart, units, parts;
 };
-// One of a warp's tasks: a slice of a tile of a copy.
+// Where a warp is in its tasks, each a slice of a tile of a copy. Stepping to the next group takes no division.
 struct Task {
-  int unit, tile, which, slice;  // unit of the batch; `which` of the distinct experts
-  int block, blocks;             // blocks that are left
+  int unit, part, tile, which;  // unit of the batch, part of the unit; `which` of the distinct experts
+  int block, blocks;            // blocks that are left
   const char* at;
+  bool there;
 };
 
-template <int OUTCOME>
-__device__ __forceinline__ bool find_task(Task& task, const Gemv& p, const Routing* routing, const Batch& batch,
-                                          int index) {
-  if (index >= batch.units * batch.parts) return false;
-  const int part = index % batch.parts;
-  task.unit = index / batch.parts, task.slice = part % p.kw;
-  const int unit = batch.first + task.unit * batch.apart;
-  task.tile = ACTIVATES<OUTCOME> ? unit % p.tiles : unit;
-  task.which = ACTIVATES<OUTCOME> ? unit / p.tiles : OUTCOME == ADDED ? part / p.kw : 0;
-  const int copy = routing ? routing->expert[task.which] : 0;
-  task.block = task.slice * p.blocks / p.kw;
-  task.blocks = (task.slice + 1) * p.blocks / p.kw - task.block;
-  task.at = p.weights + copy * p.copy_bytes;
-  return true;
+template <int FORMAT, int OUTCOME>
+__device__ __forceinline__ void settle(Task& task, const Gemv& p, const Routing* routing, const Batch& batch) {
+  while (task.part >= batch.parts) task.part -= batch.parts, task.tile += batch.apart, ++task.unit;
+  task.there = task.unit < batch.units;
+  if (!task.there) return;
+  if (ACTIVATES<OUTCOME>)
+    while (task.tile >= p.tiles) task.tile -= p.tiles, ++task.which;
+  if (OUTCOME == ADDED) task.which = task.part >> p.cut;
+  const int slice = task.part & ((1 << p.cut) - 1), copy = routing ? routing->expert[task.which] : 0;
+  task.block = slice * p.blocks >> p.cut;
+  task.blocks = ((slice + 1) * p.blocks >> p.cut) - task.block;
+  task.at =
+      p.weights + copy * p.copy_bytes + ((long long)task.tile * p.blocks + task.block) * Packed<FORMAT>::BYTES;
 }
-template <int FORMAT>
-__device__ __forceinline__ const char* address_of(const Task& task, const Gemv& p) {
-  return task.at + ((long long)task.tile * p.blocks + task.block) * Packed<FORMAT>::BYTES;
+template <int FORMAT, int OUTCOME>
+__device__ __forceinline__ void begin_tasks(Task& task, const Gemv& p, const Routing* routing, const Batch& batch) {
+  task.unit = 0, task.part = threadIdx.x / 32, task.tile = batch.first, task.which = 0;
+  settle<FORMAT, OUTCOME>(task, p, routing, batch);
 }
+template <int FORMAT, int OUTCOME>
+__device__ __forceinline__ void next_group(Task& task, const Gemv& p, const Routing* routing, const Batch& batch) {
+  constexpr int BLOCKS = Group<FORMAT>::BLOCKS;
+  task.block += BLOCKS, task.blocks -= BLOCKS, task.at += BLOCKS * Packed<FORMAT>::BYTES;
+  if (task.blocks > 0) return;
+  task.part += GEMV_WARPS;
+  settle<FORMAT, OUTCOME>(task, p, routing, batch);
+}
+
+// The weights that a warp has under way, and where they go on.
+template <int FORMAT, int OUTCOME>
+struct Flow {
+  Group<FORMAT> even, odd;
+  Task ahead;
+  __device__ __forceinline__ void load(Group<FORMAT>& group, const Gemv& p, const Routing* routing,
+                                       const Batch& batch) {
+    if (!ahead.there) return;
+    group.load(ahead.at, ahead.blocks);
+    next_group<FORMAT, OUTCOME>(ahead, p, routing, batch);
+  }
+  __device__ __forceinline__ void begin(const Gemv& p, const Routing* routing, const Batch& batch) {
+    begin_tasks<FORMAT, OUTCOME>(ahead, p, routing, batch);
+    load(even, p, routing, batch);
+    load(odd, p, routing, batch);
+  }
+};
 
 // Where a row's part of a task's sums goes; -1: the row did not choose the expert.
 template <int OUTCOME>
 __device__ __forceinline__ int part_of(const Task& task, const Gemv& p, const Routing* routing, int count, int row) {
-  if (OUTCOME == ADDED) {
-    const int choice = routing ? routing->choice[task.which][row] : 0;
-    return choice < 0 ? -1 : (((task.unit * p.choices + choice) * p.kw + task.slice) * count + row) * TILE_ROWS;
+  if (OUTCOME == ADDED && routing) {
+    const int choice = routing->choice[task.which][row], slice = task.part & ((1 << p.cut) - 1);
+    return choice < 0 ? -1 : ((((task.unit * p.choices + choice) << p.cut) + slice) * count + row) * TILE_ROWS;
   }
-  return ((task.unit * p.kw + task.slice) * count + row) * TILE_ROWS;
+  return (((task.unit << p.cut) + task.part) * count + row) * TILE_ROWS;
 }
 
 template <int FORMAT, int OUTCOME>
 __device__ __forceinline__ void multiply_tasks(const Gemv& p, const Routing* routing, const Batch& batch, int count,
-                                               const bf16* operand, float* parts, Group<FORMAT>& ahead, bool loaded) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+                                               const bf16* operand, float* parts, Flow<FORMAT, OUTCOME>& flow) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const int row = g < count ? g : 0, stride = operand_stride(p);
-  int index = warp;
-  Task task, next;
-  if (!find_task<OUTCOME>(task, p, routing, batch, index)) return;
-  next = task;
-  if (!loaded) ahead.load(address_of<FORMAT>(next, p), next.blocks);
+  Task task;
+  begin_tasks<FORMAT, OUTCOME>(task, p, routing, batch);
   float acc[4] = {0, 0, 0, 0};
-  bool more = true;
-#pragma unroll 1
-  while (more) {
-    const Group<FORMAT> now = ahead;
-    next.block += Group<FORMAT>::BLOCKS, next.blocks -= Group<FORMAT>::BLOCKS;
-    const bool ends = next.blocks <= 0;
-    if (ends) more = find_task<OUTCOME>(next, p, routing, batch, index += GEMV_WARPS);
-    if (more) ahead.load(address_of<FORMAT>(next, p), next.blocks);
+  const auto turn = [&](Group<FORMAT>& group) {
     int line = row;
     if (OUTCOME == ADDED && routing) line = row * p.choices + max((int)routing->choice[task.which][row], 0);
-    now.multiply(acc, operand + line * stride + task.block * 128 + t * 8, task.blocks);
-    if (ends) {
+    group.multiply(acc, operand + line * stride + task.block * 128 + t * 8, task.blocks);
+    flow.load(group, p, routing, batch);
+    if (task.blocks <= Group<FORMAT>::BLOCKS) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int column = 2 * t + i;
@@ -319,14 +356,21 @@ __device__ __forceinline__ void multiply_tasks(const Gemv& p, const Routing* rou
       }
       acc[0] = acc[1] = acc[2] = acc[3] = 0;
     }
-    task = next;
+    next_group<FORMAT, OUTCOME>(task, p, routing, batch);
+  };
+#pragma unroll 1
+  while (task.there) {
+    turn(flow.even);
+    if (!task.there) break;
+    turn(flow.odd);
   }
 }
 
 // A row's sum of a unit: slices in order.
-__device__ __forceinline__ float sum_slices(const float* parts, int kw, int count) {
+__device__ __forceinline__ float sum_slices(const float* parts, int cut, int count) {
   float sum = 0;
-  for (int i = 0; i < kw; ++i) sum += parts[i * count * TILE_ROWS];
+#pragma unroll 4
+  for (int i = 0; i < 1 << cut; ++i) sum += parts[i * count * TILE_ROWS];
   return sum;
 }
 
@@ -341,19 +385,20 @@ template <int OUTCOME>
 __device__ __forceinline__ void finish_units(const Gemv& p, const GemvRoom& room, const Routing* routing,
                                              const Batch& batch, int count, const float* parts) {
   for (int i = threadIdx.x; i < batch.units * count * TILE_ROWS; i += GEMV_THREADS) {
-    const int r = i % TILE_ROWS, row = i / TILE_ROWS % count, index = i / TILE_ROWS / count;
-    const int unit = batch.first + index * batch.apart;
-    const int tile = ACTIVATES<OUTCOME> ? unit % p.tiles : unit, at = tile * TILE_ROWS + r;
+    const int r = i % TILE_ROWS, index = count == 1 ? i / TILE_ROWS : i / TILE_ROWS / count,
+              row = i / TILE_ROWS - index * count;
+    const int unit = batch.first + index * batch.apart, which = ACTIVATES<OUTCOME> && routing ? unit / p.tiles : 0;
+    const int tile = unit - which * p.tiles, at = tile * TILE_ROWS + r;
     if (OUTCOME == STORED) {
       if (at >= p.matrix_rows) continue;
-      const float sum = sum_slices(parts + (index * p.kw * count + row) * TILE_ROWS + r, p.kw, count);
+      const float sum = sum_slices(parts + ((index << p.cut) * count + row) * TILE_ROWS + r, p.cut, count);
       p.out[(long long)row * p.out_stride + at] = sum * room.factor[row] + (p.bias ? p.bias[at] : 0.f);
     } else if (ACTIVATES<OUTCOME>) {
-      const int which = unit / p.tiles, choice = routing ? routing->choice[which][row] : 0;
+      const int choice = routing ? routing->choice[which][row] : 0;
       if (r >= 8 || choice < 0) continue;
-      const float* from = parts + (index * p.kw * count + row) * TILE_ROWS + r;
-      float gate = sum_slices(from, p.kw, count) * room.factor[row],
-            up = sum_slices(from + 8, p.kw, count) * room.factor[row];
+      const float* from = parts + ((index << p.cut) * count + row) * TILE_ROWS + r;
+      float gate = sum_slices(from, p.cut, count) * room.factor[row],
+            up = sum_slices(from + 8, p.cut, count) * room.factor[row];
       if (p.bias) {
         const float* bias = p.bias + (long long)(routing ? routing->expert[which] : 0) * p.bias_stride + at;
         gate += bias[0], up += bias[8];
@@ -363,104 +408,26 @@ __device__ __forceinline__ void finish_units(const Gemv& p, const GemvRoom& room
       if (at >= p.matrix_rows) continue;
       float* to = p.out + (long long)row * p.out_stride + at;
       float value = __ldcg(to);
+      const float* from = parts + (((index * p.choices) << p.cut) * count + row) * TILE_ROWS + r;
+#pragma unroll 4
       for (int choice = 0; choice < p.choices; ++choice) {
-        float sum =
-            sum_slices(parts + ((index * p.choices + choice) * p.kw * count + row) * TILE_ROWS + r, p.kw, count);
-        if (p.bias) {
-          int copy = 0;
-          if (routing)
-            for (int j = 0; j < routing->distinct; ++j)
-              if (routing->choice[j][row] == choice) copy = routing->expert[j];
-          sum += p.bias[(long long)copy * p.bias_stride + at];
-        }
+        float sum = sum_slices(from + (choice << p.cut) * count * TILE_ROWS, p.cut, count);
+        if (p.bias) sum += p.bias[(long long)(routing ? routing->mine[row][choice] : 0) * p.bias_stride + at];
         value += routing ? routing->weight[row][choice] * sum : sum;
       }
       *to = value;
     }
   }
 }
-
-// The experts of all rows from their logits: a warp a row. The lowest number wins ties.
-__device__ __forceinline__ u32 sortable(float v) {
-  const u32 bits = __float_as_uint(v);
-  return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
-}
-constexpr int MOST_EXPERTS = 512;
-template <int EACH>  // logits of a lane
-__device__ __forceinline__ void choose_experts(const Gemv& p, GemvRoom& room, int row) {
-  const int lane = threadIdx.x & 31, chosen = p.top + p.shared_expert;
-  const float* logits = p.logits + (long long)row * p.logit_stride;
-  Routing& r = room.routing;
-  int* mine = room.mine + row * chosen;
-  float logit[EACH], all = 0, kept = 0, own = 0, peak = 0;
-#pragma unroll
-  for (int i = 0; i < EACH; ++i) {
-    const int expert = i * 32 + lane;
-    logit[i] = expert < p.experts ? __ldcg(logits + expert) + (p.route_bias ? p.route_bias[expert] : 0.f) : -INF;
-  }
-  const float shared_logit = p.shared_expert ? __ldcg(logits + p.experts) : 0.f;
-#pragma unroll 1
-  for (int k = 0; k < p.top; ++k) {
-    float best = -INF;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) best = fmaxf(best, logit[i]);
-    const u32 highest = warp_max_bits(sortable(best));
-    u32 which = 0;  // the lowest expert with this logit, as its distance from the end
-#pragma unroll
-    for (int i = EACH - 1; i >= 0; --i)
-      if (sortable(logit[i]) == highest) which = MOST_EXPERTS - (i * 32 + lane);
-    const int expert = max(MOST_EXPERTS - (int)warp_max_bits(which), 0) % p.experts;
-    const float value = __uint_as_float(highest ^ (~(u32)((int)highest >> 31) | 0x80000000u));
-    if (k == 0) {
-      peak = value;
-      if (p.over_all) {
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) all += natural_power(logit[i] - peak);
-        all = warp_sum(all);
-      }
-    }
-    const float weight = natural_power(value - peak);
-    kept += weight;
-    if (lane == k) own = weight;
-    if (lane == 0) mine[k] = expert;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i)
-      if (expert == i * 32 + lane) logit[i] = -INF;
-  }
-  if (lane < p.top) r.weight[row][lane] = quotient(own, p.over_all ? all : kept);
-  if (p.shared_expert && lane == 0) r.weight[row][p.top] = sigmoid(shared_logit), mine[p.top] = p.experts;
-}
-// Lists the distinct ones in the order in which rows chose them first. Between barriers.
-__device__ __forceinline__ void list_experts(const Gemv& p, GemvRoom& room, int count) {
-  const int chosen = p.top + p.shared_expert, i = threadIdx.x, every = count * chosen, expert = room.mine[i & 127];
-  Routing& r = room.routing;
-  if (count == 1) {
-    if (i < chosen) r.expert[i] = expert, r.choice[i][0] = (signed char)i;
-    if (i == 0) r.distinct = chosen;
-    __syncthreads();
-    return;
-  }
-  for (int j = i; j < MOST_DISTINCT * MOST_ROWS / 4; j += GEMV_THREADS) ((u32*)&r.choice[0][0])[j] = ~0u;
-  int first = i;
-  for (int j = 0; j < min(i, every); ++j)
-    if (room.mine[j] == expert) {
-      first = j;
-      break;
-    }
-  if (i < every) room.leads[i] = first == i;
-  __syncthreads();
-  int place = 0;
-  if (i < every) {
-    for (int j = 0; j < first; ++j) place += room.leads[j];
-    if (first == i) r.expert[place] = expert;
-    r.choice[place][i / chosen] = (signed char)(i % chosen);
-    if (i == every - 1) {
-      int distinct = 0;
-      for (int j = 0; j < every; ++j) distinct += room.leads[j];
-      r.distinct = distinct;
-    }
-  }
-  __syncthreads();
+// The biases that a batch will add, on their way to the L2.
+template <int OUTCOME>
+__device__ __forceinline__ void fetch_bias(const Gemv& p, const Routing* routing, const Batch& batch, int distinct) {
+  const int i = threadIdx.x, each = OUTCOME == ADDED ? distinct : 1;
+  if (!p.bias || i >= batch.units * each) return;
+  const int index = i / each, unit = batch.first + index * batch.apart;
+  const int which = ACTIVATES<OUTCOME> ? unit / p.tiles : i - index * each;
+  const int tile = ACTIVATES<OUTCOME> ? unit - which * p.tiles : unit;
+  prefetch_l2(p.bias + (long long)(routing ? routing->expert[which] : 0) * p.bias_stride + tile * TILE_ROWS);
 }
 
 template <int FORMAT, int OUTCOME>
@@ -469,63 +436,65 @@ __device__ __forceinline__ void gemv(const Gemv& p, char* memory) {
   bf16* operand = (bf16*)(memory + (sizeof(GemvRoom) + 15) / 16 * 16);
   let_successor_start();
   // A CTA has units blockIdx.x, blockIdx.x + gridDim.x, ... The first weights of dense matrices are known before the
-  // step's rows are, and a batch has room for the first task of every warp.
-  const int thread = threadIdx.x, warp = thread / 32;
-  Group<FORMAT> ahead;
-  Task first;
-  const int apart = (int)gridDim.x, begin = (int)blockIdx.x;
-  const Batch own{begin, apart, (p.tiles - begin + apart - 1) / apart, p.kw};
-  bool loaded = OUTCOME != CHOSEN && !p.routing && find_task<OUTCOME>(first, p, nullptr, own, warp);
-  if (loaded) ahead.load(address_of<FORMAT>(first, p), first.blocks);
-  if (p.operand == NORMED && thread * 32 < p.width) prefetch_l2(p.norm + thread * 32);
+  // step's rows are, and a batch has room for the first two tasks of every warp.
+  const int thread = threadIdx.x, warp = thread / 32, apart = (int)gridDim.x, begin = (int)blockIdx.x;
+  const bool routed = OUTCOME == CHOSEN || (OUTCOME == ADDED && p.routing);
+  Batch batch{begin, apart, (p.tiles - begin + apart - 1) / apart, 1 << p.cut};
+  Flow<FORMAT, OUTCOME> flow;
+  if (!routed) flow.begin(p, nullptr, batch);
+  Begun begun;
+  find_operand<OUTCOME>(p, begun);
   wait_for_predecessor();
-  float4 begun[AHEAD];
-  if (p.operand == NORMED) load_columns(begun, p.x, 4 * thread, p.width);
+#pragma unroll
+  for (int k = 0; k < AHEAD; ++k) begun.x[k] = load_if(begun.at[k]);
   const int count = min(p.rows->count, MOST_ROWS);
-  if (count <= 0) return;
   const Routing* routing = nullptr;
-  int distinct = 1;
-  if (OUTCOME == CHOSEN) {
+  int own = batch.units;
+  if (routed) {
     routing = &room.routing;
-    if (warp < count) {
-      if (p.experts <= 128)
-        choose_experts<4>(p, room, warp);
-      else if (p.experts <= 256)
-        choose_experts<8>(p, room, warp);
-      else
-        choose_experts<16>(p, room, warp);
+    if (OUTCOME == CHOSEN) {
+      if (warp == 0 || warp < count) choose_experts(p.router, room.routing, warp);  // one row there is
+    } else {
+      constexpr int WORDS = sizeof(Routing) / 4, EACH = (WORDS + GEMV_THREADS - 1) / GEMV_THREADS;
+      u32 word[EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+        word[i] = i * GEMV_THREADS + thread < WORDS ? __ldcg((const u32*)p.routing + i * GEMV_THREADS + thread) : 0;
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+        if (i * GEMV_THREADS + thread < WORDS) ((u32*)&room.routing)[i * GEMV_THREADS + thread] = word[i];
     }
-  } else if (OUTCOME == ADDED && p.routing) {  // the first weights, from the routing in memory
-    const Batch known{begin, apart, own.units, p.kw * __ldcg(&p.routing->distinct)};
-    loaded = find_task<OUTCOME>(first, p, p.routing, known, warp);
-    if (loaded) ahead.load(address_of<FORMAT>(first, p), first.blocks);
-    for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
-      ((u32*)&room.routing)[i] = __ldcg((const u32*)p.routing + i);
-    routing = &room.routing;
+    if (count <= 0) return;
+    __syncthreads();
+    if (OUTCOME == CHOSEN && count > 1) list_experts(room.routing, room.leads, count, GEMV_THREADS);
+    const int distinct = routing->distinct;
+    if (OUTCOME == CHOSEN) own = (p.tiles * distinct - begin + apart - 1) / apart;
+    if (OUTCOME == ADDED) batch.parts = distinct << p.cut;
+    batch.units = min(own, p.batch);
+    flow.begin(p, routing, batch);
+    fetch_bias<OUTCOME>(p, routing, batch, distinct);
+    if (OUTCOME == CHOSEN && begin == 0)
+      for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
+        ((u32*)p.router.to)[i] = ((const u32*)&room.routing)[i];
+  } else {
+    if (count <= 0) return;
+    batch.units = min(own, p.batch);
+    flow.ahead.there = flow.ahead.there && flow.ahead.unit < batch.units;
+    fetch_bias<OUTCOME>(p, nullptr, batch, 1);
   }
-  prepare_operand(p, room, operand, count, begun);
+  prepare_operand<OUTCOME>(p, room, operand, count, begun);
   __syncthreads();
   find_factors(p, room, count);
-  if (OUTCOME == CHOSEN)
-    list_experts(p, room, count);
-  else
-    __syncthreads();
-  if (routing) distinct = routing->distinct;
   float* parts = (float*)(operand + count * (p.operand == VECTOR ? p.choices : 1) * operand_stride(p));
-  const int units = ACTIVATES<OUTCOME> ? p.tiles * distinct : p.tiles;
-  const int tasks = OUTCOME == ADDED ? p.kw * distinct : p.kw;
-  const int floats = count * TILE_ROWS * p.kw * (OUTCOME == ADDED ? p.choices : 1);  // of a unit
-  const int most = max(p.batch / floats, 1);
 #pragma unroll 1
-  for (int unit = begin; unit < units; unit += most * apart) {
-    const Batch batch{unit, apart, min((units - unit + apart - 1) / apart, most), tasks};
-    multiply_tasks<FORMAT, OUTCOME>(p, routing, batch, count, operand, parts, ahead, loaded);
-    loaded = false;
+  for (int left = own; left > 0; left -= p.batch) {
+    if (left < own) {
+      batch.first += p.batch * apart, batch.units = min(left, p.batch);
+      flow.begin(p, routing, batch);
+    }
+    multiply_tasks<FORMAT, OUTCOME>(p, routing, batch, count, operand, parts, flow);
     __syncthreads();
     finish_units<OUTCOME>(p, room, routing, batch, count, parts);
-    __syncthreads();
+    if (left > p.batch) __syncthreads();
   }
-  if (OUTCOME == CHOSEN && blockIdx.x == 0)
-    for (int i = thread; i < (int)sizeof(Routing) / 4; i += GEMV_THREADS)
-      ((u32*)p.route)[i] = ((const u32*)&room.routing)[i];
 }

@@ -8,9 +8,6 @@
 // A kernel of one structure of arguments, p.
 #define KERNEL(name, threads, Arguments) \
   extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Arguments p)
-// One of which two CTAs, or one and the next kernel's, find room on an SM.
-#define KERNEL_BESIDE(name, threads, Arguments) \
-  extern "C" __global__ void __launch_bounds__(threads, 2) name(const __grid_constant__ Arguments p)
 
 // A gate (mbarrier) whose phase ends after `count` arrivals and after all bytes that were announced.
 __device__ __forceinline__ void gate_init_count(u32 gate, u32 count) {
