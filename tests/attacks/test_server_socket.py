@@ -20,6 +20,7 @@ from fulgur.protocol.items import text_of
 from fulgur.server import app, lanes, limits, websocket
 from fulgur.server.auth import ANONYMOUS
 from fulgur.server.config import ServerConfig
+from fulgur.server.frames import Gate
 
 SECONDS = float(os.environ.get("FULGUR_FUZZ_SECONDS", "2"))
 
@@ -240,3 +241,23 @@ def test_a_key_never_takes_all_the_room() -> None:
         assert budget.used == 25 and second.grow(50)
 
     asyncio.run(main())
+
+
+def test_a_flood_of_tiny_frames_is_read_in_smaller_portions() -> None:
+    """Frames cost by their number: eight sockets that send nothing else must not fill a turn of the loop."""
+
+    class Side:
+        max_size = limits.READ_BYTES
+
+        def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+            return False, b""
+
+    side = Side()
+    gate = Gate(side, 1 << 20, lambda: None, lambda error: None, side)  # type: ignore[arg-type, return-value]
+    tiny = b"\x81\x80\0\0\0\0"
+    gate.feed_data(tiny * 1000)
+    assert side.max_size < limits.READ_BYTES
+    gate.feed_data(tiny * (side.max_size // len(tiny)))
+    assert side.max_size < limits.READ_BYTES  # it goes on
+    gate.feed_data(tiny * 3)
+    assert side.max_size == limits.READ_BYTES
