@@ -140,10 +140,14 @@ async def test_what_ends_an_answer_and_what_begins_it(tmp_path: Path) -> None:
 
             # An error names the field as its door does.
             form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
+            fields = {"type": "object", "properties": {"a": {"const": "x" * 99}}, "required": ["a"]}
+            small = {"type": "json_schema", "json_schema": {"name": "x", "schema": fields}}
             long = {"role": "user", "content": "word " * 900}
             for path, body, param in (
                 ("chat/completions", asked("x", response_format=form), "response_format"),
                 ("chat/completions", {"model": "m", "messages": [long]}, "messages"),
+                ("chat/completions", asked("x", max_tokens=3, response_format=small), "max_tokens"),
+                ("chat/completions", asked("x", logit_bias={"99999999": 1}), "logit_bias"),
                 ("completions", {"model": "m", "prompt": [99999999]}, "prompt"),
             ):
                 async with http.post(f"{root}/v1/{path}", json=body) as answer:

@@ -58,10 +58,15 @@ def logprob_object(event: events.Token, token_bytes: Any) -> dict[str, Any]:
     return {**entry(event.token, event.logprob.logprob), "top_logprobs": top}
 
 
+# What the engine process says of a request comes as text; what it is about stands at its start.
+_PARAMS = {"the limit is ": "max_output_tokens", "logit_bias ": "logit_bias"}
+
+
 def api_error(error: FulgurError, model: str) -> FulgurError:
     """The engine's errors as the API speaks them."""
     if isinstance(error, ContextLengthExceeded):
         return ApiError(400, "context_length_exceeded", f"'{model}': {error.message}.", param="input")
     if isinstance(error, InvalidRequest):
-        return ApiError(400, "invalid_request", f"'{model}': {error.message}.", param="input")
+        param = next((param for start, param in _PARAMS.items() if error.message.startswith(start)), "input")
+        return ApiError(400, "invalid_request", f"'{model}': {error.message}.", param=param)
     return error

@@ -30,7 +30,11 @@ Asked = TypeVar("Asked", Turn, Completion)
 DONE = b"data: [DONE]\n\n"
 # What backends call by the names of Responses, as each door calls it.
 _FIELDS = {
-    "/chat/completions": {"input": "messages", "text.format.schema": "response_format"},
+    "/chat/completions": {
+        "input": "messages",
+        "text.format.schema": "response_format",
+        "max_output_tokens": "max_tokens",
+    },
     "/completions": {"input": "prompt"},
 }
 _QUEUED = 64  # parts of several answers that wait to be written
