@@ -27,6 +27,7 @@ def open_question(fulgur: Start) -> Terminal:
     terminal.wait("›")
     terminal.send("run a command", ENTER)
     asked(terminal)
+    assert "asked before every change" in terminal.text
     return terminal
 
 
@@ -165,7 +166,7 @@ def test_commands_say_what_they_did(screen: Terminal) -> None:
     screen.send("/help", ENTER)
     screen.wait("queue for after it")
     screen.send("/frok", ENTER)
-    screen.wait("there is no /frok")
+    screen.wait("Did you mean /fork?")
     screen.send("/skills", ENTER)
     screen.wait("what this project brings itself is left out")
     screen.send("/fork", ENTER)

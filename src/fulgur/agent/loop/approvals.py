@@ -21,6 +21,8 @@ _DENIED_BY_SANDBOX = re.compile(
     re.IGNORECASE,
 )
 
+_EVERY_CHANGE = "asked before every change: approval_policy is untrusted"
+
 
 @dataclass(frozen=True)
 class Question:
@@ -77,7 +79,7 @@ class Approvals:
             why = "outside the sandbox" + (f"; the model says: {reason}" if reason else "")
             return self._about(call_id, command, folder, why, outside=True)
         if self._settings.approval_policy == "untrusted" and not self.spared(command):
-            return self._about(call_id, command, folder, "approval_policy is untrusted", outside=outside)
+            return self._about(call_id, command, folder, _EVERY_CHANGE, outside=outside)
         return None
 
     def allowed_outside(self, command: str, folder: Path) -> bool:
@@ -105,20 +107,20 @@ class Approvals:
             return None
         shown = ("edit", *paths) if paths else ()
         parts = tuple(hunks) if len(hunks) > 1 else ()
-        return Question(call_id, title, "approval_policy is untrusted", names, shown, diff=diff, hunks=parts)
+        return Question(call_id, title, _EVERY_CHANGE, names, shown, diff=diff, hunks=parts)
 
     def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
         """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
         tool = ("mcp", name)
         if self._settings.approval_policy != "untrusted" or tool in self._stored():
             return None
-        return Question(call_id, title, "approval_policy is untrusted", (tool,), tool)
+        return Question(call_id, title, _EVERY_CHANGE, (tool,), tool)
 
     def about_work(self, call_id: str, title: str, why: str) -> Question | None:
         """What must be asked before a tool does what nobody can be shown beforehand; that is never remembered."""
         if not why or self._settings.approval_policy != "untrusted":
             return None
-        return Question(call_id, title, f"approval_policy is untrusted; {why}")
+        return Question(call_id, title, f"{_EVERY_CHANGE}; {why}")
 
     def about_failure(self, call_id: str, command: str, folder: Path, output: str) -> Question | None:
         """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""

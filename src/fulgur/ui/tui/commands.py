@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -226,9 +227,10 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
             agent.queue(prompt)
             return
         if name not in COMMANDS:
-            close = [known for known in COMMANDS if known.startswith(name[:3])]
+            close = difflib.get_close_matches(name, [*COMMANDS, *tui.own_commands], n=2)
+            meant = f"Did you mean {' or '.join(close)}? " if close else ""
             raise UsageError(
-                f"there is no {name}", hint=f"{', '.join(close) or '/help'}; a message cannot begin with /"
+                f"there is no {name}", hint=f"{meant}/help lists the commands; a message cannot begin with /."
             )
         command = COMMANDS[name]
         await command.run(tui, agent, text.strip() if command.is_turn else argument.strip())
