@@ -33,7 +33,7 @@ Draft = structure("Draft", a=(_P, "rows embed hidden embed_norm hidden_norm out"
 Hidden = structure("Hidden", a=(_P, "rows x norm ring"), b=(_I, "width"), c=(_F, "eps"))
 STRUCTURES = (Gemv, Begin, Delta, Draft, Hidden, StepRope, StepAttend)  # as run_family.cpp counts
 ROUTING_BYTES = ROWS * MOST_CHOSEN * (4 + 4 + ROWS + 4) + 16
-DELTA_BYTES = 4 * (ROWS * (128 + 128 + 32 + 3) + 2 * 8 * 32)
+DELTA_BYTES = 4 * (ROWS * (128 + 128 + 32 + 3) + 4 * 8 * 32)
 
 
 def _short(fmt: Format) -> str:

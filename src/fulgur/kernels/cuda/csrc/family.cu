@@ -56,15 +56,34 @@ struct Delta {
 struct DeltaRoom {
   float q[DELTA_ROWS][MOST_K], k[DELTA_ROWS][MOST_K], v[DELTA_ROWS][DELTA_COLUMNS];
   float beta[DELTA_ROWS], decay[DELTA_ROWS], kq[DELTA_ROWS];
-  float dots[2][DELTA_WARPS][DELTA_COLUMNS];
+  float dots[2][2][DELTA_WARPS][DELTA_COLUMNS];  // by rows in turn
 };
 
-__device__ __forceinline__ float row_dot(const float* a, const float* b, int n) {  // by a warp
-  float sum = 0;
-  for (int i = threadIdx.x & 31; i < n; i += 32) sum += a[i] * b[i];
-  for (int mask = 16; mask; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
-  return sum;
-}
+// A channel of the convolution at a position: what is multiplied, all loads under way together.
+constexpr int MOST_TAPS = 8;
+struct Taps {
+  float x[MOST_TAPS], w[MOST_TAPS], newest;
+  __device__ __forceinline__ void load(const Delta& p, const float* inputs, int channels, int channel, int begin,
+                                       int first, int row) {
+#pragma unroll
+    for (int tap = 0; tap < MOST_TAPS; ++tap) {
+      const int from = first + row - (p.taps_count - 1) + tap;
+      const float* at = from >= first ? p.mixed + (long long)(begin + from - first) * p.stride + channel
+                                      : inputs + (from & (LOG - 1)) * channels + channel;
+      const bool there = channel >= 0 && tap < p.taps_count;
+      x[tap] = there && from >= 0 ? __ldcg(at) : 0.f;
+      w[tap] = there ? p.taps[tap * channels + channel] : 0.f;
+    }
+    newest = channel >= 0 ? __ldcg(p.mixed + (long long)(begin + row) * p.stride + channel) : 0.f;
+  }
+  __device__ __forceinline__ float sum(int count) const {
+    float v = 0;
+#pragma unroll
+    for (int tap = 0; tap < MOST_TAPS; ++tap)
+      if (tap < count) v = fmaf(x[tap], w[tap], v);
+    return v;
+  }
+};
 
 KERNEL(step_delta, 256, Delta) {
   SHARED_MEMORY(memory);
@@ -92,6 +111,34 @@ KERNEL(step_delta, 256, Delta) {
     float c[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) c[i] = first && inside && i < each ? __ldcg(at + i * p.v_dim) : 0.f;
+    // The convolution of all rows: queries and keys of the head, values of the columns. S is on its way meanwhile.
+    int channel[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int which = i * DELTA_THREADS + thread;
+      const bool is_v = which >= 2 * p.k_dim, is_k = !is_v && which >= p.k_dim;
+      const int within = is_v ? first_column + which - 2 * p.k_dim : which - (is_k ? p.k_dim : 0);
+      channel[i] = is_v ? 2 * keys + head * p.v_dim + within : (is_k ? keys : 0) + k_head * p.k_dim + within;
+      if (is_v && (within >= p.v_dim || which >= 2 * p.k_dim + DELTA_COLUMNS)) channel[i] = -1;
+    }
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+      Taps one, two;
+      one.load(p, inputs, channels, channel[0], begin, first, row);
+      two.load(p, inputs, channels, channel[1], begin, first, row);
+      const auto finish = [&](const Taps& taps, int which, int to) {
+        const int within = which - 2 * p.k_dim;
+        const float sum = taps.sum(p.taps_count), value = sum * sigmoid(sum);  // 0 beyond the last column
+        if (to >= 0 && (within >= 0 || logs_key))
+          inputs[((first + row) & (LOG - 1)) * channels + to] = taps.newest;
+        if (within < 0)
+          (which >= p.k_dim ? s.k[row] + which - p.k_dim : s.q[row] + which)[0] = value;
+        else if (within < DELTA_COLUMNS)
+          s.v[row][within] = value;
+      };
+      finish(one, thread, channel[0]);
+      finish(two, DELTA_THREADS + thread, channel[1]);
+    }
 #pragma unroll 1
     for (int back = first ? fold : 0; back > 0; --back) {
       const int place = (first - back) % LOG;
@@ -106,42 +153,24 @@ KERNEL(step_delta, 256, Delta) {
 #pragma unroll
       for (int i = 0; i < EACH; ++i)
         if (inside && i < each) at[i * p.v_dim] = c[i];
-    // The convolution of all rows: queries and keys of the head, values of the columns.
-    const int own = 2 * p.k_dim + DELTA_COLUMNS;
-    for (int i = thread; i < rows * own; i += DELTA_THREADS) {
-      const int row = i / own, which = i % own, position = first + row;
-      const bool is_v = which >= 2 * p.k_dim, is_k = !is_v && which >= p.k_dim;
-      const int within = is_v ? first_column + which - 2 * p.k_dim : which - (is_k ? p.k_dim : 0);
-      if (is_v && within >= p.v_dim) {
-        s.v[row][which - 2 * p.k_dim] = 0;
-        continue;
-      }
-      const int channel = is_v ? 2 * keys + head * p.v_dim + within : (is_k ? keys : 0) + k_head * p.k_dim + within;
-      float sum = 0;
-      for (int tap = 0; tap < p.taps_count; ++tap) {
-        const int from = position - (p.taps_count - 1) + tap;
-        const float x = from >= first ? __ldcg(p.mixed + (long long)(begin + from - first) * p.stride + channel)
-                        : from >= 0   ? __ldcg(inputs + from % LOG * channels + channel)
-                                      : 0.f;
-        sum = fmaf(x, p.taps[tap * channels + channel], sum);
-        if (tap == p.taps_count - 1 && (is_v || logs_key)) inputs[position % LOG * channels + channel] = x;
-      }
-      const float value = sum * sigmoid(sum);
-      (is_v ? s.v[row] + which - 2 * p.k_dim : (is_k ? s.k : s.q)[row] + within)[0] = value;
-    }
     __syncthreads();
     for (int row = warp; row < rows; row += DELTA_WARPS) {
-      const float q = rsqrtf(row_dot(s.q[row], s.q[row], p.k_dim) + 1e-6f) * rsqrtf((float)p.k_dim),
-                  k = rsqrtf(row_dot(s.k[row], s.k[row], p.k_dim) + 1e-6f);
+      const float* ba = p.ba + (long long)(begin + row) * p.ba_stride;
+      const float a = __ldcg(ba + p.v_heads + head) + p.dt_bias[head], beta = __ldcg(ba + head), rate = p.decay[head];
+      float qq = 0, kk = 0, kq = 0;
+      for (int i = lane; i < p.k_dim; i += 32) {
+        const float q = s.q[row][i], k = s.k[row][i];
+        qq += q * q, kk += k * k, kq += k * q;
+      }
+      for (int mask = 16; mask; mask >>= 1)
+        qq += __shfl_xor_sync(~0u, qq, mask), kk += __shfl_xor_sync(~0u, kk, mask),
+            kq += __shfl_xor_sync(~0u, kq, mask);
+      const float q = rsqrtf(qq + 1e-6f) * rsqrtf((float)p.k_dim), k = rsqrtf(kk + 1e-6f);
       for (int i = lane; i < p.k_dim; i += 32) s.q[row][i] *= q, s.k[row][i] *= k;
-      __syncwarp();
-      const float kq = row_dot(s.k[row], s.q[row], p.k_dim);
       if (lane == 0) {
-        const float* ba = p.ba + (long long)(begin + row) * p.ba_stride;
-        const float a = __ldcg(ba + p.v_heads + head) + p.dt_bias[head];
-        s.kq[row] = kq;
-        s.beta[row] = sigmoid(__ldcg(ba + head));
-        s.decay[row] = expf(p.decay[head] * (a > 20.f ? a : log1pf(expf(a))));
+        s.kq[row] = kq * q * k;
+        s.beta[row] = sigmoid(beta);
+        s.decay[row] = expf(rate * (a > 20.f ? a : log1pf(expf(a))));
       }
     }
     __syncthreads();
@@ -156,11 +185,12 @@ KERNEL(step_delta, 256, Delta) {
           with_k = fmaf(c[i], s.k[row][warp * each + i], with_k);
           with_q = fmaf(c[i], s.q[row][warp * each + i], with_q);
         }
-      s.dots[0][warp][lane] = with_k, s.dots[1][warp][lane] = with_q;
+      auto& dots = s.dots[row & 1];
+      dots[0][warp][lane] = with_k, dots[1][warp][lane] = with_q;
       __syncthreads();
       with_k = with_q = 0;
 #pragma unroll
-      for (int i = 0; i < DELTA_WARPS; ++i) with_k += s.dots[0][i][lane], with_q += s.dots[1][i][lane];
+      for (int i = 0; i < DELTA_WARPS; ++i) with_k += dots[0][i][lane], with_q += dots[1][i][lane];
       const float correction = s.beta[row] * (s.v[row][lane] - with_k);
 #pragma unroll
       for (int i = 0; i < EACH; ++i)
@@ -174,8 +204,8 @@ KERNEL(step_delta, 256, Delta) {
       if (logs_key)
         for (int i = thread; i < p.k_dim; i += DELTA_THREADS)
           key_log[place * keys + k_head * p.k_dim + i] = s.k[row][i];
-      __syncthreads();
     }
+    if (begin + rows < count) __syncthreads();  // the next sequence's rows take the same room
   }
 }
 
