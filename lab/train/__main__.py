@@ -19,7 +19,7 @@ STAGES = {
     "anneal": "anneal on edits, quantisation-aware",
     "hybrid": "train a hybrid with a drafting head",
     "acceptance": "how often a hybrid's drafting head guesses right",
-    "drafting": "what that head is worth on this CPU",
+    "drafting": "what that head is worth on a CPU or GPU",
     "distil": "distil the small model from the large one",
     "quantise": "measure what rounding costs",
     "export": "pieces to carry, and the packed folder",

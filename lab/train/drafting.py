@@ -1,6 +1,7 @@
-"""What the drafting head of a trained hybrid is worth on this CPU: acceptance, speed, and the same text without it.
+"""What the drafting head of a trained hybrid is worth: acceptance, speed, and the same text without it.
 
-    python -m lab.train drafting FOLDER --json drafting.json [--tasks 60]
+    python -m lab.train drafting PACKED --json drafting.json [--tasks 60]
+    python -m lab.train drafting FLOAT --device cuda --json drafting.json      # a folder of `export float`
 The tasks are those of `fulgur eval model`, of packages that nobody trained on: `code` goes on behind the text before a
 hole, `completions` write what is hidden, `edits` answer instructions, `next` follow recent edits. For each kind:
 
@@ -8,18 +9,23 @@ hole, `completions` write what is hidden, `edits` answer instructions, `next` fo
                         every token of the model's greedy text
     tok_s.KIND.HOW      plain; others (n-grams and the region of an edit); head (with n-grams); head+source (all)
     drafted.KIND.HOW    share of the tokens that were accepted drafts
-Each way of decoding must write the same text; the command fails where one does not. Ways take turns prompt by prompt,
-so a busy machine slows all of them.
+    kept.KIND.HOW       share of the drafted tokens that were accepted
+    changed.KIND        texts that one of the ways wrote otherwise than plain decoding; the command fails if any
+Ways take turns prompt by prompt, so a busy machine slows all of them. Each has an engine of its own: none finds a
+prompt that another one computed. `plain` and `others` run the model without its head. Beside the project it needs what
+a bare GPU machine has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,14 +37,20 @@ from fulgur.engine.speculate import measure_cost
 from fulgur.errors import FulgurError
 from fulgur.eval.answers import COMPLETION_TOKENS
 from fulgur.eval.tasks import SHIPPED, EditExample, Hole, Tasks, read_tasks
-from fulgur.kernels.cpu.native import Runtime
-from fulgur.model.weights import load
-from fulgur.text.code_prompt import CodePrompt, completion_request, edit_request, trained_suffix_first
+from fulgur.text.code_prompt import CodePrompt, completion_request, edit_request
 from fulgur.text.edit_format import END, EOS, FILE, SPECIAL_IDS, encode_pieces
 from fulgur.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from fulgur.kernels.cpu.native import Runtime as CpuRuntime
+    from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+
+    Runtime = CpuRuntime | FamilyRuntime
+    Opener = Callable[[bool], Runtime]  # with or without the head
+
+WAYS = {"plain": False, "others": False, "head": True, "head+source": True}  # which have the head
 GUESSES, BLOCKS = 3, 64
-CODE_PROMPT, CODE_ANSWER = 600, 128  # tokens of code that is gone on with
+CODE_PROMPT, CODE_ANSWER = 500, 200  # tokens of code that is gone on with
 STOPS = (SPECIAL_IDS[END], SPECIAL_IDS[EOS])
 
 
@@ -59,9 +71,8 @@ class Ask:
 class Asks:
     """The prompts of each kind, as the product and the training write them."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, context: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
         self.tokenizer, self.context = tokenizer, context
-        self.suffix_first = trained_suffix_first(folder)
 
     def of(self, tasks: Tasks, count: int) -> dict[str, list[Ask]]:
         holes, edits = some(tasks.multi, count), [edit for found in tasks.edits.values() for edit in found]
@@ -80,7 +91,7 @@ class Asks:
     def _completion(self, hole: Hole) -> Ask:
         prompt = completion_request(
             self._count, self.context, hole.path, hole.prefix, hole.suffix, COMPLETION_TOKENS,
-            one_line=False, suffix_first=self.suffix_first,
+            one_line=False, suffix_first=True,
         )  # fmt: skip
         return self._ask(prompt)
 
@@ -112,11 +123,13 @@ def some(found: list[Any], count: int) -> list[Any]:
 @dataclass
 class Tally:
     tokens: int = 0
+    drafted: int = 0
     accepted: int = 0
     seconds: float = 0.0
 
     def add(self, counts: Counts) -> None:
         self.tokens += max(counts.completion_tokens - 1, 0)  # the first one belongs to the prompt
+        self.drafted += counts.draft_tokens
         self.accepted += counts.accepted_tokens
         self.seconds += counts.decode_seconds
 
@@ -155,46 +168,91 @@ def guessed(runtime: Runtime, prompt: list[int], said: list[int], total: list[li
         feed(at, at + 1)
 
 
-def measure(folder: Path, tasks: Tasks, count: int, threads: int | None = None) -> dict[str, float]:
-    tokenizer, found = open_tokenizer(folder), dict[str, float]()
-    engines: dict[bool, Engine] = {}
-    for drafts in (False, True):
-        runtime = Runtime(load(folder, drafts=drafts), kv_blocks=BLOCKS, threads=threads, snapshots=4)
-        engines[drafts] = Engine(runtime, tokenizer, cost=measure_cost(runtime))
-    asking = Runtime(load(folder), kv_blocks=BLOCKS, threads=threads)
-    ways = {"plain": False, "others": False, "head": True, "head+source": True}
-    for kind, asks in Asks(folder, tokenizer, engines[True].context).of(tasks, count).items():
-        tallies, total = {how: Tally() for how in ways}, [[0, 0] for _ in range(GUESSES)]
-        for ask in asks:
-            text: list[int] | None = None
-            for how, drafts in ways.items():
-                said, counts = answer(engines[drafts], ask.request(how))
-                if text not in (None, said):
-                    raise FulgurError(f"{kind}: {how} changed the text", hint="This is a defect: please report it.")
-                text = said
+def on_cpu(folder: Path, threads: int | None = None) -> Opener:
+    from fulgur.kernels.cpu.native import Runtime as CpuRuntime
+    from fulgur.model.weights import load
+
+    return lambda head: CpuRuntime(load(folder, drafts=head), kv_blocks=BLOCKS, threads=threads, snapshots=4)
+
+
+def on_gpu(folder: Path, bits: int | None, temporary: Path) -> Opener:
+    from fulgur.kernels.cuda.open import open_folder
+
+    without_head(folder, temporary)
+
+    def opened(head: bool) -> Runtime:
+        runtime = open_folder(folder if head else temporary, bits=bits, kv_tokens=BLOCKS * 64)
+        return cast("FamilyRuntime", runtime)  # a hybrid: the decode kernels do not have it
+
+    return opened
+
+
+def without_head(folder: Path, out: Path) -> None:
+    """The same folder as if no head had been trained. A head that is only not asked still follows the text."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    del config["mtp_num_hidden_layers"], config["draft_vocab_size"]
+    (out / "config.json").write_text(json.dumps(config))
+    tensors = load_file(folder / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if not k.startswith("mtp.")}, out / "model.safetensors")
+
+
+def measure(opened: Opener, tokenizer: Tokenizer, tasks: Tasks, count: int) -> Iterator[tuple[str, float]]:
+    """Rows, as soon as they are known."""
+    runtimes = {how: opened(head) for how, head in WAYS.items()}
+    engines = {how: Engine(r, tokenizer, cost=measure_cost(r)) for how, r in runtimes.items()}
+    asks = Asks(tokenizer, engines["head"].context).of(tasks, count)
+    texts: dict[str, list[list[int]]] = {}
+    for kind, every in asks.items():
+        tallies, texts[kind], changed = {how: Tally() for how in WAYS}, [], 0
+        for ask in every:
+            said = []
+            for how, engine in engines.items():
+                text, counts = answer(engine, ask.request(how))
                 tallies[how].add(counts)
-            guessed(asking, ask.tokens, text or [], total)
-        for n, (reached, right) in enumerate(total, 1):
-            found[f"acceptance.{kind}.{n}"] = right / max(reached, 1)
+                said.append(text)
+            changed += any(text != said[0] for text in said)
+            texts[kind].append(said[0])
         for how, tally in tallies.items():
-            found[f"tok_s.{kind}.{how}"] = tally.tokens / max(tally.seconds, 1e-9)
-            found[f"drafted.{kind}.{how}"] = tally.accepted / max(tally.tokens, 1)
-        found[f"tokens.{kind}"] = tallies["plain"].tokens
-    return found
+            yield f"tok_s.{kind}.{how}", tally.tokens / max(tally.seconds, 1e-9)
+            yield f"drafted.{kind}.{how}", tally.accepted / max(tally.tokens, 1)
+            yield f"kept.{kind}.{how}", tally.accepted / max(tally.drafted, 1)
+        yield f"tokens.{kind}", tallies["plain"].tokens
+        yield f"changed.{kind}", changed
+    for kind, every in asks.items():  # now that no engine needs what its runtime holds
+        total = [[0, 0] for _ in range(GUESSES)]
+        for ask, text in zip(every, texts[kind], strict=True):
+            guessed(runtimes["head"], ask.tokens, text, total)
+        for n, (reached, right) in enumerate(total, 1):
+            yield f"acceptance.{kind}.{n}", right / max(reached, 1)
+    for engine in engines.values():
+        engine.close()
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.train drafting", description="What a drafting head is worth.")
-    parser.add_argument("model", type=Path, help="a folder that `export pack` wrote")
+    parser.add_argument("model", type=Path, help="a folder that `export pack` wrote, or `export float` for a GPU")
     parser.add_argument("--tasks", type=int, default=60, help="prompts of a kind")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, help="of the CPU")
+    parser.add_argument("--bits", type=int, choices=(4, 8, 16), help="of the GPU's weights (default: as stored)")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
-    found = measure(args.model, read_tasks(SHIPPED), args.tasks, args.threads)
-    for name, value in found.items():
-        print(f"{name:<36} {value:10.3f}")
+    with tempfile.TemporaryDirectory() as temporary:
+        if args.device == "cpu":
+            opened = on_cpu(args.model, args.threads)
+        else:
+            opened = on_gpu(args.model, args.bits, Path(temporary))
+        found: dict[str, float] = {}
+        for name, value in measure(opened, open_tokenizer(args.model), read_tasks(SHIPPED), args.tasks):
+            found[name] = value
+            print(f"{name:<36} {value:10.3f}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if any(value for name, value in found.items() if name.startswith("changed.")):
+        raise FulgurError("drafts changed the text", hint="This is a defect: please report it.")
     return 0
 
 

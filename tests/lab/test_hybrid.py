@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +13,11 @@ import pytest
 import torch
 from toy_run import OPTIONS, losses
 
+from fulgur.engine.load import open_tokenizer
 from fulgur.eval.tasks import read_tasks
 from fulgur.kernels.cpu.native import Runtime
 from fulgur.kernels.reference import FloatModel
+from fulgur.model.folder import FolderSource
 from fulgur.model.random import MemorySource
 from fulgur.model.weights import load
 from lab.train import acceptance, drafting, export, hybrid
@@ -175,8 +180,22 @@ def test_the_packed_model_drafts_in_the_engine(trained: Path, tmp_path: Path, mo
         runtime.step(tokens[0, rows].numpy().astype(np.int32), rows, rows * 0, table, rows[:0])
         same.append(runtime.draft(int(tokens[0, at]), at, 0, table, 1)[0] == int(guessed[0][0, at]))
     assert np.mean(same) > 0.8  # activations are rounded to 8 bits: a close one tips over
-    found = drafting.measure(folder, read_tasks(), 1, threads=1)
-    assert {name.split(".")[0] for name in found} == {"acceptance", "tok_s", "drafted", "tokens"}
+    found = dict(drafting.measure(drafting.on_cpu(folder, 1), open_tokenizer(folder), read_tasks(), 1))
+    assert {name.split(".")[0] for name in found} == {"acceptance", "tok_s", "drafted", "kept", "tokens", "changed"}
+    assert not any(value for name, value in found.items() if name.startswith("changed."))
+
+
+def test_a_bare_gpu_machine_can_measure_drafts(trained: Path, tmp_path: Path) -> None:
+    """It has no compiled extension and no msgspec; and the folder without the head is a model without one."""
+    missing = "'msgspec', 'aiohttp', 'llguidance', 'fulgur.kernels.cpu._native'"
+    code = f"import sys; sys.modules.update(dict.fromkeys([{missing}])); import lab.train.drafting"
+    subprocess.run([sys.executable, "-c", code + ", fulgur.kernels.cuda.open"], check=True)
+    export.make_pieces(trained, "hybrid", tmp_path, "bf16")
+    export.float_folder(tmp_path, "toy-hybrid-bf16", tmp_path / "float")
+    drafting.without_head(tmp_path / "float", tmp_path / "plain")
+    whole, plain = FolderSource(tmp_path / "float"), FolderSource(tmp_path / "plain")
+    assert whole.config.draft_vocab == 256 and plain.config == replace(whole.config, draft_vocab=0)
+    assert np.array_equal(FloatModel(whole).logits([5, 6, 7]), FloatModel(plain).logits([5, 6, 7]))
 
 
 def test_a_compiler_that_fails_is_left_out(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
