@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -227,6 +226,8 @@ async def run_command(tui: Tui, agent: Agent, text: str) -> None:
             agent.queue(prompt)
             return
         if name not in COMMANDS:
+            import difflib  # the first screen need not wait for it
+
             close = difflib.get_close_matches(name, [*COMMANDS, *tui.own_commands], n=2)
             meant = f"Did you mean {' or '.join(close)}? " if close else ""
             raise UsageError(
