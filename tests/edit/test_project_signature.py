@@ -160,3 +160,9 @@ def test_a_parameter_of_a_constructor_follows_the_subclasses_that_have_it(projec
     assert files["calls.py"] == INHERITED["pkg/calls.py"].replace("value=", "found=").replace("Own(found", "Own(value")
     with pytest.raises(RefactorError, match="through the class"):
         changed(project, "remove_parameter", "Error.__init__", "path")
+
+
+def test_what_would_be_keyword_only_too_is_named_by_its_place(project: Path) -> None:
+    (project / "pkg/core.py").write_text("def f(a, b=1, c=2, d=3):\n    return a\n")
+    with pytest.raises(RefactorError, match="c comes after b and would be keyword-only too"):
+        changed(project, "keyword_only", "f", "d", "b")

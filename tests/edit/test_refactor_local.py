@@ -171,6 +171,10 @@ DONE += [
     ("wrap_try b E pass", "    A.b()\n", "    try:\n        A.b()\n    except E:\n        pass\n"),
 ]
 DONE += [
+    ("use_comprehension", "a = dict((k, f(v)) for k, v in b if v)\n", "a = {k: f(v) for k, v in b if v}\n"),
+    ("use_comprehension", "a = set([x for x in f(y)])\n", "a = {x for x in f(y)}\n"),
+    ("use_comprehension", "a = list((x + 1) for x in y)\n", "a = [(x + 1) for x in y]\n"),
+    ("return_directly", "def f():\n    a: int = g()\n    return a\n", "def f():\n    return g()\n"),
     ("use_fstring", 'a = "(" + b + c.d + ")"\n', 'a = f"({b}{c.d})"\n'),
     ("set_value SIZE 1 << 20", "SIZE = 1 << 18  # bytes\n", "SIZE = 1 << 20  # bytes\n"),
     ("set_value a a or 1", "a = a if a else 1\n", "a = a or 1\n"),
@@ -186,6 +190,10 @@ DONE += [
     ),
 ]
 REFUSED: list[tuple[str, str]] = [
+    ("use_comprehension", "a = dict(pair for pair in b)\n"),
+    ("use_comprehension", "a = {}\nfor k in b:\n    a[k] = len(a)\n"),  # it reads what it has so far
+    ("add_decorator staticmethod", "    @classmethod\n    def f(cls):\n        return 1\n"),
+    ("add_decorator property", "    @staticmethod\n    def f(x):\n        return x\n"),
     ("use_fstring", "a = b + c\n"),
     (
         "remove_else_return",

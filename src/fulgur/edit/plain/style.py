@@ -171,7 +171,7 @@ RULES: list[tuple[str, Rule]] = [
         always("use_literal"),
     ),
     (
-        r"(make|turn|convert|change|rewrite) (it|this|that|the lambda|(?P<name>\w+)) (in)?[to|as] [a|an] (real |"
+        r"(make|turn|convert|change|rewrite) (it|this|that|the lambda( \w+)?|(?P<name>\w+)) (in)?[to|as] [a|an] (real |"
         r"normal |regular |proper |plain |named )*(def|function|func)( instead of [a] lambda)?|[use] [a] (def|"
         r"regular function|normal function)(,? (instead of|not|rather than) [a|the] lambda)?|(no|don'?t assign "
         r"[a] ) ?lambda(,? use [a] def)?|(convert|turn|change|rewrite) (in)?to [a] (real |normal |regular |proper "

@@ -238,7 +238,7 @@ def typed(match: re.Match[str], place: Place) -> Call | None:
         return None
     given, result = [], ""
     for part in re.split(
-        r",\s*(?:and )?(?![^\[(]*[\])])|\s+and\s+(?=->|returns?\b|[A-Za-z_]\w*(?: is|:))", match["hints"]
+        r",\s*(?:and )?(?![^\[(]*[\])])|\s+(?=->)|\s+and\s+(?=->|returns?\b|[A-Za-z_]\w*(?: is|:))", match["hints"]
     ):
         text = part.strip().strip("`")
         if found := re.fullmatch(r"(?:-> ?|returns?:? (?:an? )?(?:type )?(?:is |as )?|it returns (?:an? )?)(.+)", text):

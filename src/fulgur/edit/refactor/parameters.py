@@ -306,7 +306,8 @@ def _star_before(src: Source, function: Function, chosen: tuple[str, ...]) -> Ed
         raise RefactorError(f"{function.name} has a star in its head already", hint="Change its head by hand.")
     if set(words[-len(chosen) :]) != set(chosen):
         last = next(word for word in words[::-1] if word not in chosen)
-        raise RefactorError(f"{last} comes after {chosen[0]} and would be keyword-only too")
+        first = next(word for word in words if word in chosen)
+        raise RefactorError(f"{last} comes after {first} and would be keyword-only too")
     start = src.start(args.args[-len(chosen)])
     return Edit(start, start, "*, ")
 

@@ -233,6 +233,11 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
     taken = [arg.arg for arg in parameters(function)]
     if text in ("staticmethod", "classmethod") and taken[:1] == ["self"]:
         raise RefactorError(f"{function.name} takes self")
+    if text == "staticmethod" and taken[:1] == ["cls"]:
+        raise RefactorError(f"{function.name} takes cls, and a static method gets none")
+    kinds = {"staticmethod", "classmethod", "property"}
+    if text in kinds and (other := kinds & {ast.unparse(d) for d in function.decorator_list}):
+        raise RefactorError(f"{function.name} is a {other.pop()} already")
     if text == "property" and len(taken) != 1:
         raise RefactorError(f"{function.name} takes more than self")
     at = src.line_start(src.first_line(function))

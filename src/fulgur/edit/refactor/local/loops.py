@@ -19,7 +19,27 @@ def neighbours(src: Piece, node: ast.stmt) -> tuple[ast.stmt | None, ast.stmt | 
 
 def use_comprehension(src: Piece, args: tuple[str, ...]) -> Edits:
     found = [pair for node in src.of(ast.For) if (pair := comprehension(src, node)) is not None]
+    if not found and (calls := [edits for node in src.of(ast.Call) if (edits := from_call(src, node))]):
+        return only(calls, "list, set or dictionary made from a generator")
     return [only(found, "loop that only fills a list, set or dictionary")]
+
+
+def from_call(src: Piece, node: ast.Call) -> Edits:
+    """`dict((k, v) for …)`, `set([x for …])`, `list(x for …)`"""
+    kind, given = dotted(node.func), node.args[0] if len(node.args) == 1 and not node.keywords else None
+    if kind not in ("dict", "set", "list") or not isinstance(given, (ast.GeneratorExp, ast.ListComp)):
+        return []
+    start, end = src.start(given) + 1, src.end(given) - 1  # without its own brackets, which may be those of the call
+    inner = src.text[start:end].strip()
+    if kind == "dict":
+        pair = given.elt
+        if not isinstance(pair, ast.Tuple) or len(pair.elts) != 2 or src.text[src.start(pair)] != "(":
+            return []
+        if any(isinstance(part, ast.Starred) for part in pair.elts):
+            return []
+        key, value = (src.segment(part) for part in pair.elts)
+        inner = f"{key}: {value}{src.text[src.end(pair) : end]}".rstrip()
+    return [Edit(*src.span(node), f"[{inner}]" if kind == "list" else f"{{{inner}}}")]
 
 
 def comprehension(src: Piece, node: ast.For) -> Edit | None:
@@ -45,6 +65,8 @@ def comprehension(src: Piece, node: ast.For) -> Edit | None:
     if name is None or kind is None or element is None or "#" in src.text[src.start(before) : src.end(node)]:
         return None
     clause = f" for {src.segment(node.target)} in {src.segment(node.iter)}{condition}"
+    if sum(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)) > 1:
+        return None  # it reads what it has so far
     text = f"[{element}{clause}]" if kind == "list" else f"{{{element}{clause}}}"
     if name == "result" and isinstance(after, ast.Return) and after.value and dotted(after.value) == name:
         return Edit(src.start(before), src.end(after), f"return {text}")

@@ -210,14 +210,18 @@ def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
         before = block[block.index(node) - 1] if block.index(node) else None
         if isinstance(before, (ast.With, ast.AsyncWith)) and "#" not in src.text[src.start(before) : src.end(node)]:
             before = before.body[-1]  # what is set last in a with block can be returned from inside it
-        if not isinstance(node.value, ast.Name) or not isinstance(before, ast.Assign) or len(before.targets) != 1:
+        if not isinstance(node.value, ast.Name) or not isinstance(before, (ast.Assign, ast.AnnAssign)):
             continue
-        if dotted(before.targets[0]) == node.value.id and (not args or node.value.id == args[0]):
+        targets = before.targets if isinstance(before, ast.Assign) else [before.target]
+        if len(targets) != 1 or before.value is None:
+            continue
+        if dotted(targets[0]) == node.value.id and (not args or node.value.id == args[0]):
             found.append((before, node))
     before, node = only(found, "variable that is only returned")
     between = src.text[src.end(before) : src.start(node)]
     if between.strip() or src.trailing_comment(node):
         raise RefactorError("a comment stands there")
+    assert before.value is not None
     value = src.text[src.start(before.value) : src.end(before)]
     if not src.one_line(before) and not src.movable([before]):
         raise Unusable("a string over several lines")
