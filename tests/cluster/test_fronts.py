@@ -14,7 +14,7 @@ import pytest
 from cluster_world import SECRET, World, cluster
 from serving import script, serving, text
 from shared_live import SharedLive
-from waiting import until
+from waiting import PATIENCE, until
 
 from fulgur.bench.chat_model import write_chat_model
 from fulgur.client import Connection
@@ -22,6 +22,7 @@ from fulgur.client.stream import ResponseStream
 from fulgur.protocol import events as ev
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
+from fulgur.server.live.base import LiveAway
 from fulgur.server.state import Server
 
 NO_END = {str(token): -100 for token in range(5)}  # the model's special tokens: an answer ends at its limit
@@ -302,6 +303,34 @@ async def test_what_a_front_could_not_take_over_another_one_does(two: Two, monke
             await asking
         events = await replayed(two.here, seen[0].response.id, seen[-1].sequence_number)
         assert whole(seen, events) == await plain(two.here, seed=two.running[0].server.live)
+
+
+async def test_a_run_that_began_while_the_live_state_was_away_is_told_later(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = two.running[0].server.live
+    begin, away = live.begin, asyncio.Event()
+
+    async def missing(*args: Any) -> bool:
+        if not away.is_set():
+            raise LiveAway("away")
+        return await begin(*args)
+
+    monkeypatch.setattr(live, "begin", missing)
+    monkeypatch.setattr("fulgur.server.journal.AGAIN_S", 0.001)
+    _, seen = await two.begin(3)
+    two.world.hold()
+    there = two.running[1].server.live
+    monkeypatch.setattr(there, "problem", lambda: "away")
+    async with aiohttp.ClientSession() as http, http.get(f"{two.there}/responses/{seen[0].response.id}") as answer:
+        assert answer.status == 503, "not found would be wrong: it runs at the other front"
+    away.set()
+    async with asyncio.timeout(PATIENCE):
+        while (written := await there.events(seen[0].response.id, 0)) is None or len(written.data) < len(seen):
+            await asyncio.sleep(0.001)
+    await two.die(0)
+    two.world.go_on()
+    assert whole(seen, await replayed(two.there, seen[0].response.id, seen[-1].sequence_number))
 
 
 async def test_who_reads_elsewhere_keeps_an_answer_going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ Kept in the live state, so that any front can replay the response, and bring it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -89,21 +90,28 @@ class Journal:
         self._wake = asyncio.Event()
         self._log.copied = self._wake.set
         self._task: asyncio.Task[None] | None = None
+        self._untold: Running | None = None  # what the live state does not know yet
 
     async def open(self) -> None:
         """Before the first event is sent: who knows the response's id can find it at any front."""
         run = self._run
-        try:
-            if run.attempt == 1:
-                fix_the_seed(run)
-                own = Running(self._id, run.owner, self._live.front, 1, _encode(_record(run)))
-                if not await self._live.begin(own):
-                    return
-        except LiveAway:
-            return  # the answer goes on without
+        if run.attempt == 1:
+            fix_the_seed(run)
+            self._untold = Running(self._id, run.owner, self._live.front, 1, _encode(_record(run)))
+        with contextlib.suppress(LiveAway):  # the answer goes on without, and is told of later
+            if not await self._begun():
+                return
         self._task = asyncio.create_task(self._copy())
         run.server.background.add(self._task)
         self._task.add_done_callback(run.server.background.discard)
+
+    async def _begun(self) -> bool:
+        """Tell of the run, unless that was done; False when its id is taken."""
+        if self._untold is not None:
+            if not await self._live.begin(self._untold):
+                return False
+            self._untold = None
+        return True
 
     def steered(self, steer: Steer) -> None:
         """Keep the words of a steer that was accepted."""
@@ -115,6 +123,8 @@ class Journal:
         while True:
             self._wake.clear()
             try:
+                if not await self._begun():
+                    return
                 if not prompt and (tokens := prompt_of(self._run)) is not None:
                     await self._live.put(prompt_key(self._id), tokens, LEASE_S + KEEP_S)
                     prompt = True

@@ -112,7 +112,7 @@ async def read(request: web.Request) -> web.StreamResponse:
             return await replay.stored(request, events, after)
         followed = await server.fronts.replay(request, owner, response_id, after) if server.fronts is not None else None
         if followed is None:
-            raise _unknown(response_id)
+            raise _away(server) or _unknown(response_id)
         return followed
     if running is not None and running.prepared.store:
         return json_answer(running.response)
@@ -122,7 +122,7 @@ async def read(request: web.Request) -> web.StreamResponse:
         if elsewhere is not None:
             return json_answer(journal.read(elsewhere.request).response)
     if stored is None:
-        raise _unknown(response_id)
+        raise _away(server) or _unknown(response_id)
     return json_answer(stored.response)
 
 
@@ -225,6 +225,14 @@ async def compact_input(request: web.Request) -> web.Response:
 
 def _unknown(response_id: str) -> ApiError:
     return not_found(f"Response with id '{response_id}' not found.", "response_not_found", "response_id")
+
+
+def _away(server: Server) -> ApiError | None:
+    """While the live state is away nobody knows what other fronts run: to say that it is not there would be wrong."""
+    if server.fronts is None or not server.live.problem():
+        return None
+    message = "What other servers run cannot be looked up now. Ask again."
+    return ApiError(503, "live_state_away", message, headers={"retry-after": "1"})
 
 
 def _integer(request: web.Request, name: str, default: int) -> int:
