@@ -85,7 +85,7 @@ def test_exec(base_url: str, home: Path, workspace: Path, words: list[str]) -> N
         assert_quiet(raw)
         assert "Done <U+001B>]52" in raw and "• $ echo '<U+001B>]52" in raw
     listed = raw_output(home, workspace, "exec", "--list")[1]
-    assert "\x1b]" not in listed and "1 turns" in listed
+    assert "\x1b]" not in listed and "1 turn" in listed
 
 
 def test_ask(home: Path, workspace: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from fulgur import __version__
 from fulgur.errors import FulgurError, UsageError
-from fulgur.ui.foreign import note
+from fulgur.ui.foreign import has_screen, note
 from fulgur.ui.parser import Parser, describe, listed
 
 # What for -> name -> one line of help. The module is fulgur.ui.commands.NAME.
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes: 0 done, 1 the work failed, 2 wrong use, 130 interrupted."""
     _open_closed_streams()
     command, arguments = find_command(list(sys.argv[1:] if argv is None else argv))
-    screen = sys.stdin.isatty() and sys.stdout.isatty()
+    screen = has_screen()
     if is_prompt(command) and not screen:
         command, arguments = "exec", ["exec", *arguments]  # `git diff | fulgur "explain this"`
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fulgur.errors import UsageError
+from fulgur.ui.foreign import has_screen
 
 if TYPE_CHECKING:
     from fulgur.config.settings import Settings
@@ -54,7 +54,7 @@ def port(text: str) -> int:
 
 def need_screen(instead: str) -> None:
     """UsageError where no terminal could show one; `instead` is what needs none."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_screen():
         raise UsageError("this needs a terminal, and input or output is not one", hint=f"{instead} needs none.")
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         raise UsageError("this terminal (TERM=dumb) cannot show a screen", hint=f"{instead} needs none.")

@@ -73,6 +73,11 @@ def uncoloured(text: str) -> str:
     return _SGR.sub("", text)
 
 
+def has_screen() -> bool:
+    """Whether a person types and reads here."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def whole_text(argument: str) -> str:
     """An argument of the command line as text: bytes that are no UTF-8 are shown as such instead of kept apart."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
