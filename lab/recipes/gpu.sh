@@ -4,6 +4,7 @@
 #   lab/recipes/gpu.sh check     correctness only (about 6 minutes)
 #   lab/recipes/gpu.sh bench     speed only, with transformers beside it (about 11 minutes)
 #   lab/recipes/gpu.sh families  the general driver: correctness, then speed (at most 10 minutes)
+#   lab/recipes/gpu.sh soak      the server under 16 clients, for 5 minutes with a dense model and 1 with recurrent states
 # Needs an NVIDIA driver, PyTorch, cuda-bindings and NVRTC; neither nvcc nor a C++ compiler. RESULTS: where files go.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -23,6 +24,13 @@ if [ "$what" = families ]; then
   echo "== summary =="
   grep -E 'checks passed|^FAIL' "$RESULTS/families-check.txt" | sort -u
   grep -E 'gpu\.|FAIL' "$RESULTS/families.txt" | sort -u
+  exit $status
+fi
+if [ "$what" = soak ]; then
+  for model in "llama-3.2-1b 300" "qwen3_5 60"; do
+    read -r name seconds <<<"$model"
+    "$PYTHON" tests/kernels/cuda/gpu_soak.py --model "$name" --seconds "$seconds" 2>&1 | tee "$RESULTS/soak-$name.txt" || status=1
+  done
   exit $status
 fi
 if [ "$what" != bench ]; then

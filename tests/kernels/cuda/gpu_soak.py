@@ -9,30 +9,37 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from shutil import which
 from statistics import median, quantiles
 
 import aiohttp
+import numpy as np
 from soak_clients import TEMPLATE, Asked, Client, Tally
 
 from fulgur.bench.gpu import write_tokenizer
+from fulgur.kernels.cuda.shapes import SHAPES
+from fulgur.model.bfloat16 import to_bfloat16
 from fulgur.model.config import ModelConfig
-from fulgur.model.random import RandomSource, tiny_config, write_hf_folder
+from fulgur.model.random import RandomSource, random_model, tiny_config, write_hf_folder
+from fulgur.model.safetensors import write_safetensors
 from fulgur.model.tensors import tensor_shapes
 from fulgur.sandbox import start
 
 LONGEST = 6000  # tokens of a prompt with its answer
 PATIENCE = 60.0  # seconds for one request, and for all to end
+NOISE = np.random.default_rng(3).standard_normal(4_000_037, np.float32)  # odd: rows of a matrix begin elsewhere
 SLACK = 0.05, 48 << 20  # by how much memory may grow after the first third: a part of itself and some bytes
 
 
@@ -40,24 +47,34 @@ def shape(name: str) -> ModelConfig:
     """A shape of the benchmarks, `tiny`, or the beginning of a case of `gpu_families.py`."""
     if name == "tiny":
         return tiny_config("llama", head_dim=64, d_model=128, vocab_size=1003, max_context=8192)
-    from fulgur.kernels.cuda.shapes import FAMILY_SHAPES, SHAPES
-
-    if name in (known := {**SHAPES, **FAMILY_SHAPES}):
-        return known[name]
+    if name in SHAPES:
+        return SHAPES[name]
     from gpu_families import CASES
 
     cases = [config for case, (config, _) in CASES.items() if case.startswith(name)]
     if not cases:
-        sys.exit(f"--model {name}: not one of tiny, {', '.join([*known, *CASES])}")
+        sys.exit(f"--model {name}: not one of tiny, {', '.join([*SHAPES, *CASES])}")
     return cases[0]
 
 
 def write_model(folder: Path, config: ModelConfig) -> None:
-    """In bf16; the tensors are made side by side, since a large model takes a while."""
-    names = list(tensor_shapes(config))
-    with ThreadPoolExecutor() as pool:
-        tensors = dict(zip(names, pool.map(lambda name: RandomSource(config, 3).tensor(name), names), strict=True))
-    write_hf_folder(folder, config, tensors, dtype="BF16")
+    """In bf16. Large matrices are cut out of one stretch of noise: making each would take longer than the soak."""
+    source, shapes = RandomSource(config, 3), tensor_shapes(config)
+    if max(map(prod, shapes.values())) < len(NOISE):
+        write_hf_folder(folder, config, random_model(config, 3), dtype="BF16")
+    else:
+        stored: dict[str, tuple[str, np.ndarray]] = {}
+        scaled: dict[int, np.ndarray] = {}
+        for name, size in shapes.items():
+            if prod(size) < len(NOISE):
+                stored[name] = ("BF16", to_bfloat16(source.tensor(name)))
+            else:
+                if (width := size[-1]) not in scaled:
+                    scaled[width] = to_bfloat16(NOISE * np.float32(width**-0.5))
+                stored[name] = ("BF16", np.resize(np.roll(scaled[width], zlib.crc32(name.encode())), size))
+        folder.mkdir()
+        write_safetensors(folder / "model.safetensors", stored, {"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(config.to_json()), encoding="utf-8")
     write_tokenizer(folder, config.vocab_size)
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
@@ -127,13 +144,18 @@ def resident(pid: int) -> int:
 
 
 async def gpu_memory(device: str) -> int:
-    smi = which("nvidia-smi") if device.startswith("cuda") else None
-    if smi is None:
+    if not device.startswith("cuda"):
         return 0
-    asked = [smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", device.partition(":")[2] or "0"]
+    index = device.partition(":")[2] or "0"
+    if (smi := which("nvidia-smi")) is None:
+        import torch
+
+        free, total = torch.cuda.mem_get_info(int(index))
+        return int(total - free)
+    asked = [smi, "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", index]
     child = await start.spawn(asked, start.ROOT, stdout=start.PIPE)
     said, _ = await child.communicate()
-    return int(said.split()[0]) << 20 if said.split() and said.split()[0].isdigit() else 0
+    return int(said) << 20
 
 
 async def watch(served: Served, device: str, samples: list[Sample]) -> None:
@@ -192,7 +214,7 @@ async def drive(served: Served, options: argparse.Namespace, config: ModelConfig
     if options.device.startswith("cuda") and "on the GPU" not in served.last_words():
         raise SystemExit(f"not on the GPU:\n{served.last_words()}")
     pids, tally, samples, wrong = served.pids(), Tally(), list[Sample](), list[str]()
-    left = options.within - (time.monotonic() - BEGAN) - 10  # for the last answers and the checks
+    left = options.within - (time.monotonic() - BEGAN) - 15  # for the last answers and the checks
     seconds = min(options.seconds, max(left, 5)) if options.within else options.seconds
     longest = min(LONGEST, config.max_context)
     patience = aiohttp.ClientTimeout(total=PATIENCE)
@@ -274,6 +296,7 @@ def main() -> int:
         home, folder = Path(place, "home"), Path(place, name)
         home.mkdir()
         write_model(folder, config)
+        print(f"the model is written after {time.monotonic() - BEGAN:.0f} s", flush=True)
         served = Served(folder, home, options.device)
         try:
             return asyncio.run(drive(served, options, config, name))
