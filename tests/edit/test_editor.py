@@ -127,6 +127,21 @@ def test_a_rename_of_what_is_not_there_says_so(file: Path, said: str) -> None:
         after("app.py:load", said, "rename lode to fetch")
 
 
+@pytest.mark.parametrize(
+    ("call", "instruction", "why"),
+    [
+        ("remove_comments", "remove the comment", "more than one comment"),
+        ("remove_comments", "remove the comments", None),
+        ("remove_prints", "drop that print statement", "more than one print"),
+        ("remove_prints", "remove the prints", None),
+    ],
+)
+def test_one_of_several_is_not_all_of_them(file: Path, call: str, instruction: str, why: str | None) -> None:
+    file.write_text("def f():\n    print(1)  # one\n    print(2)  # two\n    return 3\n")
+    found = result("app.py:f", f"<|call|>{call}<|end|>", instruction)
+    assert (why or "") in found.reason if isinstance(found, Refusal) else why is None
+
+
 def test_another_language_is_named_whatever_the_model_guessed(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("name=x\n")
     task = locate(parse_target("a.sh"), "rename name to title")

@@ -128,7 +128,6 @@ READ: list[tuple[str, str, str]] = [
     ("return an empty list if mode is empty", FUNCTION, "return_if not mode []"),
     ("return early if path is None", FUNCTION, "return_if path is None"),
     ("remove the comment", "x = 1  # one\n", "remove_comments"),
-    ("remove the comment", "# two\nx = 1  # one\n", None),
     ("add type hints path: str, mode: str -> bytes", FUNCTION, "add_type_hints path: str, mode: str -> bytes"),
     ("turn the lambda d into a def", "d = lambda b: b\n", "lambda_to_def"),
     ("return early if not path", FUNCTION, None),  # it returns something elsewhere: what now?

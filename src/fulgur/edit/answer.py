@@ -54,6 +54,7 @@ def apply_answer(
 
 def _applied(text: str, region: Region, answer: Answer, instruction: str, path: Path, *, guessed: bool) -> Outcome:
     if isinstance(answer, Call):
+        _one_of_them(answer, instruction, region.text)
         if guessed and instruction:
             _may_be_meant(answer, instruction, text)
         if answer.name in OVER_PROJECT:
@@ -84,6 +85,19 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
     if problem := objection(region.text, answer.text, instruction, text):
         raise Refused(problem)
     return _outcome(text, changed)
+
+
+_ONE = {
+    "remove_comments": ("comment", r"#"),
+    "remove_prints": (r"print(?:\(\))?(?: statement| call| line)?", r"\bprint\("),
+}
+
+
+def _one_of_them(call: Call, instruction: str, region: str) -> None:
+    """`the comment`, where there are several: nobody knows which."""
+    word, code = _ONE.get(call.name, ("", ""))
+    if word and re.search(rf"\b(?:the|this|that|a) {word}(?!\w)", instruction) and len(re.findall(code, region)) > 1:
+        raise Refused(f"there is more than one {'comment' if 'comment' in word else 'print'} here")
 
 
 def _may_be_meant(call: Call, instruction: str, file: str) -> None:

@@ -26,6 +26,10 @@ _WORDS_USUAL = 80.0  # of a definition
 _WHOLE_NAME = 1.4
 _KINDS = {"class": 1.1, "struct": 1.1, "interface": 1.1, "trait": 1.1, "constant": 0.7, "text": 0.5}
 _TESTS = 0.5
+_NEWS = 0.4  # what was changed once, and copies of the README in package metadata
+_NEWS_FILES = re.compile(
+    r"(?:^|/)(?:change[sl]|history|news|release|pkg-info)[^/]*$|\.(?:egg|dist)-info/", re.IGNORECASE
+)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DOCSTRING = re.compile(r'[rRuU]?("""|\'\'\')(.*?)\1', re.DOTALL)
 _SENTENCE = re.compile(r"[.:](?:\s|$)|\n\s*\n")
@@ -119,7 +123,9 @@ def ranked(found: Sequence[Candidate], terms: Terms, total: int) -> list[tuple[f
         score = sum(rare[n] * weights[n] / (weights[n] + _SATURATION) for n in numbers)
         score *= (sum(rare[n] for n in numbers if weights[n] > 0) / every) ** _COVERAGE
         score *= _KINDS.get(candidate.kind, 1.0) * (_WHOLE_NAME if candidate.whole else 1.0)
-        scores.append((score * (_TESTS if "test" in parts(candidate.path) else 1.0), candidate))
+        score *= _TESTS if "test" in parts(candidate.path) else 1.0
+        score *= _NEWS if candidate.kind == "text" and _NEWS_FILES.search(candidate.path) else 1.0
+        scores.append((score, candidate))
     return sorted(scores, key=lambda pair: (-pair[0], pair[1].path, pair[1].line))
 
 

@@ -300,12 +300,6 @@ def imports(match: re.Match[str], place: Place) -> Call | None:
     return Call("add_import", tuple(match[1].split())) if good else None
 
 
-def the_comment(match: re.Match[str], place: Place) -> Call | None:
-    """One comment: there must be no other."""
-    lines = [line for line in place.region.split("\n") if "#" in line]
-    return Call("remove_comments") if len(lines) == 1 else None
-
-
 def unimport(match: re.Match[str], place: Place) -> Call | None:
     return Call("remove_import", (match[1],)) if match[1] in words(place.file) else None
 
