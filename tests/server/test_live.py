@@ -312,6 +312,7 @@ async def test_a_late_attempt_that_redis_forgot_is_not_overtaken_by_an_early_one
     assert (await two.take("resp_1", 1)) is not None
     await one._command("flushall")  # type: ignore[attr-defined]
     assert await one.append("resp_1", 1, 0, [b"e0"]) == 0, "who was overtaken tells it first"
+    await one.end("resp_1", 1)
     assert await two.append("resp_1", 2, 0, [b"e0"]) == 1
     assert await one.append("resp_1", 1, 0, [b"e0"]) is None
     found = await one.find("resp_1")

@@ -147,7 +147,8 @@ class Journal:
                     await asyncio.sleep(AGAIN_S)
                     continue
             if self._log.ended:
-                await self._live.end(self._id, self._attempt)
+                if self._run.stopped != "overtaken":  # or it has not ended: another front tells its end
+                    await self._live.end(self._id, self._attempt)
                 return
             await self._wake.wait()
 

@@ -75,14 +75,16 @@ for i = 1, #KEYS / 2 do
     local lines = ARGV[i * 4 + 2]
     local run = redis.call('HMGET', key, 'attempt', 'ended', 'next')
     local number = tonumber(run[3] or '0')
-    if not run[1] then
+    local told = tonumber(run[1] or '0')
+    if told > 0 and told < attempt then
+        redis.call('HSET', key, 'attempt', attempt, 'front', ARGV[1])
+        redis.call('HDEL', key, 'ended')
+    end
+    if told == 0 then
         results[i] = -1
-    elseif tonumber(run[1]) > attempt or run[2] then
+    elseif told > attempt or told == attempt and run[2] then
         results[i] = -2
     else
-        if tonumber(run[1]) < attempt then
-            redis.call('HSET', key, 'attempt', attempt, 'front', ARGV[1])
-        end
         if first > number then count = 0 end
         while first < number and count > 0 do  -- these are there already
             lines = string.sub(lines, (string.find(lines, '\\n', 1, true) or #lines) + 1)
