@@ -25,14 +25,14 @@ ROWS = (1, 4)
 
 def labels(runtime: FamilyRuntime, kind: str) -> list[str]:
     """Of the launches of a layer, in their order."""
-    mixed = ["qkv", "ba", "delta"] if kind == DELTA else ["qkv", "rope", "attend"]
+    mixed = ["ba", "qkv", "delta"] if kind == DELTA else ["qkv", "rope", "attend"]
     return [*mixed, "o", *(["router"] if runtime.config.n_experts else []), "gate_up", "down"]
 
 
 def phases(runtime: FamilyRuntime, bandwidth: float, position: int) -> list[str]:
     """The lines of a table; the sequence and its state are useless afterwards."""
     table = np.arange(runtime.kv_blocks, dtype=np.int32)[None]
-    lines = [f"{'launch':24} {'rows':>4} {'us':>8} {'MB':>8} {'share':>6} {'1 CTA':>8} {'2 CTAs':>8}"]
+    lines = [f"{'launch':24} {'rows':>4} {'us':>8} {'MB':>8} {'share':>6}"]
     for rows in ROWS:
         at = np.arange(position, position + rows, dtype=np.int32)
         tokens = np.random.default_rng(rows).integers(0, runtime.vocab_size, rows).astype(np.int32)
@@ -48,26 +48,22 @@ def _of(runtime: FamilyRuntime, bandwidth: float, rows: int) -> list[str]:
     layers = [step.layer(f"layers.{i}.", kind) for i, kind in enumerate(kinds)]
     lines = []
 
-    def line(label: str, launches: list[Launch], each: int, megabytes: float = 0.0, product: bool = False) -> None:
+    def line(label: str, launches: list[Launch], each: int, megabytes: float = 0.0) -> None:
         took = _seconds(runtime, launches) / each
         share = f"{megabytes * 1e6 / took / bandwidth:6.2f}" if megabytes else " " * 6
-        others = ""
-        for factor in (1, 2) if product else ():
-            ctas = [Launch(x.name, x.arguments, factor * plan.ctas, x.threads, x.shared) for x in launches]
-            others += f" {1e6 * _seconds(runtime, ctas) / each:8.2f}"
-        lines.append(f"{label:24} {rows:4} {1e6 * took:8.2f} {megabytes:8.2f} {share}{others}")
+        lines.append(f"{label:24} {rows:4} {1e6 * took:8.2f} {megabytes:8.2f} {share}")
 
     for kind in dict.fromkeys(kinds):
         own = [i for i, of in enumerate(kinds) if of == kind]
         for place, label in enumerate(labels(runtime, kind)):
             matrix = plan.matrices.get(f"layers.{own[0]}.{label}")
             megabytes = 0.0 if matrix is None else matrix.bytes_per_row / 1e6
-            line(f"{kind} {label}", [layers[i][place] for i in own], len(own), megabytes, matrix is not None)
+            line(f"{kind} {label}", [layers[i][place] for i in own], len(own), megabytes)
         megabytes = sum(
             m.bytes_per_row / 1e6 for name, m in plan.matrices.items() if name.startswith(f"layers.{own[0]}.")
         )
         line(f"{kind} layer", [launch for i in own for launch in layers[i]], len(own), megabytes)
-    line("head", [whole[-1]] * 2, 2, plan.matrices["head"].bytes_per_row / 1e6, True)
+    line("head", [whole[-1]] * 2, 2, plan.matrices["head"].bytes_per_row / 1e6)
     line("step", whole, 1, plan.weight_bytes_per_token / 1e6)
     return lines
 

@@ -244,7 +244,7 @@ def test_where_a_step_goes() -> None:
     model, _ = opened(*FAMILIES["qwen3_next"])
     rows(model, [5, 6, 7], 0)
     found = [line.split() for line in phases(model, 1e12, 3)[1:]]
-    delta = ["qkv", "ba", "delta", "o", "router", "gate_up", "down", "layer"]
+    delta = ["ba", "qkv", "delta", "o", "router", "gate_up", "down", "layer"]
     attention = ["qkv", "rope", "attend", "o", "router", "gate_up", "down", "layer"]
     expected = [["delta", name] for name in delta] + [["full", name] for name in attention]
     assert [line[:2] for line in found[:16]] == expected

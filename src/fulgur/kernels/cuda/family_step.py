@@ -200,9 +200,9 @@ class FamilyStep:
             stride=b["projected"].shape[1], ba_stride=b["ba"].shape[1], k_heads=d.k_heads, v_heads=d.v_heads,
             k_dim=d.k_dim, v_dim=d.v_dim, taps_count=d.taps,
         )  # fmt: skip
-        return [
-            self._project(to),
+        return [  # `ba` takes a few multiprocessors; on the others the first weights of `qkv` are loaded meanwhile
             self.normed(to + "ba", "stored", to + "attn_norm", out=b["ba"], out_stride=b["ba"].shape[1]),
+            self._project(to),
             Launch("step_delta", delta, d.v_heads * -(-d.v_dim // COLUMNS), 256, DELTA_BYTES),
         ]
 

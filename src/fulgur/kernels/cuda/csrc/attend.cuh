@@ -25,39 +25,53 @@ KERNEL(step_rope, 128, StepRope) {
   wait_for_predecessor();
   const int all = p.heads + 2 * p.kv_heads, each = (all + 3) / 4, half = p.rotated / 2;
   const int row = blockIdx.x / each, head = blockIdx.x % each * 4 + threadIdx.x / 32, lane = threadIdx.x & 31;
-  if (row >= p.rows->count || head >= all) return;
+  const int count = p.rows->count, position = p.rows->position[row], sequence = p.rows->table[row];
+  if (row >= count || head >= all) return;
   float* x = (float*)memory + threadIdx.x / 32 * WIDEST_HEAD;
-  const int position = p.rows->position[row];
+  const long long block = p.tables[(long long)sequence * p.table_width + (position >> 6)];
   const bool is_q = head < p.heads, is_v = head >= p.heads + p.kv_heads;
   const float* weight = is_v ? nullptr : is_q ? p.q_weight : p.k_weight;
   const float* from = p.parts + (long long)row * p.stride + head * p.head_dim;
-  float squares = 0;
-  for (int i = lane; i < p.head_dim; i += 32) {
-    float v = 0;
-#pragma unroll 8
-    for (int s = 0; s < p.splits; ++s) v += from[(long long)s * p.n * p.stride + i];
-    if (p.bias) v += p.bias[head * p.head_dim + i];
-    x[i] = v;
-    squares += v * v;
+  constexpr int EACH = WIDEST_HEAD / 32;  // dimensions of a lane, all loads of which are under way together
+  float value[EACH], norm[EACH], cosine[EACH], sine[EACH], squares = 0;
+  const float* rope = p.rope + (long long)position * p.rotated;
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) {
+    const int i = lane + 32 * k, angle = i < half ? i : i - half;
+    const bool there = i < p.head_dim, turns = !is_v && i < p.rotated;
+    value[k] = 0;
+    norm[k] = there && weight ? weight[i] : 1.f;
+    cosine[k] = turns ? rope[angle] : 1.f, sine[k] = turns ? rope[half + angle] : 0.f;
+  }
+#pragma unroll 2
+  for (int s = 0; s < p.splits; ++s)
+#pragma unroll
+    for (int k = 0; k < EACH; ++k)
+      if (lane + 32 * k < p.head_dim) value[k] += from[(long long)s * p.n * p.stride + lane + 32 * k];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) {
+    const int i = lane + 32 * k;
+    if (p.bias && i < p.head_dim) value[k] += p.bias[head * p.head_dim + i];
+    squares += value[k] * value[k];
   }
   for (int mask = 16; mask; mask >>= 1) squares += __shfl_xor_sync(~0u, squares, mask);
-  if (weight) {
-    const float factor = rsqrtf(squares / p.head_dim + p.eps);
-    for (int i = lane; i < p.head_dim; i += 32) x[i] *= factor * weight[i];
+  const float factor = weight ? rsqrtf(squares / p.head_dim + p.eps) : 1.f;
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) {
+    value[k] *= factor * norm[k];
+    if (lane + 32 * k < p.head_dim) x[lane + 32 * k] = value[k];
   }
   __syncwarp();
-  const long long block = p.tables[(long long)p.rows->table[row] * p.table_width + (position >> 6)];
   const int kv_head = is_v ? head - p.heads - p.kv_heads : head - p.heads;
   bf16* to = (is_v ? p.values : p.keys) + ((block * p.kv_heads + kv_head) * 64 + (position & 63)) * p.head_dim;
   float* q = p.q + ((long long)row * p.heads + head) * p.head_dim;
-  const float* rope = p.rope + (long long)position * p.rotated;
   const float scale = is_q && p.query_scale ? p.query_scale[position] : 1.f;
-  for (int i = lane; i < p.head_dim; i += 32) {
-    float v = x[i];
-    if (!is_v && i < half)
-      v = v * rope[i] - x[i + half] * rope[half + i];
-    else if (!is_v && i < p.rotated)
-      v = v * rope[i - half] + x[i - half] * rope[i];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) {
+    const int i = lane + 32 * k;
+    if (i >= p.head_dim) break;
+    float v = value[k];
+    if (!is_v && i < p.rotated) v = v * cosine[k] + (i < half ? -x[i + half] : x[i - half]) * sine[k];
     if (is_q)
       q[i] = v * scale;
     else
@@ -173,15 +187,16 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
             row = blockIdx.x / p.splits / p.kv_heads;
   const int thread = threadIdx.x, lane = thread & 31, warp = thread / 32, g = lane >> 2, t = lane & 3;
   const int group = p.heads / p.kv_heads;
-  if (row >= p.rows->count) return;
-  const int length = p.rows->position[row] + 1;
+  const int count = p.rows->count, length = p.rows->position[row] + 1, sequence = p.rows->table[row];
+  if (row >= count) return;
   const int first = max(p.window ? length - p.window : 0, p.skipped);
   const int begin = first / KEYS, blocks = (length + KEYS - 1) / KEYS - begin;
-  const int* table = p.tables + (long long)p.rows->table[row] * p.table_width;
+  const int* table = p.tables + (long long)sequence * p.table_width;
   const long long unit = ((long long)row * p.kv_heads + head) * p.splits + split;
   float* part = p.parts + unit * group * (HEAD + 2);
   if (split >= blocks) return;  // and nobody waits for it
   const int used = min(blocks, p.splits);
+  int held = table[begin + split];  // where the next keys lie
   constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of query dimensions that a thread takes
   float4 query[QUADS];
 #pragma unroll
@@ -202,7 +217,8 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   constexpr int AT_ONCE = PIECES < 8 ? PIECES : 8;
   float sum[TILES][4] = {};
   for (int block = begin + split; block < begin + blocks; block += p.splits) {
-    const long long from = ((long long)table[block] * p.kv_heads + head) * KEYS * HEAD;
+    const long long from = ((long long)held * p.kv_heads + head) * KEYS * HEAD;
+    if (block + p.splits < begin + blocks) held = table[block + p.splits];
     __syncthreads();  // the last block has been read
 #pragma unroll
     for (int piece = 0; piece < PIECES; piece += AT_ONCE) {
