@@ -41,6 +41,16 @@ def test_yes_runs_it_once_and_asks_again(fulgur: Start, project: Path) -> None:
     asked(terminal)
 
 
+def test_a_question_keeps_its_words_whole_on_a_narrow_screen(fulgur: Start) -> None:
+    terminal = fulgur(*ASK, columns=40)
+    terminal.wait("›")
+    terminal.send("run a command", ENTER)
+    terminal.wait(lambda: "? $ touch made.txt" in terminal.text)
+    terminal.settle()
+    assert "  asked before every change:" in terminal.lines
+    assert "  approval_policy is untrusted" in terminal.lines
+
+
 def test_always_is_remembered_also_by_the_next_session(fulgur: Start) -> None:
     terminal = open_question(fulgur)
     assert "always `touch …`" in terminal.text

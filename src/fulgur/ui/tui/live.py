@@ -17,7 +17,7 @@ from fulgur.ui.foreign import one_row, shown
 from fulgur.ui.tui.blocks import PLAN_MARKS, TASK_MARKS, count, duration, fits_one_row, task_text
 from fulgur.ui.tui.diff import diff_rows
 from fulgur.ui.tui.theme import LIVE, colours_wanted
-from fulgur.ui.tui.wrap import cells, shorten
+from fulgur.ui.tui.wrap import break_row, cells, shorten
 
 if TYPE_CHECKING:
     from fulgur.ui.tui.app import Tui
@@ -207,7 +207,11 @@ class LiveArea:
         if asked.outside:
             rows.append(("class:bad", "\n  outside the sandbox"))
         if asked.reason:
-            rows.append(("class:dim", f"\n  {shorten(one_row(asked.reason), 3 * width - 12)}"))
+            line = shorten(one_row(asked.reason), 3 * width - 12)
+            while split := break_row(line, width - 3):
+                rows.append(("class:dim", f"\n  {split[0]}"))
+                line = split[1]
+            rows.append(("class:dim", f"\n  {line}"))
         if self._tui.approvals.armed and self._tui.draft.text:
             if not self._tui.approvals.refusing:
                 rows += self._keys(("Enter", "no, for this reason"), ("Esc", "stop"))
