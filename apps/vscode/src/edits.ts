@@ -1,6 +1,6 @@
 // Edits of the buffer as it stands: those that follow from the last change, and those asked for by an instruction.
 import * as vscode from "vscode";
-import { becomes } from "./ghost";
+import { becomes, Thought } from "./ghost";
 import type { Server } from "./server";
 import type { Status } from "./status";
 
@@ -8,7 +8,7 @@ interface Place {
   line: number;
   character: number;
 }
-interface Suggestion {
+export interface Suggestion {
   id: string;
   edits: { range: { start: Place; end: Place }; newText: string }[];
 }
@@ -17,8 +17,7 @@ interface Suggestions {
   reason?: string;
 }
 
-const SETTLED = 250; // ms without a key: then the last change is looked at as a whole
-const REMEMBERED = 20_000; // ms: changes further apart are not one thought
+export const SETTLED = 250; // ms without a key: then the last change is looked at as a whole
 
 const removed = vscode.window.createTextEditorDecorationType({
   backgroundColor: new vscode.ThemeColor("diffEditor.removedTextBackground"),
@@ -32,7 +31,7 @@ const proposed = vscode.window.createTextEditorDecorationType({
   after: { color: new vscode.ThemeColor("editorGhostText.foreground"), fontStyle: "italic", margin: "0 0 0 2em" },
 });
 
-const range = (given: { start: Place; end: Place }): vscode.Range =>
+export const range = (given: { start: Place; end: Place }): vscode.Range =>
   new vscode.Range(given.start.line, given.start.character, given.end.line, given.end.character);
 
 const oneLine = (text: string): string => text.replace(/\s+/g, " ").trim().slice(0, 120);
@@ -40,12 +39,14 @@ const oneLine = (text: string): string => text.replace(/\s+/g, " ").trim().slice
 /** Next edits: shown beside the code; Tab goes there, Tab again takes it, Escape dismisses it. */
 export class NextEdits implements vscode.Disposable {
   private readonly parts: vscode.Disposable[] = [];
-  private readonly previous = new Map<string, { text: string; at: number }>();
+  private readonly thoughts = new Map<string, Thought>();
   private shown: { editor: vscode.TextEditor; suggestion: Suggestion } | undefined;
   private readonly dismissed = new Set<string>();
   private waiting: NodeJS.Timeout | undefined;
   private asking: AbortController | undefined;
   private applying = false;
+  /** The editor shows them itself, and asks for them with `find`. */
+  native = false;
 
   constructor(
     private readonly server: Server,
@@ -55,7 +56,7 @@ export class NextEdits implements vscode.Disposable {
     this.parts.push(
       vscode.window.onDidChangeActiveTextEditor((editor) => editor && this.open(editor.document)),
       vscode.workspace.onDidChangeTextDocument((event) => this.changed(event)),
-      vscode.workspace.onDidCloseTextDocument((document) => this.previous.delete(document.uri.toString())),
+      vscode.workspace.onDidCloseTextDocument((document) => this.thoughts.delete(document.uri.toString())),
       vscode.commands.registerCommand("fulgur.next.accept", () => this.accept()),
       vscode.commands.registerCommand("fulgur.next.reject", () => this.reject()),
     );
@@ -63,12 +64,14 @@ export class NextEdits implements vscode.Disposable {
 
   private open(document: vscode.TextDocument): void {
     const key = document.uri.toString();
-    if (!this.previous.has(key)) this.previous.set(key, { text: document.getText(), at: Date.now() });
+    if (!this.thoughts.has(key)) this.thoughts.set(key, new Thought(document.getText(), Date.now()));
   }
 
   private changed(event: vscode.TextDocumentChangeEvent): void {
     const { document } = event;
-    if (document.uri.scheme !== "file" || !event.contentChanges.length || this.applying) return;
+    if (document.uri.scheme !== "file" || !event.contentChanges.length) return;
+    this.thoughts.get(document.uri.toString())?.changed(document.getText(), Date.now());
+    if (this.native || this.applying) return;
     this.hide();
     clearTimeout(this.waiting);
     this.asking?.abort();
@@ -77,31 +80,27 @@ export class NextEdits implements vscode.Disposable {
 
   private async look(document: vscode.TextDocument): Promise<void> {
     const editor = vscode.window.activeTextEditor;
-    const settings = vscode.workspace.getConfiguration("fulgur", document);
-    if (!settings.get("nextEdits", true) || settings.get<string[]>("off", []).includes(document.languageId)) return;
     if (editor?.document !== document) return;
-    const key = document.uri.toString();
+    const next = await this.find(document, editor.selection.active, (this.asking = new AbortController()).signal);
+    if (next) await this.show(editor, next);
+  }
+
+  /** What follows from the last changes of a buffer; undefined when nothing does, or it changed meanwhile. */
+  async find(document: vscode.TextDocument, { line, character }: vscode.Position, signal: AbortSignal): Promise<Suggestion | undefined> {
+    const settings = vscode.workspace.getConfiguration("fulgur", document);
+    if (!settings.get("nextEdits", true) || settings.get<string[]>("off", []).includes(document.languageId)) return undefined;
     const text = document.getText();
-    const last = this.previous.get(key);
-    if (!last || Date.now() - last.at > REMEMBERED * 3) {
-      this.previous.set(key, { text, at: Date.now() });
-      if (!last) return;
-    }
-    if (!last || last.text === text) return;
-    const hangUp = (this.asking = new AbortController());
-    const version = document.version;
+    const previous = this.thoughts.get(document.uri.toString())?.base;
+    if (previous === undefined || previous === text) return undefined;
+    const { version } = document;
     const began = performance.now();
-    const position = { line: editor.selection.active.line, character: editor.selection.active.character };
-    const body = { path: vscode.workspace.asRelativePath(document.uri), text, previous: last.text, position };
-    const found = await this.server.post<Suggestions>("/edits/suggest", body, hangUp.signal);
-    if (hangUp.signal.aborted || document.version !== version) return;
+    const body = { path: vscode.workspace.asRelativePath(document.uri), text, previous, position: { line, character } };
+    const found = await this.server.post<Suggestions>("/edits/suggest", body, signal);
+    if (signal.aborted || document.version !== version) return undefined;
     const next = found?.suggestions.find((one) => !this.dismissed.has(one.id));
-    if (!next) {
-      if (this.server.problem) this.status.quiet(this.server.problem, true);
-      return;
-    }
-    this.status.shown("a next edit", performance.now() - began);
-    await this.show(editor, next);
+    if (next) this.status.shown("a next edit", performance.now() - began);
+    else if (this.server.problem) this.status.quiet(this.server.problem, true);
+    return next;
   }
 
   private async show(editor: vscode.TextEditor, suggestion: Suggestion): Promise<void> {
@@ -164,12 +163,14 @@ export class NextEdits implements vscode.Disposable {
   }
 
   private reject(): void {
-    if (this.shown) {
-      this.dismissed.add(this.shown.suggestion.id);
-      const { document } = this.shown.editor;
-      this.previous.set(document.uri.toString(), { text: document.getText(), at: Date.now() });
-    }
+    if (this.shown) this.dismiss(this.shown.editor.document, this.shown.suggestion.id);
     this.hide();
+  }
+
+  /** It is not wanted: neither this one nor others that follow from the same changes. */
+  dismiss(document: vscode.TextDocument, id: string): void {
+    this.dismissed.add(id);
+    this.thoughts.get(document.uri.toString())?.end();
   }
 
   dispose(): void {

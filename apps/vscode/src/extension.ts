@@ -3,6 +3,7 @@ import * as vscode from "vscode";
 import { Composer } from "./composer";
 import { GhostText } from "./completions";
 import { InlineEdit, NextEdits } from "./edits";
+import { drawnByEditor } from "./native";
 import { ChatModels, VENDOR } from "./models";
 import { Server } from "./server";
 import { Status } from "./status";
@@ -13,10 +14,15 @@ export function activate(context: vscode.ExtensionContext): void {
   const ghost = new GhostText(server, status);
   const composer = new Composer(context.extensionUri, status, context.workspaceState);
   const models = new ChatModels(server);
+  const next = new NextEdits(server, status);
+  // Shops that refuse proposals get a package that names none; some editors give them to everybody all the same.
+  const { enabledApiProposals } = context.extension.packageJSON as { enabledApiProposals?: string[] };
+  const drawn = enabledApiProposals?.length ? drawnByEditor(next) : undefined;
   context.subscriptions.push(
     status,
     composer,
-    new NextEdits(server, status),
+    next,
+    ...(drawn ? [drawn] : []),
     new InlineEdit(server, status),
     vscode.languages.registerInlineCompletionItemProvider({ scheme: "file" }, ghost),
     vscode.languages.registerInlineCompletionItemProvider({ scheme: "untitled" }, ghost),

@@ -50,6 +50,40 @@ export function trimmed(text: string, lineAfter: string): string {
   return text.replace(/\s+$/, "");
 }
 
+const APART_MS = 20_000; // changes further apart are not one thought
+const LONGEST_MS = 60_000; // a thought that goes on for so long ends at the next pause
+const PAUSE_MS = 2_000; // nobody stops for so long in the middle of a word
+
+/** What a buffer was before the changes that belong together; edits that follow from them are asked with it. */
+export class Thought {
+  base: string;
+  private since: number;
+  private last: number;
+
+  constructor(
+    private text: string,
+    now: number,
+  ) {
+    this.base = text;
+    this.since = this.last = now;
+  }
+
+  changed(text: string, now: number): void {
+    const gap = now - this.last;
+    if (gap > APART_MS || (gap > PAUSE_MS && now - this.since > LONGEST_MS) || this.base === this.text) {
+      this.base = this.text;
+      this.since = now;
+    }
+    this.text = text;
+    this.last = now;
+  }
+
+  /** Nothing more is wanted of what was changed so far. */
+  end(): void {
+    this.base = this.text;
+  }
+}
+
 /** What a line becomes, as short as it can be said: the words that change, or the whole new line. */
 export function becomes(old: string, fresh: string): string {
   const words = (text: string): string[] => text.trim().match(/\w+|\s+|[^\w\s]/g) ?? [];

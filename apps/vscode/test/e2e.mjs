@@ -72,7 +72,7 @@ async function until(what, probe) {
 }
 
 const env = { ...process.env, FULGUR_HOME: home };
-const data = ["--user-data-dir", join(root, "data"), "--extensions-dir", join(root, "extensions")];
+const data = (extensions) => ["--user-data-dir", join(root, "data"), "--extensions-dir", join(root, extensions)];
 mkdirSync(join(root, "data", "User"), { recursive: true });
 const model = process.env.FULGUR_E2E_MODEL ?? "fulgur-60m";
 const settings = {
@@ -90,12 +90,12 @@ const settings = {
 writeFileSync(join(root, "data", "User", "settings.json"), JSON.stringify(settings));
 
 // Another extension, which asks for the models that VS Code knows and puts what one says into a file.
-const other = join(root, "extensions", "other.asks-1.0.0");
-mkdirSync(other, { recursive: true });
+const asking = join(root, "extensions", "other.asks-1.0.0");
+mkdirSync(asking, { recursive: true });
 const about = { name: "asks", publisher: "other", version: "1.0.0", engines: { vscode: "^1.104.0" }, main: "main.js", activationEvents: ["onStartupFinished"] };
-writeFileSync(join(other, "package.json"), JSON.stringify({ ...about, contributes: { commands: [{ command: "asks.ask", title: "Other: Ask a model" }] } }));
+writeFileSync(join(asking, "package.json"), JSON.stringify({ ...about, contributes: { commands: [{ command: "asks.ask", title: "Other: Ask a model" }] } }));
 writeFileSync(
-  join(other, "main.js"),
+  join(asking, "main.js"),
   `const vscode = require("vscode");
 exports.activate = () => vscode.commands.registerCommand("asks.ask", async () => {
   const [model] = await vscode.lm.selectChatModels({ vendor: "fulgur" });
@@ -106,14 +106,24 @@ exports.activate = () => vscode.commands.registerCommand("asks.ask", async () =>
 });
 `,
 );
-execFileSync(process.execPath, [entry, ...data, "--install-extension", vsix], { env, stdio: "inherit" });
+const install = (extensions) => execFileSync(process.execPath, [entry, ...data(extensions), "--install-extension", vsix], { env, stdio: "inherit" });
+install("extensions");
+// As most editors run it: without the proposed interface, which code-server gives to everybody.
+const manifest = join(root, "extensions", "fulgur.fulgur-0.1.0", "package.json");
+writeFileSync(manifest, JSON.stringify({ ...JSON.parse(readFileSync(manifest, "utf8")), enabledApiProposals: undefined }));
 
-const port = await free();
-const words = [entry, "--auth", "none", "--bind-addr", `127.0.0.1:${port}`, ...data, "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust", project];
-const server = spawn(process.execPath, words, { env, stdio: ["ignore", "pipe", "inherit"] });
+const editors = [];
+/** A code-server of its own; its port. */
+const editor = async (extensions) => {
+  const port = await free();
+  const words = [entry, "--auth", "none", "--bind-addr", `127.0.0.1:${port}`, ...data(extensions), "--disable-telemetry", "--disable-update-check", "--disable-workspace-trust", project];
+  editors.push(spawn(process.execPath, words, { env, stdio: ["ignore", "pipe", "inherit"] }));
+  await until("code-server", () => fetch(`http://127.0.0.1:${port}/healthz`).then((a) => a.ok, () => false));
+  return port;
+};
 let browser;
 try {
-  await until("code-server", () => fetch(`http://127.0.0.1:${port}/healthz`).then((a) => a.ok, () => false));
+  const port = await editor("extensions");
   browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   const page = await browser.newPage({ viewport: { width: 1300, height: 850 } });
   page.setDefaultTimeout(LIMIT_MS);
@@ -284,6 +294,8 @@ try {
   await command("Fulgur: Why did nothing appear?");
   await page.waitForSelector("text=it is switched off for python");
   await picture("9-why-nothing");
+  await command("Fulgur: Switch suggestions on or off for this language");
+  await page.waitForSelector("text=suggestions are on for python");
   passed("off for a language, and the reason is told");
   // ---- a window that is opened again shows its session, and others are found by name
   await page.keyboard.press("Control+S");
@@ -311,6 +323,30 @@ try {
   await picture("10-new-host");
   passed("a session goes on in a new host");
 
+  // ---- where the proposed interface is given, the editor draws next edits itself
+  install("extensions-2");
+  const other = await browser.newPage({ viewport: { width: 1300, height: 850 } });
+  other.setDefaultTimeout(LIMIT_MS);
+  await other.goto(`http://127.0.0.1:${await editor("extensions-2")}/?folder=${project}`);
+  await other.waitForSelector('.statusbar-item[id*="fulgur"]');
+  await other.locator('.explorer-folders-view .monaco-list-row[aria-label*="shop.py"]').first().dblclick();
+  await other.waitForSelector('.tab.active[aria-label*="shop.py"]');
+  await other.locator(".monaco-editor .view-lines").first().click();
+  for (const key of ["Control+Home", "End", "ArrowLeft", "ArrowLeft", ..."ratio"].map((key) => (key.length === 1 ? "Shift+ArrowLeft" : key))) await other.keyboard.press(key);
+  await other.keyboard.type("share");
+  const inGutter = () => other.evaluate(() => [...document.querySelectorAll(".inline-edits-view-gutter-indicator *")].some((one) => one.getBoundingClientRect().width > 0));
+  await until("an edit in the gutter", inGutter);
+  await other.screenshot({ path: join(pictures, "10b-drawn-by-the-editor.png") });
+  await other.keyboard.press("Tab"); // there
+  await other.waitForSelector('.statusbar-item:has-text("Ln 4,")');
+  await other.keyboard.press("Tab"); // taken
+  await until("the edit is taken", async () => {
+    await other.keyboard.press("Control+S");
+    return /value \* share\)\n {4}return found, share\n/.test(readFileSync(shop, "utf8"));
+  });
+  await other.close();
+  passed("a next edit was drawn by the editor, jumped to and taken");
+
   // ---- without fulgur: in words, what to do
   writeFileSync(join(root, "data", "User", "settings.json"), JSON.stringify({ ...settings, "fulgur.command": "fulgur-is-not-here" }));
   await page.reload();
@@ -330,11 +366,12 @@ try {
   passed(`without fulgur: ${told}`);
   console.log("all passed");
 } catch (error) {
-  for (const one of browser?.contexts()[0]?.pages() ?? []) await one.screenshot({ path: join(pictures, "failed.png") });
+  const open = browser?.contexts().flatMap((context) => context.pages()) ?? [];
+  for (const [n, one] of open.entries()) await one.screenshot({ path: join(pictures, `failed-${n}.png`) });
   throw error;
 } finally {
   await browser?.close();
-  server.kill();
+  for (const one of editors) one.kill();
   for (const name of ["host.json", "server.json"]) {
     try {
       process.kill(JSON.parse(readFileSync(join(home, name), "utf8")).pid);

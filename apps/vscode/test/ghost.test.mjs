@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { becomes, Known, quiet, trimmed } from "../dist/ghost.mjs";
+import { becomes, Known, quiet, Thought, trimmed } from "../dist/ghost.mjs";
 
 test("typing that agrees keeps the rest of what is shown", () => {
   const known = new Known();
@@ -52,4 +52,20 @@ test("a hint says what changes, and no more", () => {
   assert.equal(becomes("  f(a)", "  f(a, b)"), "→ f(a, b)"); // what is only added needs its place
   assert.equal(becomes("x = 1", ""), "(removed)");
   assert.equal(becomes("a", "b"), "→ b");
+});
+
+test("changes that belong together are one thought, however slowly a word is typed", () => {
+  const one = new Thought("f(factor)", 0);
+  // A minute later a word is typed with pauses: what was there before it counts, not half of it.
+  for (const [text, at] of [["f(r)", 90_000], ["f(ra)", 90_500], ["f(rat)", 91_400], ["f(ratio)", 92_300]]) one.changed(text, at);
+  assert.equal(one.base, "f(factor)");
+  one.changed("f(ratio)\nx", 120_000); // long after
+  assert.equal(one.base, "f(ratio)");
+  for (let at = 120_500; at < 200_000; at += 500) one.changed(`f(ratio)\nx${at}`, at); // no pause, no new thought
+  assert.equal(one.base, "f(ratio)");
+  one.changed("y", 203_000);
+  assert.equal(one.base, "f(ratio)\nx199500");
+  one.end();
+  one.changed("z", 203_100);
+  assert.equal(one.base, "y");
 });
