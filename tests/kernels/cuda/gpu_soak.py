@@ -105,13 +105,14 @@ class Served:
         raise SystemExit(f"the server did not start:\n{self.last_words()}")
 
     def pids(self) -> list[int]:
-        """The server, then its engine."""
-        pid = self.process.pid
-        try:
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        except OSError:
-            return []
-        return [pid, *map(int, children)]
+        """The server, then its engine; not the process that tries out grammars, which may die."""
+        pid, engines = self.process.pid, []
+        with suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+                with suppress(OSError):
+                    if b"fulgur.engine.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        engines.append(int(child))
+        return [pid, *engines]
 
     def last_words(self, lines: int = 20) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -213,6 +214,8 @@ async def drive(served: Served, options: argparse.Namespace, config: ModelConfig
     print(f"{name}: {await served.ready(options.start)}; {time.monotonic() - BEGAN:.0f} s until here", flush=True)
     if options.device.startswith("cuda") and "on the GPU" not in served.last_words():
         raise SystemExit(f"not on the GPU:\n{served.last_words()}")
+    if len(served.pids()) != 2:
+        raise SystemExit(f"not one engine beside the server: {served.pids()}")
     pids, tally, samples, wrong = served.pids(), Tally(), list[Sample](), list[str]()
     left = options.within - (time.monotonic() - BEGAN) - 15  # for the last answers and the checks
     seconds = min(options.seconds, max(left, 5)) if options.within else options.seconds
