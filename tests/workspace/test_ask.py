@@ -156,13 +156,10 @@ def test_a_plain_word_that_names_a_definition_is_shown_as_one(tmp_path: Path) ->
     assert (first.path, first.line, first.kind, first.what) == ("shop.py", 1, "function", "total")
 
 
-def test_old_news_come_after_the_code(workspace: Path) -> None:
-    """A list of changes has every word that the code has, and mostly not what was asked for."""
-    (workspace / "receiver.py").write_text(
-        "class Chunked:\n    def received(self, s):\n        '''Take chunks in.'''\n"
-    )
-    for name in ("HISTORY.txt", "CHANGELOG.md", "PKG-INFO", "x.egg-info/README.md"):
+def test_old_news_come_last(workspace: Path, tmp_path: Path) -> None:
+    """A list of changes, and the README's copy in package metadata, have every word that the real place has."""
+    for name in ("HISTORY.txt", "CHANGELOG.md", "PKG-INFO", "a.egg-info/README.md", "docs/bodies.md"):
         (workspace / name).parent.mkdir(exist_ok=True)
-        (workspace / name).write_text("Received chunks are decoded: chunked encoding, decode chunks received.\n")
-    found = answer("how are received chunks decoded", SymbolIndex(workspace, workspace.parent / "home"))
-    assert found[0].path == "receiver.py"
+        (workspace / name).write_text("Chunked bodies are decoded.\n")
+    found = answer("how are chunked bodies decoded", SymbolIndex(workspace, tmp_path / "home"))
+    assert found[0].path == "docs/bodies.md"
