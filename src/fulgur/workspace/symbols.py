@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,12 @@ from fulgur.workspace.grammars import language_for
 from fulgur.workspace.ignore import walk
 
 if TYPE_CHECKING:
-    from tree_sitter import Parser, Query
+    from tree_sitter import Node, Parser, Query
 
 _LARGEST = 1 << 20
+_MOST_BROKEN = 5000
+# Parsers that know JSX take the square of the number of these.
+_NO_CODE = re.compile(rb"(?>(?:<[^<>]{0,20}+){400})")
 _HOLDERS = ("class", "struct", "trait", "interface")
 _VERSION = 1
 
@@ -137,9 +141,14 @@ def symbols_in(source: bytes, suffix: str) -> list[Symbol]:
         return []
     from tree_sitter import QueryCursor
 
+    if _NO_CODE.search(source):
+        return []
     parser, query = tools
+    root = parser.parse(source).root_node
+    if _too_broken(root):
+        return []
     found: list[tuple[int, int, str, Symbol]] = []
-    for _, captures in QueryCursor(query).matches(parser.parse(source).root_node):
+    for _, captures in QueryCursor(query).matches(root):
         name = captures["name"][0]
         kind, node = next((kind, nodes[0]) for kind, nodes in captures.items() if kind != "name")
         text = source[name.start_byte : name.end_byte].decode("utf-8", errors="replace")
@@ -159,6 +168,20 @@ def symbols_in(source: bytes, suffix: str) -> list[Symbol]:
         symbols.append(symbol)
         around.append((end, symbol))
     return symbols
+
+
+def _too_broken(root: Node) -> bool:
+    """Where a parser gives a file up it leaves everything in one flat node, or in a deep chain of broken ones: a query
+    takes the square of their number."""
+    waiting, seen = [root], 0
+    while waiting:
+        node = waiting.pop()
+        if node.has_error:
+            seen += 1
+            if max(node.child_count, seen) > _MOST_BROKEN:
+                return True
+            waiting += [child for child in node.children if child.has_error]
+    return False
 
 
 class SymbolIndex:
