@@ -158,8 +158,8 @@ def test_a_plain_word_that_names_a_definition_is_shown_as_one(tmp_path: Path) ->
 
 def test_old_news_come_last(workspace: Path, tmp_path: Path) -> None:
     """A list of changes, and the README's copy in package metadata, have every word that the real place has."""
-    for name in ("HISTORY.txt", "CHANGELOG.md", "PKG-INFO", "a.egg-info/README.md", "docs/bodies.md"):
+    for name in ("HISTORY.txt", "CHANGELOG.md", "PKG-INFO", "a.egg-info/README.md", "docs/guide.md"):
         (workspace / name).parent.mkdir(exist_ok=True)
         (workspace / name).write_text("Chunked bodies are decoded.\n")
     found = answer("how are chunked bodies decoded", SymbolIndex(workspace, tmp_path / "home"))
-    assert found[0].path == "docs/bodies.md"
+    assert found[0].path == "docs/guide.md"
