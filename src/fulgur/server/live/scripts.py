@@ -78,7 +78,12 @@ for i = 1, #KEYS / 2 do
     local told = tonumber(run[1] or '0')
     if told > 0 and told < attempt then
         redis.call('HSET', key, 'attempt', attempt, 'front', ARGV[1])
-        redis.call('HDEL', key, 'ended')
+        if run[2] then  -- by who had no right to: its events are told again
+            redis.call('HDEL', key, 'ended')
+            redis.call('HSET', key, 'next', 0)
+            redis.call('DEL', events)
+            number = 0
+        end
     end
     if told == 0 then
         results[i] = -1
