@@ -31,6 +31,7 @@ from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.files import Files
 from fulgur.workspace.folders import embedded_models
 from fulgur.workspace.snapshots import Snapshots, read_manifest, store_manifest
+from fulgur.workspace.symbols import symbols_in
 from fulgur.workspace.undo import restore
 
 ODD = os.fsdecode(b"caf\xe9 \xff.py")
@@ -354,3 +355,19 @@ def test_a_folder_of_the_project_is_no_embedded_model(workspace: Path, monkeypat
     monkeypatch.chdir(workspace)
     assert model_folder(models[0].name) == models[0]
     assert model_folder(f"./{models[0].name}") == Path(models[0].name)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source"),
+    [
+        ("js", b"x = " + b"(" * 300_000),
+        ("py", b"class A:\n  def f(self):\n    x = " + b"[" * 300_000),
+        ("c", b"int f(){" * 30_000),
+        ("tsx", b"<a" * 150_000),
+        ("js", b"<" * 300_000),
+    ],
+)
+def test_a_file_made_to_be_slow_to_parse_is_left_out(suffix: str, source: bytes) -> None:
+    """Parsers and queries take the square of what is broken: minutes for these. Time here is the suite's own limit."""
+    assert symbols_in(source, suffix) == []
+    assert [symbol.name for symbol in symbols_in(b"def f():\n    return (\n", "py")] == ["f"]  # broken, as while typing
