@@ -138,12 +138,15 @@ try {
     await page.locator(".monaco-editor .view-lines").first().click();
   };
   const box = page.locator(".quick-input-widget .quick-input-box input");
-  const command = async (title) => {
+  const choose = async (title) => {
     await page.keyboard.press("F1");
     await box.waitFor();
     await box.fill(`>${title}`);
     await page.locator(".quick-input-list .monaco-list-row.focused", { hasText: title }).waitFor();
     await box.press("Enter");
+  };
+  const command = async (title) => {
+    await choose(title);
     await box.waitFor({ state: "hidden" });
   };
   const saved = (pattern) =>
@@ -306,7 +309,7 @@ try {
   assert.equal(await again.locator(".said.user").first().innerText(), "count");
   await command("Fulgur: New session");
   await again.waitForSelector("text=Nothing was said yet.");
-  await command("Fulgur: Open a session");
+  await choose("Fulgur: Open a session"); // which asks on in the same box
   await page.locator(".quick-input-list .monaco-list-row", { hasText: "count" }).click();
   await again.waitForSelector("text=It ran.");
   passed("a session is found again after a reload, and by its name");
@@ -371,7 +374,8 @@ try {
   throw error;
 } finally {
   await browser?.close();
-  for (const one of editors) one.kill();
+  // First the editors, to their end: one that lives on would start the host again.
+  await Promise.all(editors.map((one) => new Promise((done) => (one.once("exit", done), one.kill() || done()))));
   for (const name of ["host.json", "server.json"]) {
     try {
       process.kill(JSON.parse(readFileSync(join(home, name), "utf8")).pid);
