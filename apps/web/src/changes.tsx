@@ -18,7 +18,7 @@ interface Line {
 
 const bare = (line: string): string => line.replace(/\r?\n$/, "");
 
-/** A hunk with the lines around it. */
+/** A hunk with the lines around it, as far as they are not another hunk's. */
 export function linesOf(file: FileChange, hunk: Hunk): Line[] {
   const now = (file.new ?? "").split("\n");
   const start = hunk.new_start - 1;
@@ -28,11 +28,15 @@ export function linesOf(file: FileChange, hunk: Hunk): Line[] {
   const shift = hunk.old_start - hunk.new_start;
   const after = shift + hunk.old.length - hunk.new.length;
   const last = now[now.length - 1] === "" ? now.length - 1 : now.length;
+  const at = file.hunks.indexOf(hunk);
+  const [before, next] = [file.hunks[at - 1], file.hunks[at + 1]];
+  const from = Math.max(start - AROUND, before ? before.new_start - 1 + before.new.length : 0);
+  const to = Math.min(end + AROUND, last, next ? next.new_start - 1 : last);
   return [
-    ...around(start - AROUND, start, shift),
+    ...around(from, start, shift),
     ...hunk.old.map((text, n): Line => ({ sign: "-", text: bare(text), old: hunk.old_start + n, now: undefined })),
     ...hunk.new.map((text, n): Line => ({ sign: "+", text: bare(text), old: undefined, now: hunk.new_start + n })),
-    ...around(end, Math.min(end + AROUND, last), after),
+    ...around(end, to, after),
   ];
 }
 

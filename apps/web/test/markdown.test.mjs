@@ -4,14 +4,14 @@ import { test } from "node:test";
 import { build } from "esbuild";
 
 const made = await build({
-  stdin: { contents: 'export * from "./src/markdown"; export { runsOf } from "./src/session"; export { exact } from "./src/text";', resolveDir: `${import.meta.dirname}/..` },
+  stdin: { contents: 'export * from "./src/markdown"; export { runsOf } from "./src/session"; export { exact } from "./src/text"; export { linesOf } from "./src/changes";', resolveDir: `${import.meta.dirname}/..` },
   bundle: true,
   write: false,
   format: "esm",
   jsx: "automatic",
   jsxImportSource: "preact",
 });
-const { runsOf, exact, inline, read } = await import(`data:text/javascript;base64,${Buffer.from(made.outputFiles[0].text).toString("base64")}`);
+const { runsOf, exact, inline, linesOf, read } = await import(`data:text/javascript;base64,${Buffer.from(made.outputFiles[0].text).toString("base64")}`);
 
 const TEXT = `# Title
 Some *words* and \`code\`
@@ -78,4 +78,12 @@ test("links lead to the web only, and images are words", () => {
 
 test("what hides in a text is named", () => {
   assert.equal(exact("a\u202eb\tc\u200b\n"), "a<U+202E>b\tc<U+200B>\n");
+});
+
+test("the lines around a hunk are not another hunk's", () => {
+  const [first, second] = [{ id: "1", old_start: 2, new_start: 2, old: ["b\n"], new: ["B\n"] }, { id: "2", old_start: 4, new_start: 4, old: ["d\n"], new: ["D\n", "E\n"] }];
+  const file = { path: "x", kind: "modified", old: "a\nb\nc\nd\ne\n", new: "a\nB\nc\nD\nE\ne\n", hunks: [first, second] };
+  const shown = (hunk) => linesOf(file, hunk).map(({ sign, text, old, now }) => `${sign}${text} ${old ?? ""}:${now ?? ""}`);
+  assert.deepEqual(shown(first), [" a 1:1", "-b 2:", "+B :2", " c 3:3"]);
+  assert.deepEqual(shown(second), [" c 3:3", "-d 4:", "+D :4", "+E :5", " e 5:6"]);
 });
