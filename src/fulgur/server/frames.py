@@ -33,7 +33,8 @@ class GatedSocket(web.WebSocketResponse):
         protocol = request.protocol
         early, protocol._message_tail = protocol._message_tail, b""  # frames that came with the handshake
         super()._post_start(request, *rest)
-        self.gate = Gate(self._parser, *self._gate_options, request.transport)
+        # What aiohttp has set to read frames: where it keeps it besides differs between versions.
+        self.gate = Gate(protocol._payload_parser, *self._gate_options, request.transport)
         protocol._payload_parser = self.gate
         if early:
             self.gate.feed_data(early)

@@ -116,7 +116,7 @@ class FamilyStates:
         for slot in list(self._runs):
             self._forget(slot)
         for slot, position in begins.items():
-            before = self._copies.pop() if self._copies else self.held[slot].clone()
+            before = self._copies.pop() if self._copies else self._room()
             self._copy(self.held[slot], before)
             self._runs[slot] = _Run(position, self._known[slot], before, [], tables[slot].copy())
 
@@ -149,6 +149,13 @@ class FamilyStates:
         self._set(target, self._known[source], self._end[source])
         if self._drafts is not None:
             self._drafts.copy(source, target)
+
+    def _room(self) -> Any:
+        """For one more copy. Never filled on another stream: that could happen after the copy."""
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            return torch.empty_like(self.held[0])
 
     def _copy(self, source: Any, target: Any) -> None:
         import torch
