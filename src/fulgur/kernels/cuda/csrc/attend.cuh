@@ -96,7 +96,8 @@ struct StepAttend {
   float scale;
   int ordered;
 };
-constexpr int KEYS = 64, MOST_HEADS = 16;  // of a block of the cache, and splits at most; query heads of a key/value head
+constexpr int KEYS = 64,
+              MOST_HEADS = 16;  // of a block of the cache, and splits at most; query heads of a key/value head
 
 template <int HEAD>
 struct AttendRoom {  // rows are padded, so that those that are read together lie in different banks
@@ -196,7 +197,7 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
   float* part = p.parts + unit * group * (HEAD + 2);
   if (split >= blocks) return;  // and nobody waits for it
   const int used = min(blocks, p.splits);
-  int held = table[begin + split];  // where the next keys lie
+  int held = table[begin + split];                    // where the next keys lie
   constexpr int QUADS = MOST_HEADS * HEAD / 4 / 128;  // of query dimensions that a thread takes
   float4 query[QUADS];
 #pragma unroll

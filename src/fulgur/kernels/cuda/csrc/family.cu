@@ -129,8 +129,7 @@ KERNEL(step_delta, 256, Delta) {
       const auto finish = [&](const Taps& taps, int which, int to) {
         const int within = which - 2 * p.k_dim;
         const float sum = taps.sum(p.taps_count), value = sum * sigmoid(sum);  // 0 beyond the last column
-        if (to >= 0 && (within >= 0 || logs_key))
-          inputs[((first + row) & (LOG - 1)) * channels + to] = taps.newest;
+        if (to >= 0 && (within >= 0 || logs_key)) inputs[((first + row) & (LOG - 1)) * channels + to] = taps.newest;
         if (within < 0)
           (which >= p.k_dim ? s.k[row] + which - p.k_dim : s.q[row] + which)[0] = value;
         else if (within < DELTA_COLUMNS)

@@ -45,9 +45,9 @@ struct Gemv {
   int operand, width;  // columns that the operand has
   int in_stride, z_stride, head, choices;
   int tiles, blocks, cut, matrix_rows, out_stride, bias_stride;  // 1 << cut: KW
-  int batch;                // units whose partial sums shared memory holds
-  float eps, limit, alpha;  // limit: of clamped gates, 0: plain SwiGLU
-  Router router;            // CHOSEN
+  int batch;                                                     // units whose partial sums shared memory holds
+  float eps, limit, alpha;                                       // limit: of clamped gates, 0: plain SwiGLU
+  Router router;                                                 // CHOSEN
 };
 
 constexpr int OPERAND_PAD = 32;  // columns: rows that are read together lie in different banks
@@ -289,8 +289,7 @@ __device__ __forceinline__ void settle(Task& task, const Gemv& p, const Routing*
   const int slice = task.part & ((1 << p.cut) - 1), copy = routing ? routing->expert[task.which] : 0;
   task.block = slice * p.blocks >> p.cut;
   task.blocks = ((slice + 1) * p.blocks >> p.cut) - task.block;
-  task.at =
-      p.weights + copy * p.copy_bytes + ((long long)task.tile * p.blocks + task.block) * Packed<FORMAT>::BYTES;
+  task.at = p.weights + copy * p.copy_bytes + ((long long)task.tile * p.blocks + task.block) * Packed<FORMAT>::BYTES;
 }
 template <int FORMAT, int OUTCOME>
 __device__ __forceinline__ void begin_tasks(Task& task, const Gemv& p, const Routing* routing, const Batch& batch) {

@@ -4,7 +4,7 @@
 
 constexpr int MOST_ROWS = 8, MOST_CHOSEN = 16, MOST_EXPERTS = 512, MOST_DISTINCT = MOST_ROWS * MOST_CHOSEN;
 
-struct Routing {  // the experts of a step's rows
+struct Routing {                                 // the experts of a step's rows
   alignas(16) int mine[MOST_ROWS][MOST_CHOSEN];  // by row and choice; -1: none
   int expert[MOST_DISTINCT];                     // the distinct ones
   signed char choice[MOST_DISTINCT][MOST_ROWS];  // which of a row's experts it is; -1: none
@@ -13,8 +13,8 @@ struct Routing {  // the experts of a step's rows
 };
 
 struct Router {
-  Routing* to;               // what was chosen is kept here
-  const float *logits, *bias;  // [row, stride]; [expert] or null
+  Routing* to;                              // what was chosen is kept here
+  const float *logits, *bias;               // [row, stride]; [expert] or null
   int stride, experts, top, shared_expert;  // softmax over `top` of `experts`; one more logit is the shared expert's
   int over_all, pad;                        // softmax over all of them
 };
