@@ -76,6 +76,7 @@ def test_misspelt_key_names_the_nearest(home: Path, project: Path, text: str, wr
     [
         ("model = 3", "text in quotes"),
         ('model_context_window = "big"', "a whole number"),
+        ("undo_days = -5", "a whole number of 0 or more"),
         ("features.guards = 1", "true or false"),
         ('sandbox_mode = "workspace-wriet"', "workspace-write"),
         ("model = ", "not valid TOML"),
@@ -87,6 +88,12 @@ def test_wrong_values_say_what_is_wanted(home: Path, project: Path, text: str, w
     with pytest.raises(UsageError) as caught:
         load_settings(project)
     assert words in str(caught.value)
+
+
+def test_a_config_that_is_a_folder_is_said(home: Path, project: Path) -> None:
+    (home / "config.toml").mkdir()
+    with pytest.raises(UsageError, match="is not a file"):
+        load_settings(project)
 
 
 @pytest.mark.parametrize(

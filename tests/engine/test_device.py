@@ -42,7 +42,7 @@ def test_what_is_named(model_folder: Path) -> None:
     assert choose(EngineOptions(model_folder, device="cuda")).gpu == 0
     assert choose(EngineOptions(model_folder, device="cuda:3")).gpu == 3
     for wrong in ("gpu", "cuda:", "cuda:x", "CPU", "cuda:100"):
-        with pytest.raises(FulgurError, match="there is no device"):
+        with pytest.raises(UsageError, match="there is no device"):
             choose(EngineOptions(model_folder, device=wrong))
     with pytest.raises(FulgurError, match="threads is for the CPU"):
         choose(EngineOptions(model_folder, threads=2, device="cuda"))

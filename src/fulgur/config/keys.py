@@ -197,7 +197,7 @@ def nearest(path: Path) -> str | None:
 
 _TYPES: dict[str, str] = {
     "string": "text in quotes",
-    "integer": "a whole number",
+    "integer": "a whole number of 0 or more",
     "number": "a number",
     "boolean": "true or false",
     "strings": "a list of texts",
@@ -214,7 +214,7 @@ def check(key: Key, path: Path, value: object, source: str) -> Value:
         case "boolean":
             ok = isinstance(value, bool)
         case "integer":
-            ok = isinstance(value, int) and not isinstance(value, bool)
+            ok = isinstance(value, int) and not isinstance(value, bool) and value >= 0  # all of them count something
         case "number":
             ok = isinstance(value, int | float) and not isinstance(value, bool)
         case "strings":

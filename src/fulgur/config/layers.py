@@ -23,12 +23,16 @@ class Layer:
 
 def read_toml(path: Path) -> dict[str, object]:
     """The file's tables; a mistake in it is a UsageError with the line."""
+    if not path.is_file():
+        raise UsageError(f"{path} is not a file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def flatten(table: dict[str, object], source: str) -> Flat:

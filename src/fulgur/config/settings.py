@@ -313,9 +313,9 @@ def load_settings(
     stack = [layers.defaults()]
     warnings: list[str] = []
     user_file, project_file = home / "config.toml", project / ".fulgur" / "config.toml"
-    if user_file.is_file():
+    if user_file.exists():
         stack.append(layers.from_file(user_file, str(user_file)))
-    if project_file.is_file() and project_file != user_file:
+    if project_file.exists() and project_file != user_file:
         if trusted:
             stack.append(layers.from_file(project_file, str(project_file)))
         else:

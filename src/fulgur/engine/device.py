@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fulgur.errors import FulgurError
+from fulgur.errors import FulgurError, UsageError
 
 if TYPE_CHECKING:
     from fulgur.engine.load import EngineOptions
@@ -27,7 +27,7 @@ class Choice:
 
 def check_device(name: str) -> None:
     if re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", name) is None:
-        raise FulgurError(f"there is no device {name!r}", hint=f"Choose one of: {DEVICES}.")
+        raise UsageError(f"there is no device {name!r}", hint=f"Choose one of: {DEVICES}.")
 
 
 def bits_of(kv_dtype: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -230,8 +231,9 @@ async def start(config: ServerConfig, server: Server | None = None) -> Running:
         raise
     except OSError as error:
         await runner.cleanup()
+        why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own words repeat the address
         raise FulgurError(
-            f"Cannot listen on {config.server.host}:{config.server.port}: {error.strerror or error}",
+            f"Cannot listen on {config.server.host}:{config.server.port}: {why}",
             hint="Choose another with --port, or 0 for a free one.",
         ) from None
     port = int(runner.addresses[0][1])
