@@ -57,6 +57,31 @@ def test_token_by_token_as_without(tokenizer: Tokenizer, request_: GenerateReque
     assert streaming.cache.available() == runtime.kv_blocks
 
 
+class DraftingToy(StreamingToy):
+    """Its model has a drafting head, which guesses wrong."""
+
+    asked = 0
+
+    @property
+    def drafting(self) -> DraftingToy:
+        return self
+
+    def draft(self, token, position, sequence, tables, length):
+        assert all(stream.ended for stream in self.streams), "a guess while the device runs by itself"
+        self.asked += 1
+        return [(token + 1) % self.vocab_size] * length
+
+    def catch_up(self, sequence, tables) -> None:
+        assert all(stream.ended for stream in self.streams)
+
+
+def test_the_head_is_not_asked_while_the_device_runs(tokenizer: Tokenizer) -> None:
+    request = GenerateRequest(PROMPT, LONG)
+    runtime = DraftingToy()
+    same(generate(Engine(ToyRuntime(), tokenizer, max_draft=0), request), generate(Engine(runtime, tokenizer), request))
+    assert runtime.asked > 1 and runtime.streams  # it is tried again between runs
+
+
 class Cheap(StepCost):
     """Any number of rows costs the same, whatever this machine takes for them."""
 

@@ -78,7 +78,7 @@ class DeviceLoop:
         if sequence.speculator is None:
             return False
         limit = min(sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
-        return len(sequence.speculator.draft(limit, 0)) >= WORTH
+        return sequence.speculator.worth(limit) >= WORTH
 
     def _allowed(self, sequence: Sequence, run: TokenStream) -> bool:
         """Under a grammar: say what the next token may be; False if the host has to look at it."""

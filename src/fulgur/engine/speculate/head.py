@@ -31,6 +31,7 @@ class HeadDrafter:
         self._guess: list[int] = []
         self._at = 0  # where in the tokens the guess stands
         self._budget = 0.0  # seconds
+        self._counted = len(tokens)  # tokens that have added to it
 
     def follow(self) -> None:
         """See how far the last guess was right."""
@@ -42,16 +43,18 @@ class HeadDrafter:
 
     def draft(self, limit: int) -> list[int]:
         start = perf_counter()
+        self._counted = len(self._tokens)
         self._at, self._guess = len(self._tokens), self._ask(limit)
         if self._guess:
             self._cost.observe_draft(len(self._guess), perf_counter() - start)
         return list(self._guess)
 
     def due(self) -> bool:
-        """After a step without a guess: whether one may be tried."""
+        """After a step without a guess, or a run of the device: whether one may be tried."""
         cost = self._cost
         price = cost.draft_seconds + cost.seconds(2) - cost.seconds(1)
-        self._budget += _EXPLORE * cost.seconds(1)
+        made, self._counted = max(len(self._tokens) - self._counted, 1), len(self._tokens)
+        self._budget += _EXPLORE * cost.seconds(1) * made
         if self._budget < price:
             return False
         self._budget = 0.0

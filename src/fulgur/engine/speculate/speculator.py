@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 from fulgur.engine.speculate.acceptance import LEVEL, SETTLED, Acceptance
@@ -59,27 +59,38 @@ class Speculator:
 
     def draft(self, limit: int, others: int = 0) -> list[int]:
         """At most `limit` guesses that are worth their rows, when the step already has `others` sequences besides."""
-        limit = min(limit, self._max_draft)
-        if limit <= 0:
-            return []
         best: list[int] = []
         best_gain = 0.0
+        for drafter, length, gain in self._options(limit, others):
+            if gain > best_gain and (draft := drafter.draft(length)):
+                best, best_gain = draft, gain
+        if not best and limit > 0 and self._max_draft > 0 and self._head is not None and self._head.due():
+            return self._head.draft(1)
+        return best
+
+    def worth(self, limit: int) -> int:
+        """How long the next draft would be, while the device is busy: the model's own head is not asked."""
+        best, best_gain = 0, 0.0
+        for drafter, length, gain in self._options(limit, 0):
+            if gain > best_gain:
+                length = length if drafter is self._head else len(drafter.draft(length))
+                best, best_gain = (length, gain) if length else (best, best_gain)
+        return best
+
+    def _options(self, limit: int, others: int) -> Iterator[tuple[Drafter, int, float]]:
+        """What each drafter may be asked for: the best length and what it gains."""
+        limit = min(limit, self._max_draft)
         for drafter, choices in zip(self.drafters, self._choices, strict=True):
+            if limit <= 0:
+                return
             drafter.follow()
             run = drafter.run
             if run < 0:
                 continue
             each = self._cost.draft_seconds if drafter is self._head else 0.0
-            length, gain = self._choose(drafter.acceptance, choices, run, limit, others, each)
-            if gain > best_gain:
-                draft = drafter.draft(length)
-                if draft:
-                    best, best_gain = draft, gain
+            yield (drafter, *self._choose(drafter.acceptance, choices, run, limit, others, each))
             if run >= _TRUSTED:
-                break
-        if not best and self._head is not None and self._head.due():
-            return self._head.draft(1)
-        return best
+                return
 
     def _choose(
         self, acceptance: Acceptance, choices: dict[int, _Choice], run: int, limit: int, others: int, each: float
