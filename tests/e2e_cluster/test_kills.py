@@ -114,7 +114,7 @@ async def test_kill_each_part_in_turn(
     tmp_path: Path, postgres: Postgres, redis_running: RedisServer, placement: str
 ) -> None:
     if placement == "ray":
-        pytest.importorskip("ray", reason="pip install 'fulgur[ray]'")
+        pytest.importorskip("ray", reason="pip install -e '.[ray]'")
     world = World(tmp_path, postgres, redis_running, placement)
     try:
         await world.start()

@@ -14,6 +14,7 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.models.agent.context import AgentContext
 
 from fulgur.bench.scripted_server import ScriptedServer
+from fulgur.errors import FulgurError
 from fulgur.eval.adapters.harbor import Fulgur
 from fulgur.eval.agent import scripted
 
@@ -71,6 +72,8 @@ async def test_harbor_installs_runs_and_counts(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setenv("GROQ_API_KEY", "secret")
     other = Fulgur(tmp_path / "logs", model_name="groq/moonshotai/kimi", settings="features.guards=false")
+    with pytest.raises(FulgurError, match="no wheel"):  # `fulgur` on PyPI is another package
+        await other.install(folder)
     folder.variables["FULGUR_HOME"] = os.devnull
     with pytest.raises(RuntimeError):  # an agent that does not start is not a task that was not solved
         await other.run("hello", folder, AgentContext())

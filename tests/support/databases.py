@@ -92,7 +92,7 @@ class RedisServer(Service):
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    pytest.importorskip("asyncpg", reason="pip install 'fulgur[cluster]'")
+    pytest.importorskip("asyncpg", reason="pip install -e '.[cluster]'")
     found = sorted(glob("/usr/lib/postgresql/*/bin/postgres")) or [shutil.which("postgres") or ""]
     if not found[-1]:
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
@@ -111,7 +111,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def redis_running() -> Iterator[RedisServer]:
-    pytest.importorskip("redis", reason="pip install 'fulgur[cluster]'")
+    pytest.importorskip("redis", reason="pip install -e '.[cluster]'")
     if shutil.which("redis-server") is None:
         pytest.skip("Redis is not installed (apt-get install redis-server)")
     folder = Path(tempfile.mkdtemp(prefix="fulgur-redis-"))

@@ -360,7 +360,7 @@ try {
   const draftThere = without.locator(".composer textarea");
   await draftThere.fill("hello");
   await draftThere.press("Enter");
-  const told = await without.locator(".note.bad", { hasText: "pip install fulgur" }).first().innerText();
+  const told = await without.locator(".note.bad", { hasText: "Install Fulgur" }).first().innerText();
   await until("what was typed is there again", async () => (await draftThere.inputValue()) === "hello");
   await picture("11-without-fulgur");
   await page.locator(".monaco-editor .view-lines").first().click();

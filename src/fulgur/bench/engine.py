@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Report:
     if missing and models and not args.no_peer:
         raise FulgurError(
             f"the peer is not installed: {', '.join(missing)}",
-            hint="pip install 'fulgur[bench]', or measure without it: --no-peer.",
+            hint="In Fulgur's checkout: pip install -e '.[bench]'; or measure without it: --no-peer.",
         )
     effort = QUICK if args.quick else FULL
     report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))

@@ -116,7 +116,7 @@ def _ray() -> tuple[Any, Any]:
         import ray
         from ray import serve
     except ImportError:
-        hint = "pip install 'fulgur[ray]'"
+        hint = "In Fulgur's checkout: pip install -e '.[ray]'"
         raise FulgurError('cluster.placement is "ray", and Ray is not installed.', hint=hint) from None
     return ray, serve
 

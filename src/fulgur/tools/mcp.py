@@ -1,4 +1,4 @@
-"""Tools of MCP servers, through the official SDK (`pip install fulgur[mcp]`).
+"""Tools of MCP servers, through the official SDK (the extra `mcp`).
 
 Each server lives in a task of its own, because its connection must be closed where it was opened.
 """
@@ -38,7 +38,7 @@ class McpTools:
         try:
             import mcp  # noqa: F401
         except ImportError:
-            return ["mcp_servers are configured, but the SDK is not installed (`pip install fulgur[mcp]`)"]
+            return ["mcp_servers are set, but their SDK is missing (in Fulgur's checkout: pip install -e '.[mcp]')"]
         return [warning for warning in await asyncio.gather(*(self._start(server) for server in servers)) if warning]
 
     async def close(self) -> None:

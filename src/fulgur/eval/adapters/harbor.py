@@ -17,6 +17,7 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
 
 from fulgur.config.known import KNOWN
+from fulgur.errors import FulgurError
 from fulgur.eval.agent.attempt import Result, Tally
 from fulgur.protocol import agent as events
 
@@ -25,7 +26,7 @@ _LOG = "fulgur.jsonl"  # every event of the turn, in the folder that Harbor brin
 
 
 class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not installed where types are checked
-    """`fulgur exec` in a task's container. `wheel`: a file on this machine to install instead of the released version;
+    """`fulgur exec` in a task's container. `wheel`: the file on this machine that is installed (`make wheel`);
     `settings`: more for `-c`, separated by commas."""
 
     def __init__(self, *args: Any, wheel: str | None = None, settings: str = "", **kwargs: Any) -> None:
@@ -42,12 +43,11 @@ class Fulgur(BaseInstalledAgent):  # type: ignore[misc]  # Harbor is not install
 
     async def install(self, environment: BaseEnvironment) -> None:
         """An environment of its own, with its own Python: a task's image may have an older one, or none."""
+        if self._wheel is None:  # `fulgur` on PyPI is somebody else's package
+            raise FulgurError("no wheel of Fulgur to install", hint="make wheel, then: --ak wheel=dist/FILE.whl")
         await self.ensure_system_dependencies(environment, ("curl", "git", "ripgrep"))
-        if self._wheel is not None:
-            source = f"/installed-agent/{self._wheel.name}"
-            await environment.upload_file(self._wheel, source)
-        else:
-            source = f"fulgur=={self._version}" if self._version else "fulgur"
+        source = f"/installed-agent/{self._wheel.name}"
+        await environment.upload_file(self._wheel, source)
         uv = "export UV_INSTALL_DIR=/usr/local/bin; command -v uv || curl -LsSf https://astral.sh/uv/install.sh | sh"
         make = f"UV_PYTHON_INSTALL_DIR={_PLACE}/python uv venv -q --python 3.12 {_PLACE}"
         fill = f"uv pip install -q --python {_PLACE}/bin/python {shlex.quote(source)}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.device import INSTALL
 from fulgur.kernels.cuda.header import Layout, header
 from fulgur.kernels.cuda.plan import Plan
 
@@ -66,9 +67,7 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
-        raise FulgurError(
-            f"the GPU engine needs NVRTC and its Python bindings: {error}", hint="pip install 'fulgur[gpu]'."
-        ) from None
+        raise FulgurError(f"the GPU engine needs NVRTC and its Python bindings: {error}", hint=INSTALL) from None
     return nvrtc
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fulgur.errors import FulgurError
 
 LIBRARY = "libcuda.so.1"  # comes with the driver
-INSTALL = "pip install 'fulgur[gpu]'."
+INSTALL = "In Fulgur's checkout: pip install -e '.[gpu]'"
 # Attributes of a device, as the driver numbers them.
 _MULTIPROCESSORS, _MEMORY_KHZ, _BUS_BITS, _L2 = 16, 36, 37, 38
 _MAJOR, _MINOR, _COOPERATIVE, _SHARED = 75, 76, 95, 97

@@ -1,4 +1,4 @@
-"""The live state that many fronts share: Redis (`pip install 'fulgur[cluster]'`), one server, not a Redis Cluster."""
+"""The live state that many fronts share: Redis (the extra `cluster`), one server, not a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RedisLive:
         except ImportError:
             raise FulgurError(
                 "server.live names a Redis server, and redis-py is not installed.",
-                hint="pip install 'fulgur[cluster]'",
+                hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
         try:
             # Once more at once: a connection may be a dead one.

@@ -1,4 +1,4 @@
-"""The store that many fronts share: PostgreSQL through asyncpg (`pip install 'fulgur[cluster]'`)."""
+"""The store that many fronts share: PostgreSQL through asyncpg (the extra `cluster`)."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class PostgresStore:
         except ImportError:
             raise FulgurError(
                 "server.store names a PostgreSQL database, and asyncpg is not installed.",
-                hint="pip install 'fulgur[cluster]'",
+                hint="In Fulgur's checkout: pip install -e '.[cluster]'",
             ) from None
         logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)  # that the server is away is said once, by us
         try:
