@@ -66,9 +66,9 @@ AT_MOST = {"engine.verify8.ratio.60M.int4": 2.4, "engine.memory.ratio": 1.5}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--models", default=",".join(SHAPES), metavar="A,B", help=f"of {', '.join((*SHAPES, *LARGE, 'hybrid'))}"
+        "--models", default=",".join(SHAPES), metavar="A,B", help=f"some of {', '.join((*SHAPES, *LARGE, 'hybrid'))}"
     )
-    parser.add_argument("--bits", default="4,8", metavar="A,B", help="of 4, 8")
+    parser.add_argument("--bits", default="4,8", metavar="A,B", help="4, 8 or both")
     parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
     parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from fulgur.kernels.cuda.shapes import FAMILY_SHAPES, SHAPES
 
     names = ", ".join([*SHAPES, *FAMILY_SHAPES])
-    parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"of {names}")
+    parser.add_argument("--model", default="llama-3.2-1b", metavar="NAME", help=f"one of {names}")
     parser.add_argument(
         "--weights", default="bf16", metavar="FORMAT", help="bf16, fp8, int4, or mxfp4 (the experts of gpt-oss)"
     )
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contexts", default="32768,131072", metavar="N,M", help="contexts to decode after; empty for none"
     )
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,NAME", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,NAME", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--no-peer", action="store_true", help="without transformers")
 
 

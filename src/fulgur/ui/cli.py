@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tasks": "run a task list, show it, or make one",
         "route": 'which model `model = "auto"` would choose for a prompt, and why',
         "app": "the agent in your browser, several sessions side by side",
-        "attach": "show a session that runs in the browser or an editor here",
+        "attach": "open a session of the browser or an editor in this terminal",
         "acp": "the agent inside an editor (Agent Client Protocol)",
         "host": "what runs the sessions of app, attach and acp; started by them",
     },

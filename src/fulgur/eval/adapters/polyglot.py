@@ -58,7 +58,9 @@ class Exercise:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this evaluation."""
     parser.add_argument("--exercises", type=Path, required=True, metavar="DIR", help="a clone of polyglot-benchmark")
-    parser.add_argument("--languages", default="python", metavar="NAMES", help=f"of {', '.join(COMMANDS)}; with commas")
+    parser.add_argument(
+        "--languages", default="python", metavar="NAMES", help=f"some of {', '.join(COMMANDS)}; with commas"
+    )
     parser.add_argument("--names", metavar="NAMES", help="only these exercises, with commas")
     add_runner_arguments(parser, 600.0)
 

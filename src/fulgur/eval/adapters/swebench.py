@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this evaluation."""
     parser.add_argument("--instances", type=Path, required=True, metavar="FILE", help="the data set, as JSON lines")
     parser.add_argument("--repos", type=Path, required=True, metavar="DIR", help="clones: owner/name in owner__name")
-    parser.add_argument("--predictions", type=Path, required=True, metavar="FILE", help="goes on where it ends")
+    parser.add_argument(
+        "--predictions", type=Path, required=True, metavar="FILE", help="written; a file that is there is continued"
+    )
     parser.add_argument("--name", help="model_name_or_path of the predictions (default: fulgur and the model)")
     add_runner_arguments(parser, 1800.0)
 

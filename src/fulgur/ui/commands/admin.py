@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     keys = commands.add_parser("keys", parents=[shared], help="the keys and their limits; add and revoke keys")
     keys.add_argument("action", nargs="?", choices=["list", "add", "revoke"], default="list")
-    keys.add_argument("name", nargs="?", help="of the key that is added or revoked")
+    keys.add_argument("name", nargs="?", help="the key to add or revoke")
     for name in LIMITS:
         keys.add_argument(f"--{name.replace('_', '-')}", type=_count, default=0, metavar="N", help="limit of a new key")
     usage = commands.add_parser("usage", parents=[shared], help="what each key has used")
     usage.add_argument(
-        "--days", type=at_least_one, default=30, metavar="N", help="today among them (default %(default)s)"
+        "--days", type=at_least_one, default=30, metavar="N", help="so many, today included (default %(default)s)"
     )
     migrate = commands.add_parser(
         "migrate", parents=[shared], help="the schema of the store: look, or bring up to date"

@@ -30,10 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _config(status)
     replica = what.add_parser("replica", help="run one engine and listen for fronts")
     _config(replica)
-    replica.add_argument("-m", "--model", metavar="NAME", help="of the config (default: its only one in the cluster)")
+    replica.add_argument(
+        "-m", "--model", metavar="NAME", help="a model of the config (default: the only one of the cluster)"
+    )
     replica.add_argument("--slot", type=int, default=0, help="its place in the model's list of replicas (default 0)")
     replica.add_argument("--listen", metavar="ADDRESS", help="host:port or unix:/path (default: as the list says)")
-    replica.add_argument("--drain", type=float, default=60.0, metavar="SECONDS", help="to finish what runs at the end")
+    replica.add_argument(
+        "--drain", type=float, default=60.0, metavar="SECONDS", help="for answers under way, after SIGTERM"
+    )
 
 
 def _config(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=0, help="port on loopback (default: a free one)")
     parser.add_argument("--stdio", action="store_true", help="serve one client on stdin and stdout instead")
-    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody was there for so long")
+    parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end after so long without a client")
 
 
 def run(args: argparse.Namespace) -> int:

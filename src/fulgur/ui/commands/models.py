@@ -20,11 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for sub in (listing, fits):
         sub.add_argument("--json", action="store_true", help="as one JSON object")
     pull = commands.add_parser("pull", help="fetch a model from a hub; run again to resume")
-    pull.add_argument("name", metavar="NAME", help="of the catalogue, or OWNER/REPOSITORY[:PART of a GGUF file's name]")
+    pull.add_argument(
+        "name", metavar="NAME", help="a name of the catalogue, or OWNER/REPOSITORY[:PART of a GGUF file's name]"
+    )
     remove = commands.add_parser("rm", help="delete a fetched model")
     remove.add_argument("name", metavar="NAME")
     quantise = commands.add_parser("quantize", help="write a copy in fewer bits, for the CPU")
-    quantise.add_argument("name", metavar="NAME", help="of a fetched model, or a folder or GGUF file")
+    quantise.add_argument("name", metavar="NAME", help="a fetched model, a folder or a GGUF file")
     quantise.add_argument("--bits", type=int, choices=(4, 8), default=4)
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=port, help="port, 0 for a free one (default 8787)")
     parser.add_argument("-m", "--model", metavar="PATH", type=Path, help="serve this folder or GGUF file, by its name")
-    parser.add_argument("--device", metavar="NAME", help="of the local models: auto, cpu, cuda or cuda:N")
+    parser.add_argument("--device", metavar="NAME", help="where local models run: auto, cpu, cuda or cuda:N")
     parser.add_argument("--new-key", metavar="NAME", help="make an API key, print it and what to put in the config")
     parser.add_argument("--idle-exit", type=float, metavar="MINUTES", help="end when nobody has called for so long")
 

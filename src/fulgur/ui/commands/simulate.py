@@ -20,14 +20,18 @@ _COLUMNS = ("users", "replicas", "KV tokens", "routing", "deaths/h", "hit", "TTF
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--service", default=_H200, metavar="NAME", help="whose service times (default %(default)s)")
     parser.add_argument("--times", type=Path, metavar="FILE", help="service times of your own, as JSON")
-    parser.add_argument("--users", type=_numbers, default=[1000, 2000], metavar="N[,N…]", help="of whom 5%% are active")
+    parser.add_argument(
+        "--users", type=_numbers, default=[1000, 2000], metavar="N[,N…]", help="people; 5%% of them are active"
+    )
     parser.add_argument("--replicas", type=_numbers, default=[4], metavar="N[,N…]")
     parser.add_argument("--routing", default="hash,pinned", metavar="NAME[,…]", help="random, least, hash, pinned")
-    parser.add_argument("--kv", type=_numbers, metavar="TOKENS[,…]", help="of each replica")
+    parser.add_argument("--kv", type=_numbers, metavar="TOKENS[,…]", help="size of a replica's KV cache")
     parser.add_argument("--slots", type=int, default=0, help="answers at once on a replica (default: the engine's)")
     parser.add_argument("--tiers", action="store_true", help="a tenth of the users in flex, a tenth in priority")
-    parser.add_argument("--deaths", type=_numbers, default=[0], metavar="N[,N…]", help="of replicas an hour")
-    parser.add_argument("--seconds", type=float, default=600.0, help="simulated; the first quarter is not counted")
+    parser.add_argument("--deaths", type=_numbers, default=[0], metavar="N[,N…]", help="replicas that die in an hour")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="simulated time (default 600); the first quarter is not counted"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="recorded turns, one JSON object a line")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON")

@@ -53,7 +53,7 @@ async def _suggest(tui: Tui, agent: Agent) -> None:
 def who_answers(status: Status, pair: tuple[str, str] | None) -> str:
     """The model and what it can do, in words; `pair` are the fast and the deep one of `model = "auto"`."""
     if pair is not None:
-        return f"{pair[0]} (fast) or {pair[1]} (deep) answers, by the task; every turn says which, and why"
+        return f"{pair[0]} (fast) or {pair[1]} (deep) answers, depending on the task; every turn says which, and why"
     match status.way:
         case "tools":
             sees = ", and it sees images" if "vision" in status.abilities else ""
@@ -79,7 +79,7 @@ def to_try(status: Status) -> list[str]:
     if status.way != "tools":
         return [f"what does @{file} do?", f"what could be simpler in @{file}?"]
     review = "/review" if (workspace / ".git").exists() else f"what does @{file} do?"
-    return ["how does this project fit together?", review, "find a bug, show it with a test, and mend it"]
+    return ["how does this project fit together?", review, "find a bug, show it with a test, and fix it"]
 
 
 def try_rows(ideas: list[str], width: int) -> list[Row]:
