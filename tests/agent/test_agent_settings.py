@@ -57,7 +57,7 @@ async def test_switching_the_model_changes_who_answers(workspace: Path) -> None:
             assert [u.model for u in watch.of(UsageReported)] == ["m", "n"]
             assert watch.agent.status().answering_model == "n"
             assert await watch.agent.models() == ["m", "n"]
-            with pytest.raises(FulgurError, match="no model named 'x'"):
+            with pytest.raises(FulgurError, match="has no model 'x'"):
                 await watch.agent.set_model("x")
             assert (await watch.turn("three")).text == "From n."
 

@@ -103,8 +103,9 @@ def question(asked: ApprovalAsked, width: int) -> list[str]:
         screen=SimpleNamespace(width=width),
         draft=SimpleNamespace(text=""),
     )
-    live = SimpleNamespace(_tui=tui)
-    control = LiveArea._control(live, lambda: LiveArea._approval(live))  # type: ignore[arg-type]
+    live = LiveArea.__new__(LiveArea)  # without a terminal
+    live._tui = tui  # type: ignore[assignment]
+    control = live._control(live._approval)
     text = "".join(part[1] for part in control.text())  # type: ignore[operator]
     return on_screen(text.split("\n")[:1], width)
 

@@ -115,6 +115,6 @@ def test_wrong_use_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ):
         assert main(["eval", "model", *options]) == 2
         assert said in capsys.readouterr().err
-    assert main(["eval", "model", "--models", "7B"]) == 1
+    assert main(["eval", "model", "--models", "7B"]) == 2
     assert "there is no model 7B" in capsys.readouterr().err
     assert broken.read_text() == "[]"
