@@ -158,6 +158,41 @@ def test_drafts_of_more_rows_than_a_pass_has() -> None:
     model.close()
 
 
+def test_a_sequence_goes_back_after_its_draft_whatever_happens_beside_it() -> None:
+    """After a long draft of which little was right: another sequence has a long draft in the next step, and a block of
+    this one was given up for an equal one and belongs to somebody else."""
+    model, _ = opened(*WITH_A_HEAD)
+    model.plan.rows = 4
+    tokens = np.random.default_rng(9).integers(0, model.vocab_size, 12).tolist()
+    tables = np.array([[1], [0]], np.int32)
+
+    def step(*parts: tuple[int, int, list[int]]) -> list[np.ndarray]:
+        """The logits of sequences, each with its position and tokens."""
+        given = [token for _, _, own in parts for token in own]
+        at = [position + i for _, position, own in parts for i in range(len(own))]
+        of = [sequence for sequence, _, own in parts for _ in own]
+        logits = np.zeros((len(given), model.vocab_size), np.float32)
+        model.step(np.array(given), np.array(at), np.array(of), tables, np.arange(len(given)), logits)
+        return np.split(logits, np.cumsum([len(own) for _, _, own in parts])[:-1])
+
+    single = [step((0, i, [token]))[0][0] for i, token in enumerate(tokens)]
+    wrong = [(token + 5) % model.vocab_size for token in tokens]
+    for sequence in (0, 1):
+        step((sequence, 0, tokens[:3]))
+    step((0, 3, tokens[3:5] + wrong[5:10]))
+    model.copy_block(1, 2)
+    model._kv[:, :, 1] = 7.0
+    tables[0] = 2
+    mine, others = step((0, 5, tokens[5:6]), (1, 3, tokens[3:4] + wrong[4:10]))
+    assert np.array_equal(mine[0], single[5])
+    assert np.array_equal(others[0], single[3])
+    assert bool((model._kv[:, :, 1] == 7.0).all())
+    model.copy_block(0, 3)
+    tables[1] = 3
+    assert np.array_equal(step((1, 4, tokens[4:6]))[0], np.stack(single[4:6]))
+    model.close()
+
+
 def test_rows_of_two_sequences() -> None:
     """In one step, each with its own state and blocks: the bits that they have alone."""
     model, _ = opened(*WITH_A_HEAD)

@@ -195,11 +195,12 @@ class FamilyRuntime:
         used, starts = np.unique(sequences, return_index=True)
         if self.states is not None:
             for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
-                self.states.begin(sequence, int(positions[start]), int((sequences == sequence).sum()))
+                own = int((sequences == sequence).sum())
+                self.states.begin(sequence, int(positions[start]), own, tables[sequence])
         if self._drafts is not None:
             for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
-                own = tokens[sequences == sequence].tolist()
-                self._drafts.begin(sequence, int(positions[start]), own, tables[sequence])
+                given = tokens[sequences == sequence].tolist()
+                self._drafts.begin(sequence, int(positions[start]), given, tables[sequence])
         self._upload(tokens, positions, sequences, {int(s): tables[s] for s in used})
         self.graphs.replay("logits" if head else "hidden", len(tokens))
 
@@ -334,7 +335,7 @@ class FamilyRuntime:
         device = self._kv.device
         with torch.cuda.stream(self._stream), torch.no_grad():
             if self.states is not None:
-                self.states.settle(slot, position)
+                self.states.settle(slot, position, tables[slot])
             table = torch.from_numpy(np.maximum(tables[slot], 0)).to(device)
             given = torch.from_numpy(tokens[:n]).long().to(device)
             if self._drafts is not None and position:
@@ -369,7 +370,8 @@ class FamilyRuntime:
 
     def randomize_cache(self) -> None:
         """Random keys and values at every position: a benchmark decodes after them without a prompt."""
-        self._kv.normal_()
+        with self._torch.cuda.stream(self._stream):
+            self._kv.normal_()
 
     def close(self) -> None:
         self._synchronize()

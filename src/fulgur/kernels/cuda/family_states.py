@@ -72,10 +72,13 @@ class FamilyStates:
     def nbytes(self) -> int:
         return int((self.held.numel() + self.held[0].numel()) * 4)
 
-    def begin(self, slot: int, position: int, rows: int) -> None:
+    def begin(self, slot: int, position: int, rows: int, table: Int) -> None:
         """A step of `rows` rows from `position` on is about to be queued."""
         if position:
-            self._go_to(slot, position)
+            self._go_to(slot, position, table)
+        run = self._runs.get(slot)
+        if run is not None and run.tokens:  # it is over, and nobody goes back behind this step
+            self._forget(slot)
         self._known[slot], self._end[slot] = position, position + rows
 
     def views(self, slot: int, layer: int) -> LayerState:
@@ -91,10 +94,10 @@ class FamilyStates:
         log = take(LOG, d.values + d.v_heads)
         return LayerState(state, inputs, keys, log[:, : d.values], log[:, d.values :])
 
-    def settle(self, slot: int, position: int) -> None:
+    def settle(self, slot: int, position: int, table: Int) -> None:
         """Add what the log holds to S, up to `position`: prefill goes on from there."""
         if position:
-            self._go_to(slot, position)
+            self._go_to(slot, position, table)
             for layer in range(self._layers if self._known[slot] < position else 0):
                 held, d = self.views(slot, layer), self._shape
                 for at in range(self._known[slot], position):
@@ -109,11 +112,11 @@ class FamilyStates:
         self._set(slot, position, position)
 
     def before_runs(self, begins: dict[int, int], tables: dict[int, Int]) -> None:
-        """Keep what runs begin with; by slot, their positions and tables. Earlier runs stay as they are."""
+        """Keep what runs begin with; by slot, their positions and tables. Those of other slots stay: their sequences
+        may have to go back yet."""
         for slot, position in begins.items():
             if position:
-                self._go_to(slot, position)
-        for slot in list(self._runs):
+                self._go_to(slot, position, tables[slot])
             self._forget(slot)
         for slot, position in begins.items():
             before = self._copies.pop() if self._copies else self._room()
@@ -176,8 +179,9 @@ class FamilyStates:
         self._known[slot], self._end[slot] = known, end
         self._forget(slot)
 
-    def _go_to(self, slot: int, position: int) -> None:
-        """Make sure that a step can begin at `position`."""
+    def _go_to(self, slot: int, position: int, table: Int | None = None) -> None:
+        """Make sure that a step can begin at `position`. `table` is the sequence's as it is now: since the run a block
+        may have been given up for an equal one, and have another owner."""
         if self._known[slot] <= position <= self._end[slot]:
             return
         run = self._runs.get(slot)
@@ -186,4 +190,5 @@ class FamilyStates:
         self._copy(run.before, self.held[slot])
         self._set(slot, run.known, run.position)
         if position > run.position:
-            self._replay(slot, run.position, run.tokens[: position - run.position], run.table)
+            again = run.tokens[: position - run.position]
+            self._replay(slot, run.position, again, run.table if table is None else table)
