@@ -136,6 +136,20 @@ def test_the_ring_goes_round_and_a_silent_device_is_an_error() -> None:
         silent.read()
 
 
+def test_steps_that_end_while_the_host_looks_away_are_no_error() -> None:
+    """The host looked, and was held up until all queued steps had run: the device is idle, but has said something."""
+    box = Mailbox()
+    ring = np.frombuffer(box, np.int32)[Mailbox.token.offset // 4 :]
+
+    def busy() -> bool:
+        ring[:8], box.count = np.arange(8), 8
+        return False
+
+    run = TokenStream(box, ring, 100, busy, lambda: None, lambda _: None)
+    assert run.read() == list(range(8))
+    assert not run.ended
+
+
 def drive(engine: Engine, request: GenerateRequest, steer_at: int = 0) -> tuple[list[int], str | None, str]:
     """Tokens, the reason of the end, the text; steered once when so many tokens are there."""
     name = engine.submit(request)

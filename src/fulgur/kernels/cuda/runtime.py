@@ -352,7 +352,8 @@ class Runtime:
 
     def randomize_cache(self) -> None:
         """Random keys and values at every position: a benchmark decodes after them without a prompt."""
-        self._kv.normal_()
+        with self._torch.cuda.stream(self._stream):
+            self._kv.normal_()
 
     def close(self) -> None:
         self._synchronize()

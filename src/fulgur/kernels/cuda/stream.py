@@ -51,7 +51,8 @@ class TokenStream:
                 break
             idle += 1
             if idle > SPINS:
-                if not self._busy() and not box.finished:
+                # Steps may have come to an end since the look above: only what is there after they did tells.
+                if not self._busy() and not box.finished and box.count == self._seen:
                     self._fail()
                 time.sleep(NAP)
         tokens = self._new(count)
