@@ -10,7 +10,7 @@ WORLDS = ("bubblewrap", "Landlock with mounts", "Landlock without mounts")
 PROMISES: dict[str, tuple[str | None, str | None, str | None]] = {
     "nothing outside the workspace is written": ("", "", ""),
     "`.git` and `.fulgur` stay as they are": ("", "", "new files beside them are refused too"),
-    "keys and Fulgur's home are not read": ("", "", "their names are"),
+    "keys and Fulgur's home are not read": ("", "", "but their names are"),
     "no network": ("", "", ""),
     "no socket, queue or shared memory of other programs": ("", "", ""),
     "no signal, trace, limit or priority for other processes": ("", "from Linux 6.12 on", "from Linux 6.12 on"),
