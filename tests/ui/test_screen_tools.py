@@ -189,6 +189,7 @@ def test_another_model_answers_and_the_status_line_names_it(screen: Terminal) ->
     screen.send("who are you", ENTER)
     screen.wait("You said: who are you")
     screen.wait(lambda: "  scripted-2 · " in screen.text and "tok/s" in screen.text)
+    screen.wait(lambda: re.search(r"· \d+ tokens · ", screen.everything))  # the turn is over
     screen.send("/model nobody", ENTER)
     screen.wait("✗ ")
     screen.wait("scripted, scripted-2")  # what there is
