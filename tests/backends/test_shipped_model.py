@@ -23,7 +23,7 @@ from fulgur.eval.asker import Asker
 from fulgur.protocol.agent import TurnDone
 from fulgur.server import app
 from fulgur.server.config import Model, ServerConfig
-from fulgur.text.code_prompt import completion_request, edit_request
+from fulgur.text.code_prompt import completion_request, edit_request, healed
 from fulgur.text.sure import SURE
 from fulgur.ui.cli import main
 from fulgur.workspace.folders import embedded_models
@@ -226,3 +226,22 @@ async def test_offsets_of_tokens_are_those_in_the_text(stream: bool) -> None:
     assert text.startswith("a + b") and tokens[0] == " a"
     starts = zip(offsets, [*offsets[1:], len(text)], [tokens[0].lstrip(), *tokens[1:]], strict=True)
     assert all(text[start:end] == token for start, end, token in starts)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_no_answer_has_more_tokens_than_were_asked_for(embedded: Asker, limit: int) -> None:
+    """A cursor seldom stands where a token ends: what is spelled again counts for nothing."""
+    async with served() as running, aiohttp.ClientSession() as session:
+        for mark in CURSORS:
+            prompt = SHOP[: SHOP.index(mark) + len(mark)]
+            body = {"model": "m", "prompt": prompt, "max_tokens": limit, "logprobs": 0, "temperature": 0}
+            async with session.post(f"{running.base_url}/completions", json=body) as answer:
+                data = await answer.json()
+            assert 0 < data["usage"]["completion_tokens"] <= limit, mark
+        for mark in CURSORS:  # the best of several lines: none of them is longer
+            at = SHOP.index(mark) + len(mark)
+            body = {"prompt": SHOP[:at], "suffix": SHOP[at:], "max_tokens": limit, "stop": ["\n"], "min_probability": 0}
+            line = await completed(session, running.base_url, **body)
+            begins = healed(SHOP[:at])[1]  # the first token may spell some of it again
+            again = embedded.count(begins)
+            assert embedded.count(begins + line) <= limit + again, (mark, line)

@@ -85,3 +85,20 @@ def test_a_grammar_and_a_beginning_exclude_each_other(engine: Engine) -> None:
     both = SamplingParams(begins="x", grammar=GrammarSpec("regex", "x+"))
     with pytest.raises(InvalidRequest, match="begins"):
         engine.submit(GenerateRequest([30], both))
+
+
+@pytest.mark.parametrize("begins", ["\n    ret", "x", "zzqj ", ".__in"])
+@pytest.mark.parametrize("limit", [1, 3])
+def test_tokens_that_only_spell_the_beginning_do_not_count(engine: Engine, begins: str, limit: int) -> None:
+    given = engine.tokenizer.encode(begins, special=False, continuation=True)
+    params = SamplingParams(max_tokens=limit, begins=begins, ignore_eos=True)
+    engine.submit(GenerateRequest(engine.tokenizer.encode("def f(a):"), params))
+    events = []
+    while not any(isinstance(event, Finished) for event in events):
+        events += engine.step()
+    tokens = [event.token for event in events if isinstance(event, Token)]
+    again = 0
+    while again < len(given) and tokens[again] == given[again]:
+        again += 1
+    [finished] = [event for event in events if isinstance(event, Finished)]
+    assert finished.reason == "length" and finished.usage.completion_tokens == limit == len(tokens) - again

@@ -178,6 +178,10 @@ class LocalBackend(Backend):
     def encoded(self, asked: CodePrompt) -> Prompt:
         return Prompt("", encode_pieces(self.prompts.tokenizer, asked.pieces), asked.max_tokens)
 
+    def spelled(self, begins: str) -> list[int]:
+        """The tokens of a text that an answer begins with, as the engine has them."""
+        return self.prompts.tokenizer.encode(begins, special=False, continuation=True) if begins else []
+
     def _count(self, text: str) -> int:
         return len(self.prompts.tokenizer.encode(text, special=False))
 

@@ -11,7 +11,7 @@ from fulgur.backends.base import Completion, Generation, Sampling
 from fulgur.backends.local_generation import LocalGeneration
 from fulgur.protocol.items import Item
 from fulgur.text.parts import Finish, Part, TextDelta, Usage
-from fulgur.text.search import ALTERNATIVES, Candidate, best, branches
+from fulgur.text.search import ALTERNATIVES, Candidate, best, beyond, branches
 from fulgur.text.sure import SURE, SureText
 
 if TYPE_CHECKING:
@@ -116,19 +116,28 @@ class CursorCompletion(Generation):
             return tokenizer.decode(list(spelled), skip_special=False)
 
         found = branches(running.steps, prompt.begins, decode, stops)
-        sampling = replace(self._asked.sampling, max_tokens=prompt.max_tokens, top_logprobs=0)
-        going_on = [branch for branch in found if not branch.ended]
+        sampling = replace(self._asked.sampling, top_logprobs=0)
+        given = backend.spelled(prompt.begins)
+        limits = [prompt.max_tokens - beyond(branch.tokens, given) for branch in found]
+        going_on = [
+            (branch, limit) for branch, limit in zip(found, limits, strict=True) if not branch.ended and limit > 0
+        ]
         self._branches = [
             LocalGeneration(
-                backend, Completion([*tokens, *branch.tokens], sampling=replace(sampling), owner=self._asked.owner)
+                backend,
+                Completion(
+                    [*tokens, *branch.tokens],
+                    sampling=replace(sampling, max_tokens=limit),
+                    owner=self._asked.owner,
+                ),
             )
-            for branch in going_on
+            for branch, limit in going_on
         ]
         if self._cancelled:
             self.cancel()
         ends = await asyncio.gather(*map(_read, self._branches))
         lines = [Candidate(branch.text, branch.log_probability) for branch in found if branch.ended]
-        for branch, end, generation in zip(going_on, ends, self._branches, strict=True):
+        for (branch, _), end, generation in zip(going_on, ends, self._branches, strict=True):
             usage.output_tokens += end.tokens
             if end.ended:
                 lines.append(Candidate(branch.text + end.text, branch.log_probability + generation.log_probability))

@@ -32,7 +32,7 @@ from fulgur.text.parts import (
     TextDelta,
     Usage,
 )
-from fulgur.text.search import Step
+from fulgur.text.search import Step, beyond
 from fulgur.text.split import (
     Splitter,
     call_opening,
@@ -64,6 +64,7 @@ class LocalGeneration(Generation):
         self._answer: list[str] = []
         self._tokens: list[int] = []
         self._written = 0  # tokens of this direction
+        self._given = backend.spelled(asked.sampling.begins)  # tokens that the answer repeats, or goes beyond
         self._steers: list[tuple[list[Item], Prompt]] = []
         self._cancelled = False
         self._ended = False
@@ -226,7 +227,7 @@ class LocalGeneration(Generation):
     def _take(self, event: events.Token) -> None:
         self._tokens.append(event.token)
         self._answer.append(event.text)
-        self._written += 1
+        self._written = beyond(self._tokens, self._given) if self._given else self._written + 1
         if self._logprobs is not None and event.logprob is not None:
             self.log_probability += event.logprob.logprob
             self.steps.append(Step(event.token, event.logprob.logprob, event.logprob.top))

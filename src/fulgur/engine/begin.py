@@ -49,6 +49,7 @@ class Beginning:
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self._own = tokenizer.encode(text, special=False, continuation=True)  # what is left of it
         self._hidden = len(text)  # characters that are not reported
+        self.repeated = -1  # the last token, if it spelled given text and nothing else
         self._spellings = Spellings.of(tokenizer)
         self._bytes = tokenizer.token_bytes
 
@@ -75,6 +76,7 @@ class Beginning:
         rest = self._after(self._own, token)
         if rest is None:
             return False
+        self.repeated = token if token in self._own[:1] else -1
         self._own = rest
         return True
 

@@ -21,7 +21,8 @@ class SamplingParams:
     Presence and frequency count generated tokens; repetition counts the prompt too. `logprobs` asks for the
     log-probability of each token in the model's own distribution (before penalties, grammar and temperature)
     and of that many most likely alternatives. Without a seed one is drawn when the request is submitted.
-    The answer starts with the text `begins`, which is not reported again (`begin.py`).
+    The answer starts with the text `begins`, which is not reported again (`begin.py`); tokens that only spell it do not
+    count.
     """
 
     max_tokens: int = 512

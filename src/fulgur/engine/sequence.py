@@ -106,9 +106,9 @@ class Sequence:
     def push(self, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
         """Take a chosen token: append it, turn it into text, see whether it ends the sequence, report it."""
         self.tokens.append(token)
-        usage = self.usage
-        usage.completion_tokens += 1
-        self.max_tokens -= 1
+        if self.beginning is None or self.beginning.repeated != token:
+            self.usage.completion_tokens += 1
+            self.max_tokens -= 1
         if self.sampler is not None:
             self.sampler.note(token)
         if token in self.stop_ids:

@@ -13,7 +13,7 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.text.code_prompt import CodePrompt, trained_suffix_first
 from fulgur.text.edit_format import END, EOS, encode_pieces
 from fulgur.text.fim import fim_stop_tokens
-from fulgur.text.search import ALTERNATIVES, Branch, Candidate, Step, best, branches
+from fulgur.text.search import ALTERNATIVES, Branch, Candidate, Step, best, beyond, branches
 from fulgur.text.sure import SureText
 from fulgur.workspace.folders import embedded_models
 
@@ -134,11 +134,15 @@ class Asker:
         for index, (prompt, run) in enumerate(zip(prompts, runs, strict=True)):
             steps = [Step(e.token, e.logprob.logprob, e.logprob.top) for e in run.tokens if e.logprob is not None]
             stops = fim_stop_tokens(self.tokenizer)
+            given = self.tokenizer.encode(prompt.begins, special=False, continuation=True) if prompt.begins else []
             for branch in branches(steps, prompt.begins, self._decode, stops) if replies[index].ended else ():
                 if branch.ended:
                     found[index].append(Candidate(branch.text, branch.log_probability))
                     continue
-                request = self._request(replace(prompt, begins=""), logprobs=0)
+                left = prompt.max_tokens - beyond(branch.tokens, given)
+                if left <= 0:
+                    continue
+                request = self._request(replace(prompt, begins="", max_tokens=left), logprobs=0)
                 request.prompt = [*request.prompt, *branch.tokens]
                 open_ends.append((index, branch, request))
         ends = self._run([request for _, _, request in open_ends])

@@ -95,7 +95,7 @@ def completion_request(
         raise FulgurError(f"{max_tokens} tokens do not fit the model's context ({context})")
     prefix, suffix = shortened(count, prefix, suffix, most)
     pieces = completion_pieces(path, prefix, suffix, suffix_first=suffix_first)
-    return CodePrompt(pieces, None, max_tokens + count(begins), one_line, begins, path, seen)
+    return CodePrompt(pieces, None, max_tokens, one_line, begins, path, seen)
 
 
 def healed(prefix: str) -> tuple[str, str]:

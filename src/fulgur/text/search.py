@@ -72,6 +72,14 @@ def branches(
     return branched
 
 
+def beyond(tokens: Sequence[int], given: Sequence[int]) -> int:
+    """How many of an answer's tokens are more than the given text spelled again; only these count."""
+    same = 0
+    while same < min(len(tokens), len(given)) and tokens[same] == given[same]:
+        same += 1
+    return len(tokens) - same
+
+
 def best(candidates: Sequence[Candidate], before: str, after: str, path: str) -> Candidate:
     """The most probable line after doubts; a text that was reached in several ways has the probability of them all."""
     lines: dict[str, float] = {}
