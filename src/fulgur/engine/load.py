@@ -67,15 +67,17 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
     kv_bits = bits_of(options.kv_dtype)
     tokenizer = open_tokenizer(options.model)
-    choice = choose(options)
+    choice, drafts = choose(options), engine_options.get("max_draft") != 0
     runtime: Runtime
     if choice.gpu is not None:
         from fulgur.kernels.cuda.open import open_folder
 
-        runtime = gpu = open_folder(options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu)
+        runtime = gpu = open_folder(
+            options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu, drafts=drafts
+        )
         config, weight_bytes, blocks = gpu.config, gpu.weight_bytes, gpu.kv_blocks
     else:
-        weights = load(options.model, bits=options.bits, drafts=engine_options.get("max_draft") != 0)
+        weights = load(options.model, bits=options.bits, drafts=drafts)
         config, weight_bytes = weights.config, weights.nbytes
         blocks = kv_blocks(config, options.kv_tokens, kv_bits)
         runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)

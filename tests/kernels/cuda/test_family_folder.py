@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import emulated_family
@@ -17,6 +18,7 @@ from fulgur.engine.events import Token
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
+from fulgur.kernels.cuda import family_weights
 from fulgur.kernels.cuda import open as opening
 from fulgur.kernels.cuda.family_plan import Weights, make_family_plan
 from fulgur.kernels.cuda.family_weights import FamilyWeights, assemble
@@ -25,7 +27,7 @@ from fulgur.kernels.cuda.pack import interleave, quantise, unpack
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.config import ModelConfig
 from fulgur.model.folder import FolderSource
-from fulgur.model.random import random_model, tiny_config
+from fulgur.model.random import MemorySource, random_model, tiny_config
 from fulgur.model.safetensors import write_safetensors
 from fulgur.model.tensors import matrix_plans, plain_plans
 from fulgur.model.weights import gather
@@ -121,6 +123,25 @@ def test_what_is_narrow_stays_what_it_is(made, formats: tuple[str, str, str], tm
         assert np.array_equal(got[:, :width], down) and not got[:, width:].any()
 
 
+@pytest.mark.parametrize("kind", ["bf16", "fp8", "fp8-rows", "int4-64", "mxfp4"])
+@pytest.mark.parametrize("made", [hybrid, gpt_oss, None])
+def test_experts_packed_together_are_those_packed_one_by_one(
+    made, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if made is None:  # widths that no block, tile or pair of 8 rows divides, and a shared expert wider than the others
+        config = tiny_config("qwen3_5_moe", d_model=72, d_expert=20, d_shared=36, n_experts=7, n_layers=1,
+                             layer_kinds=("full",))  # fmt: skip
+        source: FolderSource | MemorySource = MemorySource(config, random_model(config, 4))
+    else:
+        source = made(tmp_path)
+    plan = make_family_plan(source.config, Weights.named("bf16", kind), ctas=4)
+    found = []
+    for most in (1, 4 * 2 * source.config.d_expert * source.config.d_model, family_weights.AT_ONCE):
+        monkeypatch.setattr(family_weights, "AT_ONCE", most)
+        found.append(assemble(plan, source, "cpu").arena)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
 def test_formats_that_are_asked_for_and_what_is_refused(tmp_path: Path) -> None:
     source = gpt_oss(tmp_path)
     asked = {bits: family_formats(source, bits) for bits in (4, 8, 16)}
@@ -133,15 +154,20 @@ def test_formats_that_are_asked_for_and_what_is_refused(tmp_path: Path) -> None:
     assert state_slots(plan, 1 << 34) == (8, 32) and state_slots(plan, 20 * plan.slot_bytes) == (1, 3)
 
 
-def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """All of it as on a GPU, with the emulator in its place: chosen by name, sized by its memory, generating."""
-    source = gpt_oss(tmp_path)
-    tokenizer(tmp_path, source.config.vocab_size)
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The emulator in place of the GPU that folders are opened on."""
     emulated_family.install(monkeypatch, folder)
     monkeypatch.setattr(opening, "usable", lambda _: emulated_gpu.GPU)
     monkeypatch.setattr(opening, "assemble", lambda plan, source, _: assemble(plan, source, "cpu"))
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+
+def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """All of it as on a GPU, with the emulator in its place: chosen by name, sized by its memory, generating."""
+    source = gpt_oss(tmp_path)
+    tokenizer(tmp_path, source.config.vocab_size)
+    install(monkeypatch, folder)
     engine, info = open_engine(EngineOptions(tmp_path, device="cuda:0", kv_tokens=256), max_draft=0, cost=None)
     assert info.runtime == "cuda" and "general, bf16" in info.isa and info.kv_tokens == 256
     engine.submit(GenerateRequest([5, 6, 7], SamplingParams(max_tokens=2, ignore_eos=True)))
@@ -150,3 +176,31 @@ def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         made += [event.token for event in engine.step() if isinstance(event, Token)]
     assert made[0] == int(FloatModel(source).logits([5, 6, 7])[-1].argmax()) and len(made) == 2
     engine.close()
+
+
+@pytest.mark.parametrize("promised", [False, True])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_drafting_head_is_opened_where_it_is_there_and_wanted(
+    promised: bool, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Whatever the config says. Without drafts nobody wants it, and it takes neither weights nor cache."""
+    config = tiny_config("qwen3_5", n_layers=2, layer_kinds=("delta", "full"), draft_vocab=200)
+    stored: Stored = {
+        name: ("F32", value) for name, value in random_model(config, 2).items() if there or not name.startswith("mtp.")
+    }
+    said = config if promised else replace(config, draft_vocab=0)
+    write(tmp_path, said, stored, {})
+    tokenizer(tmp_path, config.vocab_size)
+    install(monkeypatch, folder)
+    options, found = EngineOptions(tmp_path, device="cuda:0", kv_tokens=256), []
+    for most in (8, 0):
+        engine, info = open_engine(options, max_draft=most, cost=None)
+        assert (engine.runtime.drafting is not None) == (there and most > 0)
+        engine.submit(GenerateRequest([5, 6, 7], SamplingParams(max_tokens=6, ignore_eos=True)))
+        made = []
+        while engine.busy:
+            made += [event.token for event in engine.step() if isinstance(event, Token)]
+        found.append((made, info.weight_bytes, info.kv_bytes))
+        engine.close()
+    assert found[0][0] == found[1][0] and len(found[0][0]) == 6
+    assert (found[0][1] > found[1][1]) == (found[0][2] > found[1][2]) == there

@@ -15,7 +15,7 @@ import numpy as np
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.family_plan import FamilyPlan, bias_rows
-from fulgur.kernels.cuda.formats import Format
+from fulgur.kernels.cuda.formats import BLOCK, TILE, Format
 from fulgur.kernels.cuda.pack import interleave, pack, quantise
 from fulgur.kernels.cuda.plan import Matrix
 from fulgur.model.stored import Fp8, Mxfp4, Plain
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 Prepared = tuple["torch.Tensor", "torch.Tensor | None"]  # what `pack` takes
+AT_ONCE = 1 << 26  # weights of experts that are packed together: a few hundred MB on the device meanwhile
 
 
 @dataclass
@@ -75,16 +76,18 @@ def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeigh
         if name.endswith((".gate_up", ".down")):
             continue
         matrix = plan.matrices[name]
-        parts = [_prepared(source, part, matrix.format, device) for part in rows.parts]
+        parts = [_together(source, [part], matrix.format, device) for part in rows.parts]
         starts = np.cumsum([0, *(len(values) for values, _ in parts)])
         index = starts[rows.part] + rows.row
         _put(out, matrix, 0, _picked(_stacked([v for v, _ in parts]), index),
              None if parts[0][1] is None else _picked(_stacked([s for _, s in parts]), index))  # fmt: skip
     for to, layer, _ in layer_names(c):
-        networks = [f"{layer}mlp.experts.{e}." for e in range(c.n_experts)]
-        networks += [dense_prefix(c, layer)] if c.dense_width else []
-        for copy, prefix in enumerate(networks):
-            _put_network(out, source, to, copy, prefix, device)
+        experts = [f"{layer}mlp.experts.{e}." for e in range(c.n_experts)]
+        together = max(AT_ONCE // (2 * max(c.d_expert, 1) * c.d_model), 1)
+        for first in range(0, c.n_experts, together):
+            _put_networks(out, source, to, first, experts[first : first + together], device)
+        if c.dense_width:
+            _put_networks(out, source, to, c.n_experts, [dense_prefix(c, layer)], device)
     for name, parts_ in vector_plans(c).items():
         value = np.concatenate([source.vector(part) for part in parts_])
         value = bias_rows(c, value) if name.endswith("gate_up_bias") else kernel_vector(c, name, value)
@@ -97,18 +100,44 @@ def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeigh
     return out
 
 
-def _put_network(out: FamilyWeights, source: TensorSource, to: str, copy: int, prefix: str, device: Any) -> None:
-    gate_up, down = out.plan.matrices[to + "gate_up"], out.plan.matrices[to + "down"]
-    gate, up = (_prepared(source, f"{prefix}{s}_proj.weight", gate_up.format, device) for s in ("gate", "up"))
-    scales = None if gate[1] is None else interleave(gate[1], up[1])
-    _put(out, gate_up, copy, interleave(gate[0], up[0]), scales)
-    _put(out, down, copy, *_prepared(source, prefix + "down_proj.weight", down.format, device))
+def _put_networks(
+    out: FamilyWeights, source: TensorSource, to: str, first: int, prefixes: list[str], device: Any
+) -> None:  # fmt: skip
+    """Feed-forward networks of one shape. Many at once: one by one a model of thousands of experts is launches only."""
+    m, n = out.plan.matrices, len(prefixes)
+
+    def prepared(short: str, fmt: Format) -> Prepared:
+        return _together(source, [f"{prefix}{short}_proj.weight" for prefix in prefixes], fmt, device)
+
+    gate, up = (prepared(short, m[to + "gate_up"].format) for short in ("gate", "up"))
+    values = interleave(*(_tall(t[0], n, 8) for t in (gate, up)))
+    scales = None if gate[1] is None else interleave(*(_tall(t[1], n, 8) for t in (gate, up)))
+    _put(out, m[to + "gate_up"], first, values, scales, n)
+    _put(out, m[to + "down"], first, *prepared("down", m[to + "down"].format), n)
 
 
-def _put(out: FamilyWeights, matrix: Matrix, copy: int, values: torch.Tensor, scale: torch.Tensor | None) -> None:
+def _tall(values: Any, copies: int, multiple: int, least: int = 0) -> torch.Tensor:
+    """Each of the copies, which lie one below the other, filled up with rows of zeros."""
+    import torch
+
+    rows = len(values) // copies
+    wanted: int = max(-(-rows // multiple) * multiple, least)
+    if wanted == rows:
+        same: torch.Tensor = values
+        return same
+    raw = values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
+    padded = torch.nn.functional.pad(raw.reshape(copies, rows, -1), (0, 0, 0, wanted - rows))
+    return padded.reshape(copies * wanted, -1).view(values.dtype)
+
+
+def _put(
+    out: FamilyWeights, matrix: Matrix, copy: int, values: torch.Tensor, scale: torch.Tensor | None, copies: int = 1
+) -> None:  # fmt: skip
     """A network narrower than the widest of its layer leaves zeros behind itself."""
     import torch
 
+    rows = matrix.tiles * TILE if copies > 1 else 0
+    values, scale = _tall(values, copies, 1, rows), None if scale is None else _tall(scale, copies, 1, rows)
     short = matrix.cols - values.shape[1]
     if short:
         raw = values.view(torch.uint8) if values.dtype == torch.float8_e4m3fn else values
@@ -141,31 +170,48 @@ def _stacked(parts: Sequence[Any]) -> torch.Tensor:
     return torch.cat(list(parts))
 
 
-def _prepared(source: TensorSource, name: str, fmt: Format, device: Any) -> Prepared:
-    """A tensor in a format, as `pack` takes it."""
+def _together(source: TensorSource, names: list[str], fmt: Format, device: Any) -> Prepared:
+    """Tensors of one shape in a format, as `pack` takes them, one below the other."""
     import torch
 
-    held = source.stored(name) if hasattr(source, "stored") else None
-    if isinstance(held, Mxfp4) and fmt.name == "mxfp4":
-        raw, exponents = torch_of(held.blocks).to(device), torch_of(held.scales).to(device)
+    def joined(arrays: list[np.ndarray]) -> torch.Tensor:
+        parts = [torch_of(array).to(device) for array in arrays]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    held: list[Any] = [source.stored(name) if hasattr(source, "stored") else None for name in names]
+    if len({(type(h), getattr(h, "dtype", "")) for h in held}) > 1:
+        single = [_together(source, [name], fmt, device) for name in names]
+        return _stacked([v for v, _ in single]), None if single[0][1] is None else _stacked([s for _, s in single])
+    shape = tensor_shapes(source.config)[names[0]]
+    if isinstance(held[0], Mxfp4) and fmt.name == "mxfp4":
+        raw, exponents = joined([h.blocks for h in held]), joined([h.scales for h in held])
         codes = torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1).to(torch.int8)
         return torch.where(codes > 7, 8 - codes, codes), exponents
-    if isinstance(held, Fp8):
-        weight = torch_of(held.codes).to(device).view(torch.float8_e4m3fn)
-        rows, cols = weight.shape
-        if held.scale.size == 1:
-            scale = torch.full((rows, -(-cols // 128)), float(held.scale.reshape(())), device=device)
-        else:
-            scale = torch_of(held.scale.astype(np.float32)[held.numbers // held.block_size[0]]).to(device)
-        wide_enough = held.scale.size == 1 or held.block_size[1] == 128
-        if fmt.data == 4 and wide_enough:
+    if isinstance(held[0], Fp8):
+        weight = joined([h.codes for h in held]).view(torch.float8_e4m3fn)
+        scale, width = joined([_row_scales(h) for h in held]), 128 if held[0].scale.size == 1 else held[0].block_size[1]
+        if fmt.data == 4 and width == 128:
             return weight, scale
-        width = 128 if held.scale.size == 1 else held.block_size[1]
-        return quantise(weight.float() * scale.repeat_interleave(width, 1)[:, :cols], fmt)
-    if isinstance(held, Plain) and held.dtype == "BF16":
-        return quantise(torch_of(held.array.view(np.int16)).to(device).view(torch.bfloat16), fmt)
-    shape = tensor_shapes(source.config)[name]
-    return quantise(torch_of(source.rows(name, np.arange(shape[0]))).to(device), fmt)
+        return _rounded(weight.float() * scale.repeat_interleave(width, 1)[:, : shape[1]], shape[0], fmt)
+    if isinstance(held[0], Plain) and held[0].dtype == "BF16":
+        wide = joined([h.array.view(np.int16) for h in held]).view(torch.bfloat16)
+        return _rounded(wide, shape[0], fmt)
+    return _rounded(joined([source.rows(name, np.arange(shape[0])) for name in names]), shape[0], fmt)
+
+
+def _row_scales(held: Fp8) -> np.ndarray:
+    """[row, block of columns]."""
+    if held.scale.size == 1:
+        return np.full((held.shape[0], -(-held.shape[1] // 128)), held.scale.reshape(()), np.float32)
+    return held.scale.astype(np.float32)[held.numbers // held.block_size[0]]
+
+
+def _rounded(wide: torch.Tensor, rows: int, fmt: Format) -> Prepared:
+    """Tensors of so many rows each: where 128 rows share a scale, they must not be those of two tensors."""
+    if fmt.scales != 2 or rows % BLOCK == 0 or len(wide) == rows:
+        return quantise(wide, fmt)
+    made = [quantise(part, fmt) for part in wide.split(rows)]
+    return _stacked([v for v, _ in made]), _stacked([s for _, s in made])
 
 
 def torch_of(array: np.ndarray) -> torch.Tensor:

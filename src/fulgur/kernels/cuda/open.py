@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fulgur.errors import FulgurError
@@ -68,10 +69,11 @@ def open_folder(
     kv_tokens: int | None = None,
     driver: str | None = None,
     index: int = 0,
+    drafts: bool = True,
 ) -> Runtime | FamilyRuntime:
     """`bits` 4, 8 or 16 are int4, fp8 and bf16; None keeps what is stored. `kv_tokens` None: as many as are of use and
     fit into the memory that is free once the weights are there. `driver` None: persistent, where the GPU can. Families
-    that the decode kernels do not have run by the general driver."""
+    that the decode kernels do not have run by the general driver; `drafts`: with their drafting head."""
     if bits is not None and bits not in BITS:
         raise FulgurError(f"{bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
     config = check_folder(folder)
@@ -80,7 +82,7 @@ def open_folder(
 
     torch.cuda.set_device(index)
     if not config.features <= DECODE_FEATURES:
-        return _open_family(FolderSource(folder), bits, kv_tokens, gpu)
+        return _open_family(FolderSource(folder), bits, kv_tokens, gpu, drafts)
     body, head = stored_formats(FolderSource(folder)) if bits is None else (BITS[bits], BITS[bits])
     plan = widest(config, body, head, gpu)
     weights = from_folder(folder, plan, "cuda")
@@ -90,11 +92,14 @@ def open_folder(
     return Runtime(weights, kv_blocks=blocks, driver=driver, gpu=gpu)
 
 
-def _open_family(source: FolderSource, bits: int | None, kv_tokens: int | None, gpu: Gpu) -> FamilyRuntime:
+def _open_family(
+    source: FolderSource, bits: int | None, kv_tokens: int | None, gpu: Gpu, drafts: bool
+) -> FamilyRuntime:  # fmt: skip
     import torch
 
     weights = family_formats(source, bits)
-    plan = make_family_plan(source.config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
+    config = source.config if drafts else replace(source.config, draft_vocab=0)
+    plan = make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
     held = assemble(plan, source, "cuda")
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
