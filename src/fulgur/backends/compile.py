@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import hashlib
 import json
@@ -50,6 +51,7 @@ QUICK = 0.03  # seconds; what takes longer steps back once more
 _NICE = 5
 _SLOW_NICE = 14  # more
 _KEPT = 1024  # verdicts
+_PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 
 BUSY = "busy"  # the one verdict that is not kept
 
@@ -170,7 +172,14 @@ class _Worker:
         self._forks: dict[int, _Fork] = {}  # at work, by `hear`
 
     def run(self) -> None:
-        """Until the server closes the socket."""
+        """Until the server closes the socket. No fork is left behind, whatever ends this."""
+        try:
+            self._work()
+        finally:
+            for fork in [*self._forks.values(), *self._spares]:
+                os.kill(fork.pid, signal.SIGKILL)
+
+    def _work(self) -> None:
         while True:
             while len(self._spares) < SPARES:
                 self._spares.append(self._fork())
@@ -185,8 +194,6 @@ class _Worker:
             self._end_slow()
             while self._waiting and len(self._forks) < FORKS:
                 self._give(self._waiting.popleft())
-        for fork in [*self._forks.values(), *self._spares]:
-            os.kill(fork.pid, signal.SIGKILL)
 
     def _take_jobs(self) -> bool:
         data = self._connection.recv(1 << 18)
@@ -204,12 +211,15 @@ class _Worker:
     def _fork(self) -> _Fork:
         hear, tell = os.pipe()
         take, give = os.pipe()
+        worker = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
+                _die_with(worker)
                 self._connection.close()
-                os.close(hear)
-                os.close(give)
+                spares = [end for fork in self._spares for end in (fork.hear, fork.give)]
+                for end in (hear, give, *self._forks, *spares):  # a spare reads its job until nobody can write more
+                    os.close(end)
                 with open(take, "rb") as pipe:
                     job = json.load(pipe)
                 _try_out(GrammarSpec(job["kind"], job["source"]), self._tokenizer, tell)
@@ -220,9 +230,17 @@ class _Worker:
         return _Fork(pid, hear, give)
 
     def _give(self, job: dict[str, Any]) -> None:
-        fork = self._spares.pop() if self._spares else self._fork()
-        with open(fork.give, "wb") as pipe, contextlib.suppress(BrokenPipeError):
-            pipe.write(json.dumps(job).encode())
+        is_spare = bool(self._spares)
+        fork = self._spares.pop() if is_spare else self._fork()
+        try:
+            with open(fork.give, "wb") as pipe:
+                pipe.write(json.dumps(job).encode())
+        except BrokenPipeError:
+            if is_spare:  # somebody ended it, which says nothing about the grammar
+                os.close(fork.hear)
+                os.waitpid(fork.pid, 0)
+                self._give(job)
+                return
         fork.job, fork.started = job["id"], time.monotonic()
         self._forks[fork.hear] = fork
 
@@ -257,6 +275,13 @@ class _Worker:
 
     def _answer(self, job: str, verdict: str | None) -> None:
         self._connection.sendall(json.dumps({"id": job, "verdict": verdict}).encode() + b"\n")
+
+
+def _die_with(parent: int) -> None:
+    """End this process when its parent ends, also by SIGKILL: at low priority its own limits take long to reach."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _try_out(spec: GrammarSpec, tokenizer: Tokenizer, tell: int) -> None:
