@@ -105,7 +105,7 @@ class TaskRun:
             for _ in range(2):
                 finished, merged = await self.crew.run(role, task.prompt, lambda: self._ticked(task, "x"))
                 self.record(finished)
-                if finished.how == "done" and not merged.conflicts:
+                if finished.how == "done" and not merged.conflicts and (merged.diffs or not finished.left_out):
                     self._tick_outside(task, "x")
                     return _Result("done", finished)
                 if not merged.conflicts:
@@ -124,11 +124,14 @@ class TaskRun:
         return [Change(self.path, before, marked(before.decode(), task.key, mark).encode())]
 
     def _tick_outside(self, task: Task, mark: str) -> None:
-        """In a list that is not part of the workspace."""
-        if not self._inside:
-            part = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-            part.write_text(marked(read_list(self.path), task.key, mark), encoding="utf-8")
-            os.replace(part, self.path)
+        """In a list outside the workspace. Others may write to its folder, so no one can know the new file's name."""
+        if self._inside:
+            return
+        text = marked(self.path.read_bytes().decode(), task.key, mark)
+        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=".", delete=False) as part:
+            part.write(text.encode())
+            os.fchmod(part.fileno(), self.path.stat().st_mode & 0o777)
+        os.replace(part.name, self.path)
 
     @property
     def _inside(self) -> bool:
