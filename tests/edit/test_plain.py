@@ -49,6 +49,7 @@ READ: list[tuple[str, str, str]] = [
     ("raise ValueError if limit is negative", FUNCTION, "raise_if limit is not None and limit < 0 ValueError"),
     ("raise ValueError when path is None", FUNCTION, "guard_none path raise ValueError"),
     ("raise OSError instead of KeyError", FUNCTION, "change_exception KeyError OSError"),
+    ("raise OSError instead", FUNCTION, "change_exception KeyError OSError"),
     ("replace 'the file' with 'a file'", FUNCTION, "replace_text the file a file"),
     ("typo: Load -> Read", FUNCTION, "replace_text Load Read"),
     ("remove the unused parameter mode", FUNCTION, "remove_parameter load mode"),
@@ -89,6 +90,7 @@ READ: list[tuple[str, str, str]] = [
     # other words for a rename
     ("rename to read", FUNCTION, "rename load read"),
     ("name it read_all", FUNCTION, "rename load read_all"),
+    ("rename to file", FUNCTION, "rename load file"),  # a word of its docstring, and no name
     ("make it private", FUNCTION, "rename load _load"),
     ("change the name of result to handle", FUNCTION, "rename result handle"),
     ("result is confusing, call it handle", FUNCTION, "rename result handle"),

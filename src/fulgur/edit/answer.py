@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from fulgur.edit.narrow import narrowed
 from fulgur.edit.refactor import LOCAL, OVER_PROJECT, RefactorError, apply_call
 from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.refactor.standard import with_imports
@@ -72,6 +73,10 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
             return Outcome(None, f"it was taken for “{told(answer)}”{joined}" if guessed else error.message)
         if guessed:
             _accounts_for(answer, instruction, region.text, changed_words(text, after))
+        meant = narrowed(answer, instruction, text, after, (region.start, region.end))
+        if meant is None:
+            raise Refused(f"“{told(answer)}” would change other lines than those that are named")
+        after = meant
         old = answer.args[0].rpartition(".")[2] if answer.name == "rename" and answer.args else ""
         return _outcome(text, after, "", answer, left_alone(text, after, old))
     if isinstance(answer, NoEdit) or not answer.text.strip() or answer.text == region.text:

@@ -7,7 +7,7 @@ import keyword
 import re
 
 from fulgur.edit.plain.rules import Place, Rule
-from fulgur.edit.refactor.verify import words
+from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
 
 WHAT = r"(?:variable|var|name|parameter|param|argument|arg|function|func|fn|method|class|attribute|attr|field|constant)"
@@ -30,7 +30,7 @@ def bound(place: Place) -> set[str]:
 
 
 def _new_name(name: str, place: Place) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and name not in words(place.file)
+    return name.isidentifier() and not keyword.iskeyword(name) and name not in identifiers(place.file)
 
 
 def itself(match: re.Match[str], place: Place) -> Call | None:

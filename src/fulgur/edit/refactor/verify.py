@@ -124,6 +124,12 @@ def code_tokens(text: str) -> list[tuple[int, str]] | None:
     return [(token.type, token.string) for token in found if token.type not in skipped]
 
 
+def identifiers(text: str) -> set[str]:
+    """The names in a piece of code; strings and comments have none."""
+    found = code_tokens(text) or ()
+    return {word for kind, word in found if kind == tokenize.NAME and not keyword.iskeyword(word)}
+
+
 def names(tree: ast.AST) -> tuple[Counter[str], set[str]]:
     """Every identifier with how often it stands there, and the ones that are bound."""
     found: Counter[str] = Counter()

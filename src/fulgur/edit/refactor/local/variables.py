@@ -162,7 +162,7 @@ def change_exception(src: Piece, args: tuple[str, ...]) -> Edits:
     kinds = [kind for node in src.of(ast.Raise) if (kind := raised(node)) is not None and dotted(kind) == old]
     if not re.fullmatch(r"[\w.]+", new):
         raise RefactorError(f"{new} is not the name of an exception")
-    if new == old:
+    if new == old and kinds:
         raise RefactorError(f"{new} is what it raises already")
     return [Edit(*src.span(only(kinds, f"raise of {old}")), new)]
 
