@@ -20,12 +20,14 @@ class TrainedLike(RandomSource):
     amplify. For heads of their own: a tied one would only repeat its input."""
 
     def tensor(self, name: str) -> Float:
-        value = super().tensor(name)
+        return super().tensor(name) * np.float32(self.factor(name))
+
+    def factor(self, name: str) -> float:
+        """What the tensor of a plain random model is multiplied with."""
         if name == EMBED:
-            return value * np.float32(self.config.d_model**0.5)
-        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
-            return value * np.float32((2 * self.config.n_layers) ** -0.5)
-        return value
+            return float(self.config.d_model**0.5)
+        added = name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight"))
+        return float((2 * self.config.n_layers) ** -0.5) if added else 1.0
 
 
 class Dequantised(MemorySource):

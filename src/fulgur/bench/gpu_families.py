@@ -1,14 +1,14 @@
 """Decoding of the families that the GPU's general driver runs, with random weights made on the device.
 
 `python -m fulgur.bench.gpu_families`, or one of them by `fulgur bench gpu --model`. Rows, with the model and its format
-behind them:
+behind them; the part of `--parts` that makes them:
 
-    gpu.decode.tok_s            one stream by the device's loop, greedy, after a prompt of 512 tokens
-    gpu.decode.bandwidth_share  weights, states and keys that a token reads, against the bandwidth of the same run
-    gpu.verify4.ratio           a step over four rows against one over one
-    gpu.draft.us                one guess of the model's own head
-    gpu.decode.tok_s… .mtp      through the engine with drafts whose tokens are right with a chance of 0.93
-    gpu.decode.tok_s… .mtp66    the same with 0.66
+    gpu.decode.tok_s            plain: one stream by the device's loop, greedy, after a prompt of 512 tokens
+    gpu.decode.bandwidth_share  plain: weights, states and keys that a token reads, against the bandwidth measured first
+    gpu.verify4.ratio, 8        rows: a step over four or eight rows against one over one
+    gpu.draft.us                mtp: one guess of the model's own head
+    gpu.decode.tok_s… .mtp      mtp: through the engine with drafts whose tokens are right with a chance of 0.93
+    gpu.decode.tok_s… .mtp66    mtp66: the same with 0.66
 
 Acceptance is forced: the head drafts, which takes its time, and its guesses are replaced by the known continuation,
 each token made wrong with the rest of the chance. Whether and how long to draft is the engine's own choice.
@@ -20,6 +20,8 @@ import argparse
 import gc
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -31,9 +33,14 @@ from fulgur.bench.report import Report
 from fulgur.errors import FulgurError, UsageError
 
 if TYPE_CHECKING:
+    from fulgur.engine.speculate import StepCost
+    from fulgur.kernels.cuda.device import Gpu
+    from fulgur.kernels.cuda.family_plan import FamilyPlan
     from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+    from fulgur.text.tokenizer import Tokenizer
 
-PROMPT, STEPS, RUNS = 512, 256, 3
+PROMPT, STEPS, RUNS, WARM = 512, 256, 3, 64
+PARTS = ("plain", "rows", "mtp", "mtp66")
 CHANCES = {"mtp": 0.93, "mtp66": 0.66}
 # What the rows are held against; `mtp66` is held against 0.97 of the plain rate of the same run.
 BARS = {
@@ -54,18 +61,37 @@ def usual_format(model: str) -> str:
     return "mxfp4" if model.startswith("gpt-oss") else "fp8"
 
 
-def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:
-    from fulgur.kernels.cuda.device import probe
+def plan_of(model: str, weights: str, gpu: Gpu) -> FamilyPlan:
     from fulgur.kernels.cuda.family_plan import make_family_plan
-    from fulgur.kernels.cuda.family_runtime import FamilyRuntime
-    from fulgur.kernels.cuda.family_weights import random_weights
     from fulgur.kernels.cuda.shapes import FAMILY_SHAPES
 
+    formats = formats_of(model, weights)
+    return make_family_plan(FAMILY_SHAPES[model], formats, ctas=gpu.multiprocessors, shared=gpu.shared)
+
+
+def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> Future[Any]:
+    """Compile what these models need, all of it side by side: one after the other, each would wait for its slowest
+    kernel. Whoever needs a kernel that failed here is told by its own attempt."""
+    from fulgur.kernels.cuda import family_kernels, family_prefill_fast, prefill_kernels
+    from fulgur.kernels.cuda.build import architecture
+
+    def run() -> None:
+        wanted = {module for plan in plans for module in family_kernels.modules(plan).values()}
+        if gpu.wgmma:
+            wanted |= {module for plan in plans for module in family_prefill_fast.modules(plan).values()}
+        prefill_kernels.compiled({repr(module): module for module in wanted}, architecture(gpu.capability))
+
+    return ThreadPoolExecutor(1).submit(run)
+
+
+def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:
+    from fulgur.kernels.cuda.device import probe
+    from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+    from fulgur.kernels.cuda.family_weights import random_weights
+
     gpu = probe()
-    plan = make_family_plan(
-        FAMILY_SHAPES[model], formats_of(model, weights), ctas=gpu.multiprocessors, shared=gpu.shared
-    )
-    return FamilyRuntime(random_weights(plan, "cuda"), kv_blocks=-(-kv_tokens // 64), gpu=gpu, slots=2, snapshots=4)
+    held = random_weights(plan_of(model, weights, gpu), "cuda")
+    return FamilyRuntime(held, kv_blocks=-(-kv_tokens // 64), gpu=gpu, slots=2, snapshots=4)
 
 
 def stream(runtime: FamilyRuntime, token: int, position: int, count: int) -> list[int]:
@@ -99,47 +125,74 @@ class ForcedDrafts:
         return [token if self._noise.random() < self._chance else (token + 1) % vocab for token in known]
 
 
-def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report, *, prompt: int = PROMPT,
-            steps: int = STEPS) -> None:  # fmt: skip
-    """All rows of one model."""
+def measure(runtime: FamilyRuntime, name: str, bandwidth: float, report: Report, *, parts: Sequence[str] = PARTS,
+            prompt: int = PROMPT, steps: int = STEPS) -> None:  # fmt: skip
+    """The rows of one model."""
     tokens = np.random.default_rng(4).integers(0, runtime.vocab_size, prompt).astype(np.int32)
-    table, rows = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(prompt, dtype=np.int32)
+    plain = _measure_plain(runtime, name, tokens, bandwidth, report, steps) if "plain" in parts else None
+    if "rows" in parts:
+        single = _step_time(runtime, 1)
+        for width in (4, 8):
+            report.add(f"gpu.verify{width}.ratio.{name}", _step_time(runtime, width) / single, "")
+    chances = {short: chance for short, chance in CHANCES.items() if short in parts}
+    if runtime.drafting is None or not chances:
+        return
+    if "mtp" in parts:
+        report.add(f"gpu.draft.us.{name}", 1e6 * _draft_time(runtime, tokens), "µs")
+    asker, given = _Asker(runtime), tokens.tolist()
+    text, _ = asker.answered(runtime, given, steps, 0)
+    for short, chance in chances.items():
+        forced = ForcedDrafts(runtime, given + text, chance)
+        asker.answered(forced, given, min(WARM, steps))
+        drafted, rate = asker.answered(forced, given, steps)
+        if drafted != text:
+            wrong = next((i for i, pair in enumerate(zip(drafted, text, strict=False)) if pair[0] != pair[1]), -1)
+            raise FulgurError(f"{name}: with drafts token {wrong} of the text is another one")
+        bar = BARS.get(f"{name}.{short}") if short == "mtp" else None if plain is None else PLAIN_SHARE * plain
+        report.add(f"gpu.decode.tok_s.{name}.{short}", rate, "tok/s", bar=bar)
+
+
+def _measure_plain(
+    runtime: FamilyRuntime, name: str, tokens: Any, bandwidth: float, report: Report, steps: int
+) -> float:  # fmt: skip
+    """Tokens a second of the device's loop."""
+    prompt = len(tokens)
+    first = _prompted(runtime, tokens)
+    stream(runtime, first, prompt, min(WARM, steps))
+    start = time.perf_counter()
+    _prompted(runtime, tokens)
+    report.add(f"gpu.ttft_ms.{prompt}.{name}", 1e3 * (time.perf_counter() - start), "ms")
     times, made = [], [0]
-    for i in range(RUNS + 1):
+    for i in range(RUNS):
+        if i:
+            _prompted(runtime, tokens)
         start = time.perf_counter()
-        (first,) = runtime.step(tokens, rows, np.zeros(prompt, np.int32), table, rows[-1:])
-        if i == 1:
-            report.add(f"gpu.ttft_ms.{prompt}.{name}", 1e3 * (time.perf_counter() - start), "ms")
-        start = time.perf_counter()
-        made = stream(runtime, int(first), prompt, steps)
+        made = stream(runtime, first, prompt, steps)
         times.append((time.perf_counter() - start) / steps)
-    plain = 1 / median(times[1:])  # the first run warms up
+    plain = 1 / median(times)
     report.add(f"gpu.decode.tok_s.{name}", plain, "tok/s", bar=BARS.get(name))
     plan = runtime.plan
     read = plan.weight_bytes_per_token + 2 * plan.slot_bytes + plan.kv_bytes_per_token * (prompt + steps // 2)
     report.add(f"gpu.decode.bandwidth_share.{name}", read * plain / bandwidth, "")
     report.notes.append(f"{name}: {len(set(made))} distinct of {steps} tokens, {read / 1e9:.2f} GB a token")
-    report.add(f"gpu.verify4.ratio.{name}", _step_time(runtime, 4) / _step_time(runtime, 1), "")
-    if runtime.drafting is None:
-        return
-    runtime.step(tokens, rows, np.zeros(prompt, np.int32), table, rows[-1:])
-    drafts = []
+    return plain
+
+
+def _prompted(runtime: FamilyRuntime, tokens: Any) -> int:
+    """The token after a prompt, whose keys, values and states are there now."""
+    table, rows = np.arange(runtime.kv_blocks, dtype=np.int32)[None], np.arange(len(tokens), dtype=np.int32)
+    (first,) = runtime.step(tokens, rows, np.zeros(len(tokens), np.int32), table, rows[-1:])
+    return int(first)
+
+
+def _draft_time(runtime: FamilyRuntime, tokens: Any) -> float:
+    """Seconds of a guess."""
+    first, table, times = _prompted(runtime, tokens), np.arange(runtime.kv_blocks, dtype=np.int32)[None], []
     for _ in range(RUNS + 1):
         start = time.perf_counter()
-        runtime.draft(int(first), prompt, 0, table, 3)
-        drafts.append((time.perf_counter() - start) / 3)
-    report.add(f"gpu.draft.us.{name}", 1e6 * median(drafts[1:]), "µs")
-    given = tokens.tolist()
-    text, _ = _answered(runtime, given, steps, 0)
-    for short, chance in CHANCES.items():
-        forced = ForcedDrafts(runtime, given + text, chance)
-        _answered(forced, given, steps)  # warms up
-        drafted, rate = _answered(forced, given, steps)
-        if drafted != text:
-            wrong = next((i for i, pair in enumerate(zip(drafted, text, strict=False)) if pair[0] != pair[1]), -1)
-            raise FulgurError(f"{name}: with drafts token {wrong} of the text is another one")
-        bar = BARS.get(f"{name}.{short}") if short == "mtp" else PLAIN_SHARE * plain
-        report.add(f"gpu.decode.tok_s.{name}.{short}", rate, "tok/s", bar=bar)
+        runtime.draft(first, len(tokens), 0, table, 3)
+        times.append((time.perf_counter() - start) / 3)
+    return median(times[1:])
 
 
 def _step_time(runtime: FamilyRuntime, width: int) -> float:
@@ -154,34 +207,43 @@ def _step_time(runtime: FamilyRuntime, width: int) -> float:
     return median(times[2:])
 
 
-def _answered(runtime: Any, prompt: list[int], steps: int, max_draft: int = 32) -> tuple[list[int], float]:
-    """An answer through the engine, and its tokens a second from the first one on."""
-    from fulgur.bench.gpu import write_tokenizer
-    from fulgur.engine.engine import Engine
-    from fulgur.engine.params import GenerateRequest, SamplingParams
-    from fulgur.engine.speculate import measure_cost
-    from fulgur.text.tokenizer import Tokenizer
+class _Asker:
+    """Answers through engines that share a tokenizer and what steps were found to cost, as requests of a server do."""
 
-    with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
-        write_tokenizer(Path(folder), runtime.vocab_size)
-        tokenizer = Tokenizer.from_folder(Path(folder))
-    engine = Engine(runtime, tokenizer, max_draft=max_draft, cost=measure_cost(runtime))
-    engine.submit(GenerateRequest(prompt, SamplingParams(max_tokens=steps, ignore_eos=True)))
-    made: list[int] = []
-    start, before = 0.0, 0
-    while engine.busy:
-        made += [event.token for event in engine.step() if hasattr(event, "token")]
-        if made and not before:
-            start, before = time.perf_counter(), len(made)
-    return made, (len(made) - before) / (time.perf_counter() - start)
+    def __init__(self, runtime: FamilyRuntime) -> None:
+        from fulgur.bench.gpu import write_tokenizer
+        from fulgur.engine.speculate import measure_cost
+        from fulgur.text.tokenizer import Tokenizer
+
+        with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder:
+            write_tokenizer(Path(folder), runtime.vocab_size)
+            self._tokenizer: Tokenizer = Tokenizer.from_folder(Path(folder))
+        self._cost: StepCost = measure_cost(runtime)
+
+    def answered(self, runtime: Any, prompt: list[int], steps: int, max_draft: int = 32) -> tuple[list[int], float]:
+        """An answer, and its tokens a second from the first one on."""
+        from fulgur.engine.engine import Engine
+        from fulgur.engine.params import GenerateRequest, SamplingParams
+
+        engine = Engine(runtime, self._tokenizer, max_draft=max_draft, cost=self._cost)
+        engine.submit(GenerateRequest(prompt, SamplingParams(max_tokens=steps, ignore_eos=True)))
+        made: list[int] = []
+        start, before = 0.0, 0
+        while engine.busy:
+            made += [event.token for event in engine.step() if hasattr(event, "token")]
+            if made and not before:
+                start, before = time.perf_counter(), len(made)
+        return made, (len(made) - before) / (time.perf_counter() - start)
 
 
-def run_model(model: str, weights: str, bandwidth: float, report: Report) -> None:
+def run_model(model: str, weights: str, bandwidth: float, report: Report, parts: Sequence[str] = PARTS) -> None:
     import torch
 
+    start = time.perf_counter()
     runtime = open_random(model, weights, 2 * (PROMPT + STEPS) + 1024)
+    report.notes.append(f"{model}: made and opened in {time.perf_counter() - start:.1f} s")
     try:
-        measure(runtime, f"{model}.{weights}", bandwidth, report)
+        measure(runtime, f"{model}.{weights}", bandwidth, report, parts=parts)
     finally:
         runtime.close()
         del runtime
@@ -209,17 +271,23 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m fulgur.bench.gpu_families", description=__doc__)
     parser.add_argument("--models", default=",".join(FAMILY_SHAPES), metavar="A,B")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=330, help="start no further model after this time")
     parser.add_argument("--phases", action="store_true", help="where a step goes, and nothing else")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    names = options.models.split(",")
-    for name in names:
-        if name not in FAMILY_SHAPES:
-            raise UsageError(f"--models: {name!r} is not one of {', '.join(FAMILY_SHAPES)}")
+    names, parts = options.models.split(","), options.parts.split(",")
+    for option, given, known in (("--models", names, FAMILY_SHAPES), ("--parts", parts, PARTS)):
+        for name in given:
+            if name not in known:
+                raise UsageError(f"{option}: {name!r} is not one of {', '.join(known)}")
     gpu, report, failed = probe(), Report("the GPU's general driver"), 0
     report.machine["gpu"] = gpu.name
-    end, bandwidth = time.monotonic() + options.seconds, read_bandwidth(gpu)
+    began = time.monotonic()
+    compiling = compile_ahead([plan_of(name, usual_format(name), gpu) for name in names], gpu)
+    end, bandwidth = began + options.seconds, read_bandwidth(gpu)
+    wait([compiling])
+    print(f"kernels: {time.monotonic() - began:.0f} s", flush=True)
     report.add("gpu.read_bandwidth", bandwidth / 1e12, "TB/s")
     if options.phases:
         for name in names:
@@ -230,7 +298,7 @@ def main() -> int:
         try:
             if start > end:
                 raise FulgurError("not run: out of time")
-            run_model(name, usual_format(name), bandwidth, report)
+            run_model(name, usual_format(name), bandwidth, report, parts)
         except Exception as error:  # the other models shall be seen too
             failed += 1
             print(f"FAIL {name}: {type(error).__name__}: {str(error)[:300]}", flush=True)

@@ -132,7 +132,7 @@ def write_hf_folder(
     """Write `config.json` and the tensors as F32, F16 or BF16, in one file or several with an index."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2) + "\n", encoding="utf-8")
-    stored = {name: (dtype, _narrow(value, dtype)) for name, value in _fused(config, tensors).items()}
+    stored = {name: (dtype, _narrow(value, dtype)) for name, value in hf_tensors(config, tensors).items()}
     if shards == 1:
         write_safetensors(folder / "model.safetensors", stored, {"format": "pt"})
         return
@@ -147,8 +147,11 @@ def write_hf_folder(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _fused(config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]) -> dict[str, npt.NDArray[np.float32]]:
-    """gpt-oss's checkpoints hold all experts of a layer in one tensor, gate and up by turns, transposed."""
+def hf_tensors(
+    config: ModelConfig, tensors: Mapping[str, npt.NDArray[np.float32]]
+) -> dict[str, npt.NDArray[np.float32]]:
+    """By the names of checkpoints: gpt-oss's hold all experts of a layer in one tensor, gate and up by turns,
+    transposed."""
     if not config.traits.clamped:
         return dict(tensors)
     out = {name: value for name, value in tensors.items() if ".experts." not in name}

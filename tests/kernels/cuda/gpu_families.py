@@ -1,4 +1,5 @@
-"""`python tests/kernels/cuda/gpu_families.py`: the general driver's correctness on this GPU, with small models.
+"""`python tests/kernels/cuda/gpu_families.py`: the general driver's correctness on this GPU, with small models. About a
+minute on an H200.
 
 Logits against transformers with the same weights in fp32, beyond windows and original contexts; steps over k rows bit
 by bit against single ones; prompts at once; runs, where fewer tokens count than were made; own drafts; requests that
@@ -12,27 +13,30 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import wait
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
 import numpy as np
-from held_models import held_source
+from held_models import held_on
 from plain_tokenizer import tokenizer
+from transformers_logits import family_logits
 
+from fulgur.bench.gpu_families import compile_ahead
 from fulgur.engine.engine import Engine
 from fulgur.engine.events import Token
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.device import probe
+from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.family_plan import Weights, make_family_plan
 from fulgur.kernels.cuda.family_runtime import FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.config import DeltaShape, ModelConfig, RopeScaling
-from fulgur.model.random import MemorySource, tiny_config, write_hf_folder
+from fulgur.model.random import tiny_config
 
 YARN = RopeScaling("yarn", factor=32.0, original_context=32, truncate=False)
 ONE = RopeScaling("yarn", factor=4.0, original_context=32, mscale=1.0, mscale_all_dim=1.0)
@@ -58,22 +62,47 @@ CASES: dict[str, tuple[ModelConfig, Weights]] = {
     ),
     "qwen3_next bf16": (
         tiny_config("qwen3_next", head_dim=256, rotary_dim=64, delta=DELTA, n_experts=512, experts_per_token=10,
-                    d_expert=64, d_shared=64, **WIDE),
+                    d_expert=64, d_shared=64, **{**WIDE, "d_model": 256}),
         Weights.named("bf16"),
     ),
 }  # fmt: skip
 BOUND = 1e-2  # relative error of the median row
 DEVICE = "cuda"
-BLOCKS = 40
+BLOCKS, LENGTH = 40, 340
 TABLE = np.random.default_rng(9).permutation(BLOCKS).astype(np.int32)[None]
 
 
-def opened(case: str) -> tuple[FamilyRuntime, MemorySource]:
-    config, weights = CASES[case]
-    gpu = probe()
-    source = held_source(config, weights, 3)
-    plan = make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
-    return FamilyRuntime(assemble(plan, source, DEVICE), kv_blocks=BLOCKS, gpu=gpu, slots=2, snapshots=2), source
+class Case:
+    """One model for all of its checks: every one begins at the first position."""
+
+    def __init__(self, name: str, gpu: Gpu) -> None:
+        self.name, self._gpu = name, gpu
+        self.config, weights = CASES[name]
+        self.plan = make_family_plan(self.config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
+        self.source = held_on(DEVICE, self.config, weights, 3)
+
+    @cached_property
+    def model(self) -> FamilyRuntime:
+        weights = assemble(self.plan, self.source, DEVICE)
+        return FamilyRuntime(weights, kv_blocks=BLOCKS, gpu=self._gpu, slots=2, snapshots=2)
+
+    @property
+    def tokens(self) -> list[int]:
+        tokens: list[int] = np.random.default_rng(1).integers(0, self.config.vocab_size, LENGTH).tolist()
+        return tokens
+
+    @cached_property
+    def expected(self) -> tuple[np.ndarray, str]:
+        """The logits of every token by transformers in fp32; or by the project's own reference, and why."""
+        try:
+            return family_logits(self.source, self.tokens, DEVICE).cpu().numpy(), ""
+        except Exception as error:  # whatever a version of it does not know
+            reason = f" (the project's reference: {type(error).__name__} {error})"[:160]
+            return FloatModel(self.source).logits(self.tokens), reason
+
+    def close(self) -> None:
+        if "model" in self.__dict__:
+            self.model.close()
 
 
 def logits_of(model: FamilyRuntime, tokens: list[int], position: int, width: int, slot: int = 0) -> np.ndarray:
@@ -97,46 +126,18 @@ def row_error(got: np.ndarray, expected: np.ndarray) -> float:
     return float(np.median(np.linalg.norm(got - expected, axis=1) / np.linalg.norm(expected, axis=1)))
 
 
-def random_tokens(model: FamilyRuntime, count: int) -> list[int]:
-    tokens: list[int] = np.random.default_rng(1).integers(0, model.vocab_size, count).tolist()
-    return tokens
-
-
-def transformers_logits(source: MemorySource, tokens: list[int]) -> tuple[np.ndarray, str]:
-    """In fp32 on the GPU; or the project's own reference, and why."""
-    try:
-        import torch
-        import transformers
-
-        with tempfile.TemporaryDirectory() as folder:
-            held = {name: source.tensor(name) for name in source._tensors if not name.startswith("mtp.")}
-            config = ModelConfig(**{**source.config.__dict__, "draft_vocab": 0})
-            write_hf_folder(Path(folder), config, held)
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            model = model.to(DEVICE).eval()
-        with torch.no_grad():
-            found = model(torch.tensor([tokens], device=DEVICE)).logits[0].float().cpu().numpy()
-    except (ImportError, ValueError, KeyError, AttributeError, OSError, RuntimeError, NotImplementedError) as error:
-        return FloatModel(source).logits(tokens), f" (the project's reference: {type(error).__name__} {error})"[:160]
-    return found, ""
-
-
-def check_logits(case: str) -> str:
-    model, source = opened(case)
-    tokens = random_tokens(model, 340)
-    got = logits_of(model, tokens, 0, 8)
-    expected, why = transformers_logits(source, tokens)
+def check_transformers(case: Case) -> str:
+    got = logits_of(case.model, case.tokens, 0, 8)
+    expected, why = case.expected
     found = [row_error(got, expected), row_error(got[-100:], expected[-100:])]
-    model.close()
     if not max(found) < BOUND:
         raise FulgurError(f"relative error {found[0]:.2e}, of the last 100 tokens {found[1]:.2e}{why}")
-    return f"relative error {found[0]:.1e}, of the last 100 of 340 tokens {found[1]:.1e}{why}"
+    return f"{max(found):.1e}{why}"
 
 
-def check_widths(case: str) -> str:
+def check_k_rows(case: Case) -> str:
     """k rows have the bits of k single steps, and so has what follows a draft that was right in part."""
-    model, _ = opened(case)
-    tokens = random_tokens(model, 60)
+    model, tokens = case.model, case.tokens[:60]
     alone = logits_of(model, tokens, 0, 1)
     for width in (2, 3, 5, 8):
         if not np.array_equal(logits_of(model, tokens, 0, width), alone):
@@ -148,26 +149,23 @@ def check_widths(case: str) -> str:
         at = 41 + accepted
         if not np.array_equal(logits_of(model, tokens[at : at + 3], at, 3), alone[at : at + 3]):
             raise FulgurError(f"after {accepted} accepted guesses the next step differs")
-    model.close()
-    return "60 tokens, k = 1, 2, 3, 5, 8; drafts of 7 with every accepted count"
+    return "k to 8"
 
 
-def check_prompt(case: str) -> str:
-    model, source = opened(case)
-    tokens = random_tokens(model, 700)
-    expected = FloatModel(source).logits(tokens[:340])[-1:]
+def check_prompt(case: Case) -> str:
+    model, tokens, last = case.model, case.tokens, LENGTH - 1
+    expected, why = case.expected
     found = []
-    for cuts in ((339,), (100, 230, 339)):
+    for cuts in ((last,), (last // 3, 2 * last // 3, last)):
         begin = 0
         for end in cuts:
             rows = np.arange(begin, end, dtype=np.int32)
             model.step(np.array(tokens[begin:end]), rows, np.zeros(end - begin), TABLE, np.zeros(0))
             begin = end
-        found.append(row_error(logits_of(model, tokens[339:340], 339, 1), expected))
-    model.close()
+        found.append(row_error(logits_of(model, tokens[last:], last, 1), expected[-1:]))
     if not max(found) < 3 * BOUND:
-        raise FulgurError(f"relative errors {found}")
-    return f"339 tokens at once and in three chunks: relative error {max(found):.1e}"
+        raise FulgurError(f"relative errors {found[0]:.2e} at once, {found[1]:.2e} in three chunks{why}")
+    return f"{max(found):.1e}{why}"
 
 
 def made_by(model: FamilyRuntime, token: int, position: int, count: int) -> list[int]:
@@ -180,10 +178,9 @@ def made_by(model: FamilyRuntime, token: int, position: int, count: int) -> list
     return made
 
 
-def check_runs(case: str) -> str:
+def check_runs(case: Case) -> str:
     """The loop makes the tokens of single steps; where the host keeps fewer, the sequence goes on from there."""
-    model, _ = opened(case)
-    tokens = random_tokens(model, 40)
+    model, tokens = case.model, case.tokens[:40]
     first = int(logits_of(model, tokens, 0, 8)[-1].argmax())
     made = made_by(model, first, 40, 150)
     expected = logits_of(model, tokens + made[:-1], 0, 8).argmax(axis=1)[39:].tolist()
@@ -193,38 +190,41 @@ def check_runs(case: str) -> str:
     run = model.stream(first, 40, TABLE[0], (), 60)
     while not run.ended:
         run.read()
-    again = logits_of(model, made[20:28], 60, 8).argmax(axis=1).tolist()
-    model.close()
-    if again != made[21:29]:
+    if logits_of(model, made[20:28], 60, 8).argmax(axis=1).tolist() != made[21:29]:
         raise FulgurError("after a run of which 20 tokens count, other tokens follow")
-    return "150 tokens of the loop equal single steps; 40 of 60 dropped, the next 8 are right"
+    return "150 tokens"
 
 
-def check_drafts(case: str) -> str:
-    model, source = opened(case)
-    tokens = random_tokens(model, 90)
-    reference, near = FloatModel(source), 0
-    expected = reference.draft_logits(tokens)
+def check_drafts(case: Case) -> str:
+    """First guesses against the reference's logits; the head is in 4 bits."""
+    model, tokens, near = case.model, case.tokens[:90], 0
+    expected = FloatModel(case.source).draft_logits(tokens)
     for at in range(40, 80, 8):
         logits_of(model, tokens[:at], 0, 8)
         guess = model.draft(tokens[at], at, 0, np.tile(TABLE, (2, 1)), 3)[0]
         near += bool(expected[at - 1].max() - expected[at - 1][guess] < 0.1 * expected[at - 1].std())
-    model.close()
     if near < 4:
         raise FulgurError(f"{near} of 5 first guesses are what the reference expects")
-    return f"{near} of 5 first guesses are what the reference expects (the head is in 4 bits)"
+    return f"{near} of 5"
 
 
-def check_interleavings(case: str, count: int = 60, length: int = 60) -> str:
+def check_interleavings(case: Case, count: int = 60, length: int = 60) -> str:
     """Requests that share prefixes, two at a time, some cancelled: the text that each has alone without drafts."""
-    model, _ = opened(case)
+    model, usual = case.model, case.model.prefill_from
     model.prefill_from = 1 << 30  # at once a prompt's bits depend on how it was cut
-    noise, base = np.random.default_rng(5), random_tokens(model, length)
+    try:
+        cancelled = interleaved(model, case.tokens[:length], count)
+    finally:
+        model.prefill_from = usual
+    return f"{count}, {cancelled} cancelled"
+
+
+def interleaved(model: FamilyRuntime, base: list[int], count: int) -> int:
+    noise, wanted = np.random.default_rng(5), list[tuple[list[int], int]]()
     with tempfile.TemporaryDirectory() as folder:
         text = tokenizer(Path(folder), model.vocab_size)
-    wanted = []
     for _ in range(count):
-        prompt = base[: int(noise.integers(3, length))] + noise.integers(0, model.vocab_size, 2).tolist()
+        prompt = base[: int(noise.integers(3, len(base)))] + noise.integers(0, model.vocab_size, 2).tolist()
         wanted.append((prompt, int(noise.integers(2, 12))))
 
     def request(which: int) -> GenerateRequest:
@@ -251,52 +251,90 @@ def check_interleavings(case: str, count: int = 60, length: int = 60) -> str:
         if noise.random() < 0.05 and engine.cancel(which := str(int(noise.integers(0, sent)))):
             cancelled.add(which)
         taken(engine, together)
-    model.close()
     for name, made in together.items():
         if made != (alone[name][: len(made)] if name in cancelled else alone[name]):
             raise FulgurError(f"request {name} of {count}: {made}, alone {alone[name]}")
-    return f"{count} requests, {len(cancelled)} cancelled: the text of each is what it is alone"
+    return len(cancelled)
 
 
-def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    for case in CASES:
-        yield f"transformers {case}", lambda c=case: check_logits(c)  # type: ignore[misc]
-    for case in ("mistral int4", "gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_next bf16"):
-        yield f"k rows {case}", lambda c=case: check_widths(c)  # type: ignore[misc]
-    for case in ("mistral bf16", "gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_5_moe fp8"):
-        yield f"prompt {case}", lambda c=case: check_prompt(c)  # type: ignore[misc]
-    for case in ("gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_5_moe fp8"):
-        yield f"runs {case}", lambda c=case: check_runs(c)  # type: ignore[misc]
-    yield "drafts qwen3_5 fp8", lambda: check_drafts("qwen3_5 fp8")
-    yield "interleavings qwen3_5 fp8", lambda: check_interleavings("qwen3_5 fp8")
+CHECKS: dict[str, tuple[Callable[[Case], str], tuple[str, ...]]] = {  # with which models
+    "transformers": (check_transformers, tuple(CASES)),
+    "k rows": (check_k_rows, ("mistral int4", "gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_next bf16")),
+    "prompt": (check_prompt, ("mistral bf16", "gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_5_moe fp8")),
+    "runs": (check_runs, ("gpt_oss mxfp4", "qwen3_5 fp8", "qwen3_5_moe fp8")),
+    "drafts": (check_drafts, ("qwen3_5 fp8",)),
+    "interleavings": (check_interleavings, ("qwen3_5 fp8",)),
+}
+Found = dict[tuple[str, str], tuple[bool, str]]  # by check and model: passed, what was seen
+
+
+def run(wanted: dict[str, list[str]], gpu: Gpu, seconds: float) -> Found:
+    """`wanted`: by model its checks. Kernels are compiled while weights are made and the peer computes."""
+    began, found = time.monotonic(), Found()
+    cases = {name: Case(name, gpu) for name in wanted}
+    compiling = compile_ahead([case.plan for case in cases.values()], gpu)
+    for name, case in cases.items():
+        if {"transformers", "prompt"} & set(wanted[name]):
+            _ = case.expected
+    print(f"weights and the peer's logits: {time.monotonic() - began:.0f} s", flush=True)
+    wait([compiling])
+    print(f"kernels: {time.monotonic() - began:.0f} s", flush=True)
+    for name, case in cases.items():
+        for check in wanted[name]:
+            start = time.monotonic()
+            if start > began + seconds:
+                found[check, name] = False, "not run: out of time"
+                continue
+            try:
+                found[check, name] = True, CHECKS[check][0](case)
+            except Exception as error:  # whatever it is, the other checks shall be seen too
+                detail = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+                found[check, name] = False, detail
+                if "CUDA" in detail:
+                    return found  # a sticky error: everything after it would fail too
+            passed, detail = found[check, name]
+            took = time.monotonic() - start
+            print(f"{'ok  ' if passed else 'FAIL'} {check} {name}: {detail} ({took:.1f} s)", flush=True)
+        case.close()
+    return found
+
+
+def table(found: Found, wanted: dict[str, list[str]]) -> str:
+    """A line a model, a column a check."""
+    checks = [check for check in CHECKS if any(check in own for own in wanted.values())]
+    lines = [" " * 16 + "".join(f"{check:>18}" for check in checks)]
+    for name, own in wanted.items():
+        cells = []
+        for check in checks:
+            passed, detail = found.get((check, name), (False, "not run"))
+            cells.append("" if check not in own else detail.partition(" (")[0] if passed else "FAIL")
+        lines.append(f"{name:16}" + "".join(f"{cell:>18}" for cell in cells))
+    lines += [f"FAIL {check} {name}: {detail}" for (check, name), (passed, detail) in found.items() if not passed]
+    return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/kernels/cuda/gpu_families.py", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose name holds this text")
+    parser.add_argument("--only", default="", metavar="TEXT,TEXT", help="only checks whose names hold one of these")
     parser.add_argument("--seconds", type=float, default=200, help="start no further check after this time")
     options = parser.parse_args()
+    wanted = {
+        case: own
+        for case in CASES
+        if (own := [check for check, (_, cases) in CHECKS.items()
+                    if case in cases and any(text in f"{check} {case}" for text in options.only.split(","))])
+    }  # fmt: skip
     try:
         gpu = probe()
     except FulgurError as error:
         print(error, file=sys.stderr)
         return 1
-    end, wrong, count = time.monotonic() + options.seconds, 0, 0
-    for name, check in checks():
-        if options.only not in name:
-            continue
-        start, passed, count = time.monotonic(), True, count + 1
-        try:
-            detail: Any = check() if start < end else "not run: out of time"
-            passed = start < end
-        except Exception as error:  # whatever it is, the other checks shall be seen too
-            passed, detail = False, f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
-        wrong += not passed
-        print(f"{'ok  ' if passed else 'FAIL'} {name}: {detail} ({time.monotonic() - start:.1f} s)", flush=True)
-        if "CUDA" in str(detail) and not passed:
-            break  # a sticky error: everything after it would fail too
-    print(f"\n{gpu.name}: {count - wrong} of {count} checks passed")
-    return 1 if wrong or not count else 0
+    count, began = sum(map(len, wanted.values())), time.monotonic()
+    found = run(wanted, gpu, options.seconds)
+    passed = sum(ok for ok, _ in found.values())
+    print(f"\n{table(found, wanted)}")
+    print(f"{gpu.name}: {passed} of {count} checks passed in {time.monotonic() - began:.0f} s")
+    return 0 if passed == count > 0 else 1
 
 
 if __name__ == "__main__":

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fulgur.bench.gpu_peer import CLASSES, settings_of
 from fulgur.kernels.cuda.formats import format_named
 from fulgur.kernels.cuda.pack import pack, quantise, unpack
 from fulgur.model.config import ModelConfig
-from fulgur.model.random import random_model
+from fulgur.model.random import MemorySource, hf_tensors, random_model
+from fulgur.model.tensors import tensor_shapes
 
 
 def shared_tensors(config: ModelConfig, weights: str, device: Any, seed: int) -> dict[str, Any]:
@@ -67,3 +74,30 @@ def reference_logits(config: ModelConfig, tensors: dict[str, Any], tokens: list[
             module.register_forward_pre_hook(watch)
     with torch.no_grad():
         return model(torch.tensor([tokens], device=device)).logits[0].float(), clear
+
+
+def family_logits(source: MemorySource, tokens: list[int], device: Any) -> Any:
+    """float32 [len(tokens), vocab] of a model of any family that transformers knows."""
+    import torch
+    import transformers
+
+    config = replace(source.config, draft_vocab=0)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config.to_json()), encoding="utf-8")
+        settings = transformers.AutoConfig.from_pretrained(folder)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+    wanted = model.state_dict()
+    given = hf_tensors(config, {name: source.tensor(name) for name in tensor_shapes(config)})
+    state = {name: torch.from_numpy(given[name]).to(device) for name in wanted if name in given}
+    for name in set(wanted) - set(state):  # the experts of a layer in one tensor
+        prefix, _, short = name.rpartition(".")
+        each = [given.pop(f"{prefix}.{e}.{s}_proj.weight") for e in range(config.n_experts)
+                for s in (("gate", "up") if short == "gate_up_proj" else ("down",))]  # fmt: skip
+        state[name] = torch.from_numpy(np.concatenate(each)).to(device).reshape(wanted[name].shape)
+    if unused := set(given) - set(state):
+        raise ValueError(f"transformers has no {sorted(unused)[:3]}")
+    model.load_state_dict(state)
+    with torch.no_grad():
+        return model(torch.tensor([tokens], device=device)).logits[0].float()
