@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -69,19 +70,24 @@ def plan_of(model: str, weights: str, gpu: Gpu) -> FamilyPlan:
     return make_family_plan(FAMILY_SHAPES[model], formats, ctas=gpu.multiprocessors, shared=gpu.shared)
 
 
-def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> Future[Any]:
+def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> list[Future[bytes]]:
     """Compile what these models need, all of it side by side: one after the other, each would wait for its slowest
     kernel. Whoever needs a kernel that failed here is told by its own attempt."""
-    from fulgur.kernels.cuda import family_kernels, family_prefill_fast, prefill_kernels
-    from fulgur.kernels.cuda.build import architecture
+    from fulgur.kernels.cuda import family_kernels, family_prefill_fast
+    from fulgur.kernels.cuda.build import architecture, cubin_of, sources
 
-    def run() -> None:
-        wanted = {module for plan in plans for module in family_kernels.modules(plan).values()}
-        if gpu.wgmma:
-            wanted |= {module for plan in plans for module in family_prefill_fast.modules(plan).values()}
-        prefill_kernels.compiled({repr(module): module for module in wanted}, architecture(gpu.capability))
+    wanted = {module for plan in plans for module in family_kernels.modules(plan).values()}
+    if gpu.wgmma:
+        wanted |= {module for plan in plans for module in family_prefill_fast.modules(plan).values()}
 
-    return ThreadPoolExecutor(1).submit(run)
+    def one(module: tuple[str, str]) -> bytes:
+        stem, text = module
+        texts = sources(stem)
+        header = f"{stem}.h" if f'"{stem}.h"' in texts[f"{stem}.cu"] else "instances.h"
+        return cubin_of(stem, {**texts, header: text}, architecture(gpu.capability))
+
+    pool = ThreadPoolExecutor(os.cpu_count())
+    return [pool.submit(one, module) for module in sorted(wanted, key=lambda module: module[0] == "wide")]
 
 
 def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:
@@ -286,7 +292,7 @@ def main() -> int:
     began = time.monotonic()
     compiling = compile_ahead([plan_of(name, usual_format(name), gpu) for name in names], gpu)
     end, bandwidth = began + options.seconds, read_bandwidth(gpu)
-    wait([compiling])
+    wait(compiling)
     print(f"kernels: {time.monotonic() - began:.0f} s", flush=True)
     report.add("gpu.read_bandwidth", bandwidth / 1e12, "TB/s")
     if options.phases:

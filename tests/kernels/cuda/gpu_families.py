@@ -277,7 +277,7 @@ def run(wanted: dict[str, list[str]], gpu: Gpu, seconds: float) -> Found:
         if {"transformers", "prompt"} & set(wanted[name]):
             _ = case.expected
     print(f"weights and the peer's logits: {time.monotonic() - began:.0f} s", flush=True)
-    wait([compiling])
+    wait(compiling)
     print(f"kernels: {time.monotonic() - began:.0f} s", flush=True)
     for name, case in cases.items():
         for check in wanted[name]:
