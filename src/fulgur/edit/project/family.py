@@ -1,7 +1,7 @@
 """A class with its subclasses, and what in the files of a project is one of them or an object of one.
 
-Read off exactly: `self`, `cls` and `super()` in the classes, `Class.member`, and objects whose class is written beside
-them: parameters and variables annotated with it, variables assigned from a call of it.
+Read off exactly: `self`, `cls` and `super()` in the classes, `Class.member`, and objects of which the project's code
+says what they are (`kinds.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fulgur.edit.project.kinds import Kinds
 from fulgur.edit.project.modules import Module, Project, Reach
 from fulgur.edit.project.outside import defined_outside
 from fulgur.edit.project.references import References
@@ -22,7 +23,7 @@ class Family:
     """Definitions by file, and the expressions of a file that mean one of the classes."""
 
     def __init__(self, project: Project, path: Path, classes: list[ast.ClassDef]) -> None:
-        self.project = project
+        self.project, self.kinds = project, Kinds(project)
         self.definitions: dict[Path, list[ast.ClassDef]] = {path: list(classes)}
         self.references: list[tuple[ast.ClassDef, References]] = []
         waiting = [(path, node) for node in classes]
@@ -64,19 +65,25 @@ class Family:
         return found
 
     def on_objects(self, module: Module, name: str) -> list[ast.Attribute]:
-        """`Class.name`, and `x.name` where the file says that x is an object of the class."""
+        """`Class.name`, and `x.name` where the project says that x is an object of the class."""
         classes = self.meaning(module)
-        typed = _typed(module, classes)
-        found = []
-        for node in module.source.all(ast.Attribute):
-            if node.attr != name:
-                continue
-            value = node.value
-            made = isinstance(value, ast.Call) and id(value.func) in classes  # Class().name
-            known = isinstance(value, ast.Name) and (_binder(module, value), value.id) in typed
-            if id(value) in classes or made or known:
-                found.append(node)
-        return found
+        found = [node for node in module.source.all(ast.Attribute) if node.attr == name]
+        return [node for node in found if id(node.value) in classes or self._is_one(module, node.value)]
+
+    def _is_one(self, module: Module, value: ast.expr) -> bool:
+        kind = self.kinds.of(module, value)
+        if kind is None or kind.path is None or kind.what not in ("object", "class"):
+            return False
+        return kind.node in self.definitions.get(kind.path, [])
+
+    def is_another(self, module: Module, value: ast.expr, name: str) -> bool:
+        """Whether an object is known to be of a class that has a member of this name for itself."""
+        kind = self.kinds.of(module, value)
+        if kind is None or self._is_one(module, value):
+            return False
+        if kind.what == "other":
+            return True
+        return kind.what == "object" and isinstance(kind.node, ast.ClassDef) and name in members(kind.node)
 
 
 def only_one(project: Project, name: str, definitions: Mapping[Path, list[ast.ClassDef]]) -> bool:
@@ -108,8 +115,8 @@ def on_any_object(project: Project, module: Module, name: str) -> list[ast.Attri
     ]
 
 
-def family_of_method(project: Project, path: Path, owner: ast.ClassDef, name: str) -> Family:
-    """The classes around one that may have the same method: from the topmost base of the project that defines it."""
+def family_of_member(project: Project, path: Path, owner: ast.ClassDef, name: str) -> Family:
+    """The classes around one that may have the same member: from the topmost base of the project that defines it."""
     family = Family(project, path, [owner])
     above = {last_name(base) for base in owner.bases} - {""}
     tried = {owner.name}
@@ -121,7 +128,7 @@ def family_of_method(project: Project, path: Path, owner: ast.ClassDef, name: st
                 if node.name != wanted or node is owner:
                     continue
                 above |= {last_name(base) for base in node.bases} - {""}
-                if any(isinstance(n, FUNCTIONS) and n.name == name for n in node.body):
+                if name in members(node):
                     wider = Family(project, module.path, [node])
                     family = wider if owner in wider.definitions.get(path, []) else family
     return family
@@ -131,28 +138,3 @@ def last_name(node: ast.expr) -> str:
     """The name of a class or function without its module; empty for anything else."""
     node = node.value if isinstance(node, ast.Subscript) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _typed(module: Module, classes: set[int]) -> set[tuple[object, str]]:
-    """Variables, by scope and name, that are objects of the class wherever they are read."""
-    good: set[tuple[object, str]] = set()
-    stores: dict[tuple[object, str], int] = {}
-    for name in module.source.all(ast.Name):
-        if not isinstance(name.ctx, ast.Load):
-            key = (_binder(module, name), name.id)
-            stores[key] = stores.get(key, 0) + 1
-    for function in module.source.functions():
-        scope = module.names.scopes[function]
-        arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-        good |= {(scope, argument.arg) for argument in arguments if id(argument.annotation) in classes} - stores.keys()
-    made = {id(call) for call in module.source.of(ast.Call) if id(call.func) in classes}
-    targets = [(s.targets[0], id(s.value) in made) for s in module.source.of(ast.Assign)]
-    targets += [(s.target, id(s.annotation) in classes) for s in module.source.of(ast.AnnAssign)]
-    for target, meant in targets:
-        if meant and isinstance(target, ast.Name) and stores[key := (_binder(module, target), target.id)] == 1:
-            good.add(key)
-    return good
-
-
-def _binder(module: Module, name: ast.Name) -> object:
-    return module.scope_of(name).resolve(name.id)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fulgur.edit.project.family import Family, last_name, on_any_object, only_one
+from fulgur.edit.project.family import Family, family_of_member, last_name, on_any_object, only_one
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.outside import defined_outside, outer_base
 from fulgur.edit.project.records import has_field, has_keys, keyword_edits, pattern_edits
@@ -31,7 +31,8 @@ def rename_member_everywhere(
     home = project.module(path)
     if home is None or not home.usable:
         raise RefactorError(f"{path.name} cannot be read as Python")
-    family = Family(project, path, member_classes(home.source, old, owner, at))
+    classes = member_classes(home.source, old, owner, at)
+    family = family_of_member(project, path, next((c for c in classes if old in members(c)), classes[0]), old)
     for module, node in family.classes():
         _may_be_renamed(project, module, node, old, new)
     result = Changed()
@@ -44,9 +45,23 @@ def rename_member_everywhere(
             after = apply_edits(module.text, edits)
             parse(after)
             result.files[module.path] = (module.text, after)
-        result.unsure += _left(module, old, {edit.start for edit in edits}, listed, field=field)
+        result.unsure += _left(module, family, old, {edit.start for edit in edits}, listed, field=field)
+    _must_be_followed(result, old)
     result.unsure = sorted({*result.unsure, *in_text_files(project, old, listed)})
     return result
+
+
+def _must_be_followed(result: Changed, old: str) -> None:
+    """Refuse a new definition whose uses all keep the old name, when there are uses that may mean it."""
+    uses = re.compile(rf"\.{re.escape(old)}\b")
+    left = [place for place in result.unsure if place.kind == "attribute"]
+    renamed = sum(len(uses.findall(before)) - len(uses.findall(after)) for before, after in result.files.values())
+    if left and not renamed:
+        first = f"{left[0].path.name}:{left[0].line}"
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise RefactorError(
+            f"{first}{more} may use {old} or that of another class: nothing says what objects these are"
+        )
 
 
 def _may_be_renamed(project: Project, module: Module, node: ast.ClassDef, old: str, new: str) -> None:
@@ -83,7 +98,9 @@ def _dotted(module: Module, family: Family, old: str, new: str) -> Iterator[Edit
                 break
 
 
-def _left(module: Module, old: str, taken: set[int], listed: re.Pattern[str], *, field: bool) -> Iterator[Place]:
+def _left(
+    module: Module, family: Family, old: str, taken: set[int], listed: re.Pattern[str], *, field: bool
+) -> Iterator[Place]:
     """Uses on objects of unknown classes, and texts that name the member."""
     source = module.source
 
@@ -91,8 +108,10 @@ def _left(module: Module, old: str, taken: set[int], listed: re.Pattern[str], *,
         line = source.line_of(at)
         return Place(module.path, line, kind, source.lines[line - 1].strip())
 
-    attributes = {source.end(n) - len(old) for n in source.all(ast.Attribute) if n.attr == old}
-    yield from (place(at, "attribute") for at in sorted(attributes - taken))
+    found = [node for node in source.all(ast.Attribute) if node.attr == old]
+    attributes = {source.end(node) - len(old) for node in found}
+    others = {source.end(node) - len(old) for node in found if family.is_another(module, node.value, old)}
+    yield from (place(at, "attribute") for at in sorted(attributes - taken - others))
     for node in source.of(ast.Constant):
         if node.value == old and source.start(node) + 1 not in taken:
             call = source.parents.get(node)

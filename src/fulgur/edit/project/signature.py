@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fulgur.edit.project.family import Family, family_of_method, last_name, on_any_object, only_one
+from fulgur.edit.project.family import Family, family_of_member, last_name, on_any_object, only_one
 from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, Place
@@ -152,7 +152,7 @@ def _change_method(project: Project, module: Module, owner: ast.ClassDef, functi
     Calls on other objects are listed if the change could matter to them.
     """
     name, result = function.name, Changed()
-    family = family_of_method(project, module.path, owner, name)
+    family = family_of_member(project, module.path, owner, name)
     alone = only_one(project, name, family.definitions)
     edits: dict[Path, set[Edit]] = {module.path: set(head_edits(module.source, function, call))}
     for other, cls, version in family.methods(name):
