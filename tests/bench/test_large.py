@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fulgur.bench.large import distinct, measure, read_per_token, write_random
+from fulgur.bench.large import Files, distinct, measure, read_per_token
+from fulgur.bench.random_folder import write_random
 from fulgur.bench.report import Report
 from fulgur.bench.shapes import LARGE
 from fulgur.kernels.cpu.native import Runtime
@@ -38,10 +39,21 @@ def test_random_weights_run(family: str, tmp_path: Path) -> None:
 
 def test_every_row_is_measured(tmp_path: Path) -> None:
     report = Report("test")
-    measure("tiny", SMALL["qwen3_5_moe"], 4, tmp_path, lambda what, skipped=0: None, report, repeat=1)
-    names = {row.name.removesuffix(".tiny.int4") for row in report.rows}
-    assert {"engine.start_s", "engine.decode.tok_s", "engine.bandwidth_share", "engine.verify4.ratio"} <= names
+    files = Files(tmp_path, keep=False)
+    measure("tiny", SMALL["qwen3_5_moe"], 4, files, False, lambda what, skipped=0: None, report, repeat=1)
+    rows = {row.name.removesuffix(".tiny.int4"): row.value for row in report.rows}
+    assert {"engine.start_s", "engine.decode.tok_s", "engine.bandwidth_share", "engine.verify4.ratio"} <= rows.keys()
+    assert rows["engine.first.decode.tok_s"] > 0 and rows["engine.first.faults"] > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_are_kept_for_the_next_run(tmp_path: Path) -> None:
+    files, config = Files(tmp_path, keep=True), SMALL["qwen3_moe"]
+    times = []
+    for _ in range(2):
+        measure("tiny", config, 4, files, False, lambda what, skipped=0: None, Report("test"), repeat=1)
+        times.append((tmp_path / "tiny.int4" / "weights.safetensors").stat().st_mtime_ns)
+    assert times[0] == times[1]
 
 
 def gigabytes(config: ModelConfig) -> float:

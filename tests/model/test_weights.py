@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from fulgur.errors import FulgurError
+from fulgur.model import safetensors
 from fulgur.model.config import ModelConfig, RopeScaling
 from fulgur.model.pack import unpack
 from fulgur.model.packed_folder import save_packed
 from fulgur.model.quantise import quantise
 from fulgur.model.random import RandomSource, random_model, tiny_config, write_hf_folder
-from fulgur.model.safetensors import SafetensorsFile
+from fulgur.model.safetensors import SafetensorsFile, write_safetensors
 from fulgur.model.weights import Weights, assemble, load
 
 
@@ -98,6 +99,19 @@ def test_packed_file_is_valid_safetensors(tmp_path: Path) -> None:
     stored = load_file(tmp_path / "weights.safetensors")
     np.testing.assert_array_equal(stored["layers.0.down"], weights.matrices["layers.0.down"].data)
     np.testing.assert_array_equal(stored["final_norm"], weights.vectors["final_norm"])
+
+
+def test_files_are_written_in_aligned_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {f"t{i}": ("U8", np.arange(size, dtype=np.uint8)) for i, size in enumerate((0, 5, 200, 64, 1))}
+    write_safetensors(tmp_path / "whole", tensors)
+    sizes: list[int] = []
+    write = safetensors._write
+    monkeypatch.setattr(safetensors, "PIECE", 64)
+    monkeypatch.setattr(safetensors, "_write", lambda file, data: (sizes.append(len(data)), write(file, data)))
+    write_safetensors(tmp_path / "pieces", tensors)
+    assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert len(sizes) > 5 and set(sizes[:-1]) == {64}
+    assert bytes(SafetensorsFile(tmp_path / "pieces").array("t2")) == bytes(range(200))
 
 
 def test_config_survives_json(folder: Path) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 
 from fulgur.bench.peer import Settings, candidates
+from fulgur.bench.peer_choice import PeerChoice
 from fulgur.bench.quiet import spread, too_far
 from fulgur.bench.report import cores
 from fulgur.bench.shapes import SEED, SHAPES
 from fulgur.bench.weights import AheadSource, write_gguf
-from fulgur.bench.worker import Worker, WorkerDied
+from fulgur.bench.worker import Worker
 from fulgur.kernels.cpu import _native
 from fulgur.kernels.cpu.native import default_threads
 from fulgur.model.packed_folder import save_packed
@@ -72,43 +73,20 @@ class Comparison:
         """Write the same weights for llama.cpp, try its settings, and keep the fastest for decode and for prefill."""
         path = self.folder / "peer.gguf"
         write_gguf(path, self.config, SEED, self.bits)
-        best: dict[str, tuple[float, Settings]] = {}
-        died: list[str] = []
+        length, repeat = (TRIAL_LARGE, 2) if self.large else (TRIAL, 4)
+        choice = PeerChoice(path, _ROOM)
         for settings in candidates(cores()):
-            self._try(path, settings, best, died)
-        kept = {settings for _, settings in best.values()}
+            choice.attempt(settings, length, repeat)
+        kept = {settings for _, settings in choice.best.values()}
         for threads in {self.threads, 1} - {cores()}:  # with the other settings that were best
             for settings in kept:
-                self._try(path, replace(settings, threads=threads), best, died)
-        label = f"{self.model} int{self.bits}"
-        if died:
-            self.notes.append(f"{label}: llama.cpp died with: {'; '.join(died)}")
-        if not best:
-            self.notes.append(f"{label}: llama.cpp ran with no setting, so there is no comparison")
+                choice.attempt(replace(settings, threads=threads), length, repeat)
+        self.notes += choice.notes(f"{self.model} int{self.bits}")
         started: dict[Settings, Worker] = {}
-        for kind, (_, settings) in best.items():
+        for kind, (_, settings) in choice.best.items():
             if settings not in started:
-                started[settings] = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
+                started[settings] = choice.start(settings, path)
             self._workers[f"llama_{kind}"] = started[settings]
-            self.notes.append(f"{label}: llama.cpp's fastest {kind}: {settings}")
-
-    def _try(self, path: Path, settings: Settings, best: dict[str, tuple[float, Settings]], died: list[str]) -> None:
-        """Time the peer with these settings; note them where they are the best so far."""
-        length = TRIAL_LARGE if self.large else TRIAL
-        worker = None
-        try:
-            worker = Worker("fulgur.bench.peer", path=str(path), context=_ROOM, **asdict(settings))
-            decode = min(worker.call("decode", context=length, count=8, repeat=2 if self.large else 4))
-            prefill = min(worker.call("prefill", count=length, repeat=2))
-        except WorkerDied as error:
-            died.append(f"{settings} ({error})")
-            return
-        finally:
-            if worker is not None:
-                worker.close()
-        for kind, seconds in (("decode", decode), ("prefill", prefill)):
-            if kind not in best or seconds < best[kind][0]:
-                best[kind] = (seconds, settings)
 
     def round(self, repeat: int) -> None:
         """Everything once, ours and the peer's in turn; a decode is the median of `repeat` runs of 64 tokens."""

@@ -45,6 +45,7 @@ class Effort:
 
 FULL, QUICK = Effort(rounds=7, repeat=5), Effort(rounds=2, repeat=2)
 _SECONDS, _FEWEST = 35.0, 3  # a model gets no further round after this long, if it had this many
+_REPEAT_LARGE = 3
 _KV_LARGE = 4096  # tokens of KV cache with which the memory of a large model is looked at
 
 # What the project holds itself to on two AVX-512/AMX cores.
@@ -71,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", default="4,8", metavar="A,B", help="4, 8 or both")
     parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it works, not to quote")
     parser.add_argument("--no-peer", action="store_true", help="without llama.cpp")
+    parser.add_argument(
+        "--files",
+        type=Path,
+        metavar="FOLDER",
+        help=f"keep the weights of {', '.join(LARGE)} there for the next run (by default in a temporary folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -81,7 +88,7 @@ def run(args: argparse.Namespace) -> Report:
     if importlib.util.find_spec("fulgur.kernels.cpu._native") is None:
         raise FulgurError("the CPU kernels are not built", hint="Install the package (make run) and try again.")
     missing = [name for name in ("llama_cpp", "gguf") if importlib.util.find_spec(name) is None]
-    if missing and models and not args.no_peer:
+    if missing and (models or large) and not args.no_peer:
         raise FulgurError(
             f"the peer is not installed: {', '.join(missing)}",
             hint="In Fulgur's checkout: pip install -e '.[bench]'; or measure without it: --no-peer.",
@@ -90,7 +97,8 @@ def run(args: argparse.Namespace) -> Report:
     report = Report("fulgur bench engine" + (", two short rounds: not to be quoted" if args.quick else ""))
     watch = Watch()
     jobs = [(model, int(bits)) for model in models for bits in precisions]
-    steps = len(jobs) * (effort.rounds + (3 if args.no_peer else 4)) + 2 * (len(chosen) - len(models)) * len(precisions)
+    steps = len(jobs) * (effort.rounds + (3 if args.no_peer else 4))
+    steps += (len(large) * (2 if args.no_peer else 6) + 2 * ("hybrid" in chosen)) * len(precisions)
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
         from fulgur.bench.replay import write_tokenizer
 
@@ -99,10 +107,12 @@ def run(args: argparse.Namespace) -> Report:
         for model, bits in jobs:
             _measure(model, bits, Path(folder), tokenizer, effort, not args.no_peer, begin, report)
         for model in large:
-            from fulgur.bench.large import measure
+            from fulgur.bench.large import Files, measure
 
+            files = Files(args.files or Path(folder), keep=args.files is not None)
             for width in precisions:
-                measure(model, LARGE[model], int(width), Path(folder), begin, report, effort.repeat)
+                repeat = min(effort.repeat, _REPEAT_LARGE)
+                measure(model, LARGE[model], int(width), files, not args.no_peer, begin, report, repeat)
         for width in precisions if "hybrid" in chosen else ():
             from fulgur.bench import own_drafts
 

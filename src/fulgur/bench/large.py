@@ -1,106 +1,57 @@
 """`fulgur bench engine` for models of experts: random 4-bit weights of the true shape, one model at a time.
 
 What a token reads is counted (chosen experts, dense matrices, keys and values, recurrent states twice) and held against
-the read bandwidth measured in the same run over memory of that size. A step over four tokens is held against the
-distinct experts that four random choices touch. The weights lie in a file and are read through its map, as a user's
-would be: `start_s` is the time until the first step can run, with the file in the page cache.
+the read bandwidth measured in the same run. A step over four tokens is held against the distinct experts that four
+random choices touch.
+
+The weights lie in a file and are read through its map, as a user's would be. The file is in the page cache before
+anything is timed, and on the disk, so that nothing is written meanwhile. `start_s` is the time until the first step can
+run. `first.*` are the first tokens and the first prompt after it: their pages are not in the process's tables yet. The
+other rows are steady ones, with every page touched before; `faults` says how many pages a token still had to find, and
+a page that came from the disk is noted.
+
+The memory holds one model. So llama.cpp has its turn after ours, on a file of the same numbers, and both have two
+turns. Its settings are chosen beforehand on the first layers of the model.
 """
 
 from __future__ import annotations
 
+import mmap
 import shutil
-from collections.abc import Iterable
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fulgur.bench.report import Begin, Report
-from fulgur.bench.worker import Worker
-from fulgur.errors import FulgurError
+from fulgur.bench.packed_gguf import write_packed_gguf
+from fulgur.bench.peer import candidates
+from fulgur.bench.peer_choice import PeerChoice
+from fulgur.bench.random_folder import write_random, written
+from fulgur.bench.report import Begin, Report, cores
+from fulgur.bench.shapes import SEED
+from fulgur.bench.worker import Worker, WorkerDied
 from fulgur.kernels.cpu import _native
 from fulgur.kernels.cpu.native import default_threads
 from fulgur.model.config import ModelConfig
 from fulgur.model.family import DELTA, SLIDING
-from fulgur.model.pack import TILE, packed_bytes, paired_bytes, scale_bytes, tile_bytes
-from fulgur.model.packed_folder import PACKED_FILE, expert_sizes, load_packed, write_config
-from fulgur.model.random import RandomSource
-from fulgur.model.safetensors import write_streamed
-from fulgur.model.tensors import kernel_vector, matrix_plans, plain_plans, tensor_shapes, vector_plans
+from fulgur.model.packed_folder import PACKED_FILE, load_packed
 
 CONTEXT, DECODE, PREFILL, VERIFY = 256, 16, 256, 4
-GROUP, HEAD_BITS = 64, 8
+ROOM = CONTEXT + 2 * PREFILL  # tokens of the caches
+PROBE = 1 << 30  # bytes over which the bandwidth is measured: far beyond any cache, and little beside the model
+TURNS, TRIAL_LAYERS, TRIAL = 2, 4, 64
+PEER_FILE = "peer.gguf"
 
 
-def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) -> int:
-    """A packed folder of random weights, without ever holding the model; returns its bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
-    makers: dict[str, Any] = {}
-    kinds: dict[str, tuple[int, int]] = {}
-    rng = np.random.default_rng(seed)
+@dataclass(frozen=True)
+class Files:
+    """Where weights are written. Kept, they serve the next run."""
 
-    def codes(count: int) -> npt.NDArray[np.uint8]:
-        return rng.integers(0, 256, count, dtype=np.uint8)
-
-    def scale(cols: int, width: int) -> npt.NDArray[np.float16]:
-        # Uniform integers of this width, so that a row keeps the size of its input.
-        return np.full(TILE, (12 / cols) ** 0.5 / (1 << width), np.float16)
-
-    def dense(rows: int, cols: int, width: int) -> Iterable[npt.NDArray[np.uint8]]:
-        tile = codes(tile_bytes(cols, width, GROUP))
-        head = scale_bytes(cols, GROUP)
-        tile[:head] = 0
-        tile[: cols // GROUP * 2 * TILE] = np.tile(scale(cols, width).view(np.uint8), cols // GROUP)
-        for _ in range(-(-rows // TILE)):
-            yield tile
-
-    def expert(rows: int, cols: int, width: int) -> Iterable[npt.NDArray[np.uint8]]:
-        one = codes(paired_bytes(rows, cols, width, GROUP)).reshape(-1, 4 * TILE + 2 * GROUP * TILE * width // 8)
-        one[:, : 4 * TILE] = np.tile(scale(cols, width).view(np.uint8), 2)
-        for _ in range(config.n_experts):
-            yield one
-
-    for name, plan in matrix_plans(config).items():
-        width, rows = HEAD_BITS if name == "head" else bits, len(plan.row)
-        kinds[name] = width, GROUP
-        shapes[name] = "U8", (packed_bytes(rows, plan.cols, width, GROUP),)
-        makers[name] = lambda rows=rows, cols=plan.cols, width=width: dense(rows, cols, width)
-    for name, (rows, cols) in expert_sizes(config).items():
-        kinds[name] = bits, GROUP
-        shapes[name] = "U8", (config.n_experts, paired_bytes(rows, cols, bits, GROUP))
-        makers[name] = lambda rows=rows, cols=cols: expert(rows, cols, bits)
-    shapes["embed"] = "F16", (config.vocab_size, config.d_model)
-    row = rng.standard_normal((64, config.d_model)).astype(np.float16)
-    makers["embed"] = lambda: (row[: min(64, config.vocab_size - at)] for at in range(0, config.vocab_size, 64))
-    for name, plan in plain_plans(config).items():
-        shape = len(plan.row), plan.cols
-        shapes[name] = "BF16", shape
-        makers[name] = lambda shape=shape: [_bf16(rng.standard_normal(shape) * shape[1] ** -0.5)]
-    source, sizes = RandomSource(config, seed), tensor_shapes(config)
-    for name, parts in vector_plans(config).items():
-        shapes[name] = "F32", (sum(int(np.prod(sizes[part])) for part in parts),)
-        makers[name] = lambda name=name, parts=parts: [
-            kernel_vector(config, name, np.concatenate([source.vector(part) for part in parts]))
-        ]
-    total = sum(
-        int(np.prod(shape)) * (1 if kind == "U8" else 4 if kind == "F32" else 2) for kind, shape in shapes.values()
-    )
-    free = shutil.disk_usage(folder).free
-    if free < total * 1.02:
-        raise FulgurError(f"{folder}: {total / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free")
-    write_streamed(folder / PACKED_FILE, shapes, lambda name: makers[name]())
-    write_config(config, kinds, folder)
-    return total
-
-
-def _bf16(value: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    from fulgur.model.bfloat16 import to_bfloat16
-
-    return to_bfloat16(value.astype(np.float32))
+    folder: Path
+    keep: bool
 
 
 def read_per_token(config: ModelConfig, weight_bytes: int, context: int) -> int:
@@ -118,39 +69,159 @@ def distinct(config: ModelConfig, rows: int) -> float:
 
 
 def measure(
-    model: str, config: ModelConfig, bits: int, folder: Path, begin: Begin, report: Report, repeat: int
+    model: str, config: ModelConfig, bits: int, files: Files, peer: bool, begin: Begin, report: Report, repeat: int
 ) -> None:
-    name, threads = f"{model}.int{bits}", default_threads()
-    place = folder / name
-    begin(f"{model} int{bits}: random weights")
-    write_random(config, place, bits)
-    weights = load_packed(place, None)
-    chosen = sum(e.data.nbytes for e in weights.experts.values()) * config.experts_per_token // config.n_experts
-    read = read_per_token(config, weights.bytes_per_token, CONTEXT)
-    del weights
+    large = _Large(f"{model}.int{bits}", config, bits, files)
     try:
+        begin(f"{large.name}: random weights")
+        large.write(peer)
+        choice = None
+        if peer:
+            begin(f"{large.name}: which settings suit llama.cpp")
+            choice = large.choose()
+            report.notes += choice.notes(large.name)
+        for turn in range(TURNS if choice is not None and choice.best else 1):
+            begin(f"{large.name}: steps, turn {turn + 1}")
+            large.ours(repeat)
+            if choice is not None and choice.best:
+                begin(f"{large.name}: llama.cpp, turn {turn + 1}")
+                large.peer(choice, repeat)
+        large.add_rows(report)
+    finally:
+        if not files.keep:
+            shutil.rmtree(large.place, ignore_errors=True)
+
+
+class _Large:
+    def __init__(self, name: str, config: ModelConfig, bits: int, files: Files) -> None:
+        self.name, self.config, self.bits = name, config, bits
+        self.place = files.folder / name
+        self.samples: dict[str, list[float]] = defaultdict(list)  # one a turn
+        self.notes: list[str] = []
+
+    def write(self, peer: bool) -> None:
+        if not _is_there(self.place, self.config):
+            write_random(self.config, self.place, self.bits, SEED)
+        if peer and not (self.place / PEER_FILE).exists():
+            _write_peer(self.place)
+        weights = load_packed(self.place, None)
+        experts, config = sum(e.data.nbytes for e in weights.experts.values()), self.config
+        self.chosen_bytes = experts * config.experts_per_token // config.n_experts
+        self.read_bytes = read_per_token(config, weights.bytes_per_token, CONTEXT)
+
+    def choose(self) -> PeerChoice:
+        """llama.cpp's settings, tried on the first layers alone."""
+        layers = min(TRIAL_LAYERS, self.config.n_layers)
+        cut = replace(self.config, n_layers=layers, layer_kinds=self.config.layer_kinds[:layers])
+        place = self.place / "cut"
+        if not _is_there(place, cut):
+            write_random(cut, place, self.bits, SEED)
+            _write_peer(place)
+        choice = PeerChoice(place / PEER_FILE, ROOM)
+        for settings in candidates(cores()):
+            choice.attempt(settings, TRIAL, 4)
+        return choice
+
+    def ours(self, repeat: int) -> None:
+        threads = default_threads()
+        _read_in(self.place / PACKED_FILE)
+        self.samples["bandwidth"].append(float(_native.read_bandwidth(PROBE, threads, 1.0)))
         start = perf_counter()
-        worker = Worker("fulgur.bench.ours", folder=str(place), threads=threads, context=CONTEXT + 2 * PREFILL)
-        report.add(f"engine.start_s.{name}", perf_counter() - start, "s", bar=3.0, at_most=True)
+        worker = Worker("fulgur.bench.ours", folder=str(self.place), threads=threads, context=ROOM)
         try:
-            begin(f"{model} int{bits}: steps")
-            bandwidth = float(_native.read_bandwidth(min(read, 2 << 30), threads, 1.0))
-            prefill = worker.call("prefill", count=PREFILL, repeat=2)
-            decode = worker.call("decode", context=CONTEXT, count=DECODE, repeat=repeat + 1)[1:]  # pages are touched
-            one = worker.call("verify", context=CONTEXT, width=1, repeat=4 * repeat)
-            four = worker.call("verify", context=CONTEXT, width=VERIFY, repeat=4 * repeat)
+            self.samples["start"].append(perf_counter() - start)
+            before = worker.call("faults")
+            begun = worker.call("decode", context=0, count=DECODE, repeat=1)
+            after = worker.call("faults")
+            prompt = worker.call("prefill", count=PREFILL, repeat=1)
+            self.samples["first.decode"] += [seconds / DECODE for seconds in begun]
+            self.samples["first.faults"].append((after[0] - before[0]) / DECODE)
+            self.samples["first.prefill"] += [seconds / PREFILL for seconds in prompt]
+            worker.call("decode", context=CONTEXT, count=DECODE, repeat=1)  # the tokens that are timed are the same
+            before = worker.call("faults")
+            decode = worker.call("decode", context=CONTEXT, count=DECODE, repeat=repeat)
+            after = worker.call("faults")
+            self.samples["faults"].append((after[0] - before[0]) / (DECODE * repeat))
+            self.samples["decode"].append(median(decode) / DECODE)
+            self.samples["prefill"].append(median(worker.call("prefill", count=PREFILL, repeat=2)) / PREFILL)
+            bare = worker.call("bare", context=CONTEXT, count=2, repeat=repeat)
+            self.samples["read"].append(median(read for read, _ in bare))
+            one, four = (
+                worker.call("verify", context=CONTEXT, width=width, repeat=4 * repeat)[1:] for width in (1, VERIFY)
+            )
+            self.samples["verify"].append(median(four) / median(one))
+            end = worker.call("faults")
+            if end[1] > before[1]:
+                self.notes.append(f"{end[1] - before[1]} pages came from the disk in steady steps: not to be quoted")
         finally:
             worker.close()
-        seconds = median(decode) / DECODE
-        report.add(f"engine.decode.tok_s.{name}", 1 / seconds, "tok/s")
-        report.add(f"engine.bandwidth.gb_s.{name}", bandwidth, "GB/s")
-        report.add(f"engine.bandwidth_share.{name}", read / seconds / 1e9 / bandwidth, "of 1", bar=0.65)
-        report.add(f"engine.read_mb_per_token.{name}", read / 1e6, "MB")
-        report.add(f"engine.prefill.tok_s.{name}", PREFILL / min(prefill), "tok/s")
-        least = (read + chosen * (distinct(config, VERIFY) / config.experts_per_token - 1)) / read
-        report.add(
-            f"engine.verify{VERIFY}.ratio.{name}", median(four) / median(one), "x", bar=1.25 * least, at_most=True
-        )
-        report.add(f"engine.verify{VERIFY}.least.{name}", least, "x")
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+
+    def peer(self, choice: PeerChoice, repeat: int) -> None:
+        settings = {kind: best for kind, (_, best) in choice.best.items()}
+        for one in dict.fromkeys(settings.values()):
+            try:
+                worker = choice.start(one, self.place / PEER_FILE)
+                try:
+                    worker.call("prefill", count=PREFILL, repeat=1)  # every page once
+                    if settings["decode"] == one:
+                        worker.call("decode", context=CONTEXT, count=DECODE, repeat=1)
+                        decode = worker.call("decode", context=CONTEXT, count=DECODE, repeat=repeat)
+                        self.samples["llama_decode"].append(median(decode) / DECODE)
+                    if settings["prefill"] == one:
+                        prefill = worker.call("prefill", count=PREFILL, repeat=2)
+                        self.samples["llama_prefill"].append(median(prefill) / PREFILL)
+                finally:
+                    worker.close()
+            except WorkerDied as error:
+                self.notes.append(f"llama.cpp died with {one}: {error}")
+
+    def add_rows(self, report: Report) -> None:
+        value = {name: median(values) for name, values in self.samples.items()}
+        report.notes += [f"{self.name}: {note}" for note in self.notes]
+
+        def add(row: str, number: float, unit: str, bar: float | None = None, *, at_most: bool = False) -> None:
+            report.add(f"{row}.{self.name}", number, unit, bar=bar, at_most=at_most)
+
+        share = self.read_bytes / value["decode"] / 1e9 / value["bandwidth"]
+        add("engine.start_s", value["start"], "s", 3.0, at_most=True)
+        add("engine.first.decode.tok_s", 1 / value["first.decode"], "tok/s")
+        add("engine.first.faults", value["first.faults"], "a token")
+        add("engine.first.prefill.tok_s", 1 / value["first.prefill"], "tok/s")
+        add("engine.decode.tok_s", 1 / value["decode"], "tok/s")
+        add("engine.decode.faults", value["faults"], "a token")
+        add("engine.bandwidth.gb_s", value["bandwidth"], "GB/s")
+        add("engine.bandwidth_share", share, "of 1", 0.65)
+        add("engine.bandwidth_share.read", share / value["read"], "of 1")
+        add("engine.read_mb_per_token", self.read_bytes / 1e6, "MB")
+        add("engine.prefill.tok_s", 1 / value["prefill"], "tok/s")
+        more = distinct(self.config, VERIFY) / self.config.experts_per_token - 1
+        least = (self.read_bytes + self.chosen_bytes * more) / self.read_bytes
+        add(f"engine.verify{VERIFY}.ratio", value["verify"], "x", 1.25 * least, at_most=True)
+        add(f"engine.verify{VERIFY}.least", least, "x")
+        for kind, bar in (("decode", 1.15), ("prefill", 2.0)):
+            if f"llama_{kind}" in value:
+                pairs = zip(self.samples[f"llama_{kind}"], self.samples[kind], strict=False)
+                add(f"llama.{kind}.tok_s", 1 / value[f"llama_{kind}"], "tok/s")
+                add(f"engine.{kind}.ratio_llama", median(theirs / ours for theirs, ours in pairs), "x", bar)
+
+
+def _is_there(place: Path, config: ModelConfig) -> bool:
+    """A folder that an earlier run has written whole: its config comes last."""
+    return (place / "config.json").exists() and ModelConfig.from_folder(place).parameters == config.parameters
+
+
+def _write_peer(place: Path) -> None:
+    part = place / "peer.part"
+    write_packed_gguf(place, part, SEED)
+    written(part)
+    part.replace(place / PEER_FILE)
+
+
+def _read_in(path: Path) -> None:
+    """Have a file in the page cache, as the engine maps it."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        bytes_of_pages = np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE]
+        int(bytes_of_pages.max())
+        del bytes_of_pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +40,14 @@ def open_worker(folder: str, threads: int, context: int) -> dict[str, Callable[.
         "bare": bench.bare,
         "replay": bench.replay,
         "about": bench.about,
+        "faults": page_faults,
     }
+
+
+def page_faults() -> tuple[int, int]:
+    """Pages that this process had to find so far, and those of them that came from the disk."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_minflt, used.ru_majflt
 
 
 class Measurement:
@@ -143,8 +151,8 @@ class Measurement:
                 self.saved = context
 
     def _rewind(self, context: int) -> None:
-        """Back to the state after `context` tokens, where there is one."""
-        if not self.runtime.states:
+        """Back to the state after `context` tokens, where there is one. (At the start there is none.)"""
+        if not self.runtime.states or not context:
             return
         if self.saved != context:
             self.filled = 0

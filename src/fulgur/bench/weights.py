@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,12 +45,11 @@ class AheadSource(RandomSource):
         return self._made[name].result()
 
 
-def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
-    """The random model of this seed, every matrix as Q8_0 or Q4_0 blocks; our own family is Qwen3 to llama.cpp."""
+def new_writer(path: Path, architecture: str, config: ModelConfig) -> Any:
+    """A `gguf.GGUFWriter` that has the numbers of the model, and no vocabulary."""
     import gguf
 
-    kind = gguf.GGMLQuantizationType[QUANT[bits]]
-    writer = gguf.GGUFWriter(path, "qwen3" if config.family == "fulgur" else config.family)
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_context)
     writer.add_embedding_length(config.d_model)
     writer.add_block_count(config.n_layers)
@@ -62,6 +62,33 @@ def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_tokenizer_model("no_vocab")
     writer.add_vocab_size(config.vocab_size)
+    if config.n_experts:
+        writer.add_expert_count(config.n_experts)
+        writer.add_expert_used_count(config.experts_per_token)
+        writer.add_expert_feed_forward_length(config.d_expert)
+    if config.d_shared:
+        writer.add_expert_shared_feed_forward_length(config.d_shared)
+    if config.window:
+        writer.add_sliding_window(config.window)
+    if config.delta is not None:
+        writer.add_rope_dimension_count(config.rotated)
+        half = config.rotated // 2  # for text the three positions of an image's rope are the same
+        writer.add_rope_dimension_sections([half - 2 * (half // 3), half // 3, half // 3, 0])
+        writer.add_ssm_conv_kernel(config.delta.taps)
+        writer.add_ssm_state_size(config.delta.k_dim)
+        writer.add_ssm_group_count(config.delta.k_heads)
+        writer.add_ssm_time_step_rank(config.delta.v_heads)
+        writer.add_ssm_inner_size(config.delta.values)
+        writer.add_uint32(f"{architecture}.full_attention_interval", 4)
+    return writer
+
+
+def write_gguf(path: Path, config: ModelConfig, seed: int, bits: int) -> None:
+    """The random model of this seed, every matrix as Q8_0 or Q4_0 blocks; our own family is Qwen3 to llama.cpp."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[QUANT[bits]]
+    writer = new_writer(path, "qwen3" if config.family == "fulgur" else config.family, config)
     with AheadSource(config, seed) as source, ThreadPoolExecutor(cores()) as pool:
         for name, shape in tensor_shapes(config).items():
             value = source.tensor(name)

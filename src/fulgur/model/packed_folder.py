@@ -15,6 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from fulgur.errors import FulgurError
+from fulgur.model import checksums
 from fulgur.model.config import ModelConfig, read_json
 from fulgur.model.pack import Packed, PackedExperts, packed_bytes, paired_bytes
 from fulgur.model.safetensors import SafetensorsFile, write_safetensors
@@ -44,6 +45,14 @@ def save_packed(weights: Weights, folder: Path, *, companions: Path | None = Non
     for name in COMPANIONS if companions is not None else ():
         if companions is not None and (companions / name).exists():
             shutil.copyfile(companions / name, folder / name)
+    remember(folder)
+
+
+def remember(folder: Path) -> None:
+    """Write the checksums of a packed folder, and of a tokenizer that it shares with others."""
+    shared = read_json(folder / "config.json")["fulgur"].get("tokenizer")
+    names = [PACKED_FILE, "config.json", *(name for name in COMPANIONS if (folder / name).exists())]
+    checksums.write(folder, [*names, shared] if shared else names)
 
 
 def write_config(config: ModelConfig, kinds: dict[str, tuple[int, int]], folder: Path) -> None:
@@ -77,6 +86,8 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
             hint="Pack the original model again with the bits you want.",
         )
     file = SafetensorsFile(folder / PACKED_FILE)
+    if config.n_experts:
+        file.ask_for_huge_pages()
 
     def kind_of(name: str) -> tuple[int, int]:
         others = layout.get("matrices", {})

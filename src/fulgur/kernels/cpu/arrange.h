@@ -1,6 +1,7 @@
 // Rearranges weights from the layout of a file into the one the kernels read (layout.h).
 #pragma once
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "model.h"
@@ -49,11 +50,18 @@ inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* o
   const uint8_t** next = table.data();
   each([&](Matrix& w) { w.blocks = next, next += (w.tiles() + w.interleave - 1) / w.interleave; });
 
+  struct Move {
+    const Matrix* w;
+    int tile;
+    uint8_t* to;
+  };
+  std::vector<Move> moves;
+  moves.reserve(count);
   const auto take = [&](const Matrix& w, Range tiles) {
     for (int tile = tiles.begin / w.interleave * w.interleave; tile < tiles.end; tile += w.interleave) {
       const uint8_t*& place = table[static_cast<size_t>(w.blocks - table.data()) + tile / w.interleave];
       if (place) continue;  // already placed: two threads read some of its tiles
-      arrange_block(w, tile, out);
+      moves.push_back({&w, tile, out});
       place = out;
       out += w.block_bytes();
     }
@@ -71,6 +79,15 @@ inline std::vector<const uint8_t*> arrange(Model& model, int threads, uint8_t* o
                             &drafting.layer.down, &drafting.head})
       if (w->rows) take(*w, division.tiles(*w, t));
   }
+  // A gigabyte is mostly page faults and memory: every thread takes a part.
+  std::vector<std::thread> helpers;
+  const auto move = [&](int t) {
+    for (size_t i = moves.size() * t / threads; i < moves.size() * (t + 1) / threads; i++)
+      arrange_block(*moves[i].w, moves[i].tile, moves[i].to);
+  };
+  for (int t = 1; t < threads; t++) helpers.emplace_back(move, t);
+  move(0);
+  for (std::thread& helper : helpers) helper.join();
   each([](Matrix& w) { w.data = nullptr; });
   return table;
 }
