@@ -112,7 +112,7 @@ class StreamingToy(ToyRuntime):
         assert all(stream.ended for stream in self.streams), "a copy while the device runs by itself"
         super().copy_block(source, target)
 
-    chooses = True
+    chooses, following = True, None
 
     @property
     def streaming(self):
@@ -188,6 +188,48 @@ class CompanionToy(StreamingToy):
         assert self.prefill_from <= len(tokens) <= self.prefill_rows
         self.prefills.append(ToyPrefill(self, tokens, position, table.copy()))
         return self.prefills[-1]
+
+
+class FollowingToy(CompanionToy):
+    """The same model, whose steps over several sequences follow each other; each runs as late as it may."""
+
+    def __init__(self, *args, **more) -> None:
+        super().__init__(*args, **more)
+        self.followed = 0
+        self._queued: list[tuple] = []
+
+    following = property(lambda self: self)
+
+    def step(self, *args):
+        assert not self._queued, "a step while others are under way"
+        return super().step(*args)
+
+    def copy_block(self, source: int, target: int) -> None:
+        assert not self._queued, "a copy while steps are under way"
+        super().copy_block(source, target)
+
+    def begin(self, tokens, positions, sequences, tables, choices):
+        assert not self._queued and all(choice is None or choice.sampling.steady for choice in choices)
+        self._last = None
+        rows = tokens.copy(), positions.copy(), sequences.copy()
+        self._queued.append((*rows, tables.copy(), list(choices)))
+        return True
+
+    def follow(self, tables):
+        assert len(self._queued) == 1
+        _, positions, sequences, _, choices = self._queued[0]
+        choices = [None if c is None else RowChoice(c.sampling, c.position + 1) for c in choices]
+        self._queued.append((None, positions + 1, sequences, tables.copy(), choices))
+        self.followed += 1
+
+    def take(self):
+        (tokens, positions, sequences, tables, choices), self._queued[:1] = self._queued[0], []
+        tokens = self._last if tokens is None else tokens
+        held, self._queued = self._queued, []
+        rows = np.arange(len(positions), dtype=np.int32)
+        self._last, _ = self.choose(tokens, positions, sequences, tables, rows, choices)
+        self._queued = held
+        return self._last.tolist()
 
 
 class ToyPrefill:

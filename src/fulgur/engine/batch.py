@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fulgur.engine.runtime import FloatArray, IntArray, RowChoice, Runtime, Told
+from fulgur.engine.runtime import FloatArray, FollowingRuntime, IntArray, RowChoice, Runtime, Told
 from fulgur.engine.sequence import Sequence
 
 
@@ -123,6 +123,20 @@ class Batch:
             arrays = self._arrays(rows, wanted)
         best: list[int] = self._runtime.step(*arrays, logits).tolist()
         return best
+
+    @property
+    def steady(self) -> bool:
+        """Whether every row is a sequence's next token, chosen by the device as all those after it."""
+        if self.needs_logits or not self.rows == self.wanted == len(self.entries) == len(self._choices):
+            return False
+        return not self.sampled or all(choice is None or choice.sampling.steady for choice in self._choices)
+
+    def begin(self, runtime: FollowingRuntime) -> bool:
+        """Queue the step, for others to follow it."""
+        tokens, positions, slots, tables, _ = self._arrays(self.rows, self.wanted)
+        begun = runtime.begin(tokens, positions, slots, tables, self._choices)
+        self.told = [None] * self.rows if begun else None
+        return begun
 
     def _arrays(self, rows: int, wanted: int) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
         return self._tokens[:rows], self._positions[:rows], self._slots[:rows], self._tables, self._wanted[:wanted]

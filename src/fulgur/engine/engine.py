@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from fulgur.engine.ahead import StepsAhead
 from fulgur.engine.background import BackgroundPrefill
 from fulgur.engine.batch import Batch, BatchEntry
 from fulgur.engine.cache import Cache
@@ -46,6 +47,7 @@ class Engine:
         self.scheduler = Scheduler(self.cache, self.context, max_sequences)
         self._batch = Batch(runtime, self.context, self.scheduler.tables)
         self._loop = DeviceLoop(runtime, self.cache, self.cost)
+        self._ahead = StepsAhead(runtime, self.cache)
         self._background = BackgroundPrefill(runtime)
         self._maker = RequestMaker(
             tokenizer,
@@ -85,9 +87,12 @@ class Engine:
     def step(self) -> list[Event]:
         """Plan the rows of this step, run them, take their results, report what happened.
 
-        A sequence that decodes alone on a device with a loop of its own: wait for its next tokens instead.
+        A sequence that decodes alone on a device with a loop of its own: wait for its next tokens instead. Several, on
+        a device whose steps follow each other: queue the next step, then wait for the tokens of the one before it.
         """
         batch, scheduler, loop = self._batch, self.scheduler, self._loop
+        if self._ahead.entries:
+            return self._follow_steps()
         if loop.sequence is not None:
             if scheduler.waiting:
                 self._settle(loop.leave(self._events))
@@ -101,6 +106,8 @@ class Engine:
             sequence = batch.entries[0].sequence
             if sequence.computed + 1 == len(sequence.tokens) and not sequence.followers and loop.start(sequence):
                 return self._follow_loop()
+        if self._background.sequence is None and self._ahead.start(batch, scheduler):
+            return self._follow_steps()
         self._background.advance(alone=not batch.rows)
         if batch.rows:
             start = perf_counter()
@@ -205,6 +212,18 @@ class Engine:
         self._loop.read(self._events)
         if self._loop.sequence is None:
             self._settle(sequence)
+        events, self._events = self._events, []
+        return events
+
+    def _follow_steps(self) -> list[Event]:
+        """The tokens of the step under way, while the next one runs."""
+        ahead, rows = self._ahead, len(self._ahead.entries)
+        found = ahead.take(ahead.follow(self.scheduler))
+        now, best = perf_counter(), [token for _, token in found]
+        for row, (entry, _) in enumerate(found):
+            entry.first = row
+            self._take(entry, best, now)
+        self.cost.observe(rows, ahead.seconds)
         events, self._events = self._events, []
         return events
 

@@ -61,6 +61,11 @@ class Sampling:
         changed = self.bias is not None or self.history is not None or self.grammar
         return self.sharpness > 0 and not (self.narrows or changed or self.logprobs >= 0)
 
+    @property
+    def steady(self) -> bool:
+        """Whether nothing but its position changes from token to token."""
+        return self.history is None and self.logprobs < 0 and not self.grammar
+
 
 @dataclass(slots=True)
 class RowChoice:
@@ -154,8 +159,37 @@ class TokenStream(Protocol):
         ...
 
 
+class FollowingRuntime(Protocol):
+    """Steps over rows of several sequences, each of which takes up the tokens that the one before chose. Until the last
+    was taken nothing else is asked of the runtime."""
+
+    def begin(
+        self,
+        tokens: IntArray,
+        positions: IntArray,
+        sequences: IntArray,
+        tables: IntArray,
+        choices: Sequence[RowChoice | None],
+    ) -> bool:
+        """Queue a step; every row's token is chosen as it says. False if these rows have to run otherwise."""
+        ...
+
+    def follow(self, tables: IntArray) -> None:
+        """Queue the same rows once more, one position on, behind the one step under way."""
+        ...
+
+    def take(self) -> list[int]:
+        """Wait for the oldest step under way; the tokens of its rows."""
+        ...
+
+
 class StreamingRuntime(Runtime, Protocol):
     """A runtime whose decode loop needs no host, and that chooses tokens by itself: those that `sample.py` would."""
+
+    @property
+    def following(self) -> FollowingRuntime | None:
+        """Where steps over several sequences can follow each other by themselves, else None."""
+        ...
 
     def stream(
         self,

@@ -23,6 +23,36 @@ from fulgur.model.random import random_model
 from fulgur.model.rope import rope_tables
 
 
+@pytest.mark.parametrize(("family", "weights"), [("llama", "bf16"), ("qwen3_moe", "fp8")])
+def test_steps_of_every_size(family: str, weights: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has the same bits in a step of 3 rows and among 60 others: tiles, pieces and stages are other ones."""
+    emulated_gpu.install(monkeypatch, folder)
+    config, noise = SMALL[family], np.random.default_rng(5)
+    tensors = random_model(config, 4)
+    plan = make_plan(config, weights=weights, ctas=4)
+    model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
+    kv = torch.zeros((config.n_layers, 2, 64, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
+    rope = torch.from_numpy(np.concatenate(rope_tables(config, 256), axis=1))
+    prefill = FastPrefill(model, kv, rope, emulated_prefill.EmulatedKernels(plan, folder, 5))
+    assert possible(prefill)
+    stream = emulated_gpu.Stream()
+    step = BatchStep(prefill, StepInput(1, "cpu", None), stream, graphs=False)
+    each = np.arange(63, dtype=np.int32)
+    tokens, zeros, tables = (
+        noise.integers(0, config.vocab_size, 63).astype(np.int32),
+        np.zeros(63, np.int32),
+        each[:, None],
+    )
+    found = {}
+    for rows in (3, 13, 31, 63):
+        step.run(tokens[:rows], zeros[:rows], each[:rows], tables)
+        stream.synchronize()
+        found[rows] = step.logits[:rows, : config.vocab_size].numpy().copy()
+    assert np.isfinite(found[63]).all() and len(np.unique(found[63].argmax(axis=1))) > 3
+    for rows in (3, 13, 31):
+        assert np.array_equal(found[rows], found[63][:rows]), rows
+
+
 @pytest.mark.parametrize(("family", "weights"), [("llama", "bf16"), ("qwen2", "int4"), ("qwen3_moe", "fp8")])
 @pytest.mark.parametrize("kernels", ["batch", "few"])
 def test_rows_of_several_sequences(

@@ -88,7 +88,7 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
     found = np.zeros((2, 3, model.vocab_size), np.float32)
     launched = model._prompts.prefill.kernels.launched
     best = model.step(tokens, positions, sequences, tables, rows, found[0])
-    assert launched[-1].startswith("store_float") and best.tolist() == found[0].argmax(axis=1).tolist()
+    assert launched[-1].startswith("step_store_float") and best.tolist() == found[0].argmax(axis=1).tolist()
     model.together.batch_from = 64
     before = len(launched)
     model.step(tokens, positions, sequences, tables, rows, found[1])
@@ -107,6 +107,35 @@ def test_rows_of_several_sequences_run_together(monkeypatch: pytest.MonkeyPatch,
     before = len(launched)
     model.step(tokens[:2], positions[:2], sequences[:2], tables, rows[:1])
     assert len(launched) == before
+    model.close()
+
+
+def test_steps_follow_each_other(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Steps that take up each other's tokens on the device choose what steps from the host choose, into new blocks."""
+
+    def prefill_for(weights: GpuWeights, kv: torch.Tensor, rope: torch.Tensor, *_: object) -> FastPrefill:
+        return FastPrefill(weights, kv, rope, EmulatedKernels(weights.plan, folder))
+
+    monkeypatch.setattr(runtime, "prefill_for", prefill_for)
+    monkeypatch.setattr(together, "BATCH_FROM", 2)
+    model, _ = check.small_runtime("llama", "bf16", "persistent", "cpu")
+    tables = np.array([[3, 4], [7, -1], [5, 6]], np.int32)
+    tokens, positions, sequences = (np.array(a, np.int32) for a in ([5, 6, 7], [62, 3, 63], [0, 1, 2]))
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=9), 3, Scratch(model.vocab_size, draws=True), [])
+    expected, taken, last = [], [], tokens
+    for step in range(4):
+        choices = [None, RowChoice(sampler.sampling, 9 + step), None]
+        last, _ = model.choose(last, positions + step, sequences, tables, sequences, choices)
+        expected.append(last.tolist())
+    following, before = model.following, tables.copy()
+    before[0, 1] = -1  # it comes later
+    assert following.begin(tokens, positions, sequences, before, [None, RowChoice(sampler.sampling, 9), None])
+    for step in range(4):
+        if step < 3:
+            following.follow(before if step == 0 else tables)
+        taken.append(following.take())
+    assert taken == expected and len(set(map(tuple, taken))) > 1
+    assert not following.begin(tokens[:1], positions[:1], sequences[:1], tables, [None])
     model.close()
 
 

@@ -68,10 +68,10 @@ class Speculator:
             return self._head.draft(1)
         return best
 
-    def worth(self, limit: int) -> int:
+    def worth(self, limit: int, others: int = 0) -> int:
         """How long the next draft would be, while the device is busy: the model's own head is not asked."""
         best, best_gain = 0, 0.0
-        for drafter, length, gain in self._options(limit, 0):
+        for drafter, length, gain in self._options(limit, others):
             if gain > best_gain:
                 length = length if drafter is self._head else len(drafter.draft(length))
                 best, best_gain = (length, gain) if length else (best, best_gain)

@@ -17,14 +17,14 @@ from fulgur.kernels.cuda.formats import BLOCK
 from fulgur.kernels.cuda.prefill import Prefill
 from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.prefill_kernels import (
-    OUTPUTS,
     Launch,
     StepAttend,
     StepNorm,
     StepRope,
     StepRoute,
-    epilogues,
     fill,
+    step_epilogue,
+    step_splits,
 )
 
 Int = npt.NDArray[np.int32]
@@ -34,7 +34,7 @@ BUCKETS = (8, 16, 32, 64)  # rows that a graph is made for
 SPLITS = 8  # of a row's keys
 KEYS, MOST_HEADS = 64, 16  # as in attend.cuh
 ROPE_BYTES = 4 * 4 * 256  # shared memory of a CTA: a head a warp
-TILE = 32  # rows of an expert that are multiplied together
+TILES = {8: 8, 16: 16, 32: 16, 64: 32}  # by rows of a step: those of an expert that are multiplied together
 
 
 class StepRows(ctypes.Structure):
@@ -53,6 +53,7 @@ class StepInput:
         self._record = StepRows.from_address(self._staged.data_ptr())
         self._staged_tables = torch.zeros((ROWS, table_width), dtype=torch.int32).pin_memory()
         self._known: Int = self._staged_tables.numpy()
+        self._used: npt.NDArray[Any] | None = None  # the tables of the rows, where there are more tables than rows
         self.rows = torch.zeros_like(self._staged, device=device)
         self.tables = torch.zeros_like(self._staged_tables, device=device)
 
@@ -60,19 +61,31 @@ class StepInput:
         """Written to pinned memory, then copied: the step before has been waited for. `tables` are those of the
         numbers in `sequences`; of them only what has changed is copied."""
         n, record = len(tokens), self._record
+        self._used = None
         if len(tables) > ROWS:
-            used, places = np.unique(sequences, return_inverse=True)
-            sequences, tables = places.astype(np.int32), tables[used]
-        blocks = min(int(positions.max()) // KEYS + 1, tables.shape[1])
-        now, known = np.maximum(tables[:, :blocks], 0), self._known[: len(tables), :blocks]
+            self._used, places = np.unique(sequences, return_inverse=True)
+            sequences = places.astype(np.int32)
         record.count, record.done = n, 0
         record.token[:n], record.position[:n] = tokens.tolist(), positions.tolist()
         record.table[:n] = sequences.tolist()
+        self.upload_tables(int(positions.max()), tables)
         with self._torch.cuda.stream(self._stream):
-            for place in (now != known).any(axis=1).nonzero()[0].tolist():
+            self.rows.copy_(self._staged, non_blocking=True)
+
+    def upload_tables(self, position: int, tables: Int) -> None:
+        """The blocks up to `position`, for the rows that are there. A step may be under way: what its rows see of the
+        tables stays as it is."""
+        if self._used is not None:
+            tables = tables[self._used]
+        blocks = min(position // KEYS + 1, tables.shape[1])
+        now, known = np.maximum(tables[:, :blocks], 0), self._known[: len(tables), :blocks]
+        changed = (now != known).any(axis=1)
+        if not changed.any():
+            return
+        with self._torch.cuda.stream(self._stream):
+            for place in changed.nonzero()[0].tolist():
                 known[place] = now[place]
                 self.tables[place, :blocks].copy_(self._staged_tables[place, :blocks], non_blocking=True)
-            self.rows.copy_(self._staged, non_blocking=True)
 
 
 def possible(prefill: Prefill) -> TypeGuard[FastPrefill]:
@@ -96,7 +109,7 @@ class BatchStep:
     def __init__(self, prefill: FastPrefill, given: StepInput, stream: Any, *, graphs: bool = True) -> None:
         import torch
 
-        self._prefill, self._kernels, self._stream = prefill, prefill.kernels, stream
+        self._prefill, self.kernels, self._stream = prefill, prefill.kernels, stream
         self._plan, self._config, self._given = prefill.plan, prefill.config, given
         self._made: dict[int, list[tuple[Launch, int]]] = {}
         self._graphs: dict[int, Any] | None = {} if graphs else None
@@ -107,10 +120,14 @@ class BatchStep:
 
     def run(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
         """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
+        self._given.upload(tokens, positions, sequences, tables)
+        self.again(len(tokens))
+
+    def again(self, rows: int) -> None:
+        """Queue a step over the rows that the device knows."""
         import torch
 
-        self._given.upload(tokens, positions, sequences, tables)
-        bucket = next(size for size in BUCKETS if len(tokens) <= size)
+        bucket = next(size for size in BUCKETS if rows <= size)
         with torch.cuda.stream(self._stream):
             if self._graphs is None:
                 self._launch(bucket)
@@ -137,7 +154,7 @@ class BatchStep:
             self._stream.synchronize()
             with torch.cuda.graph(graph, stream=self._stream):
                 for launch, layer in self._made[bucket]:
-                    self._kernels.run_dependent(launch.at(layer))
+                    self.kernels.run_dependent(launch.at(layer))
             self._graphs[bucket] = graph
         return self._graphs[bucket]
 
@@ -145,12 +162,10 @@ class BatchStep:
         if bucket not in self._made:
             self._made[bucket] = self._launches(bucket)
         for launch, layer in self._made[bucket]:
-            self._kernels.run(launch.at(layer))
+            self.kernels.run(launch.at(layer))
 
     def _splits(self, name: str) -> int:
-        """Parts that a product's columns are cut into, so that every SM has some."""
-        m = self._plan.matrices[name]
-        return max(min(m.copy_blocks, self._kernels.ctas // -(-m.tiles * 16 // OUTPUTS)), 1)
+        return step_splits(self._plan.matrices[name], self.kernels.ctas)
 
     def _allocate(self) -> dict[str, Any]:
         """Zeros everywhere: columns and rows that nobody writes are multiplied, too."""
@@ -188,17 +203,15 @@ class BatchStep:
         start = self._prefill.weights.arena.data_ptr() + plan.address(plan.matrices[name], 0, 0, 0, 0)
         return start, 0 if name == "head" else plan.layer_stride
 
-    def _product(self, name: str, n: int, x: str, parts: bool = True, **values: Any) -> Launch:
-        """`parts`: sums of every split by themselves. Otherwise as in prefill, to an output that is given."""
-        matrix, b = self._plan.matrices[name], self._buffers
-        tokens = 32 if n <= 32 or "tiles" in values else 64
-        if parts:
-            stride = -(-matrix.rows // 4) * 4
+    def _product(self, name: str, n: int, x: str, **values: Any) -> Launch:
+        """Without an output in `values`: sums of every split by themselves."""
+        matrix, b, splits = self._plan.matrices[name], self._buffers, 1
+        if "out" not in values:
+            stride, splits = -(-matrix.rows // 4) * 4, self._splits(name)
             values |= {"out": b["parts"], "out_stride": stride, "out_split": n * stride}
-        launch = self._kernels.product(
-            matrix, "STORE_FLOAT" if parts or name == "head" else epilogues(self._plan)[name], tokens,
-            values.pop("most", -(-n // tokens)), self._splits(name) if parts else 1, n=n, x=b[x], **values,
-        )  # fmt: skip
+        tokens = TILES[n] if "tiles" in values else n
+        epilogue = step_epilogue(self._plan, name)
+        launch = self.kernels.step_product(matrix, epilogue, tokens, splits, n=n, x=b[x], **values)
         return launch.moving(weights=self._address(name))
 
     def _norm(self, n: int, at: int, after: str | None, plain: bool = False) -> Launch:
@@ -209,11 +222,12 @@ class BatchStep:
             values = {"y": b["y"], "place": b["place"], "top": c.experts_per_token}
         elif after is not None:
             values = {"parts": b["parts"], "splits": self._splits(after)}
+        threads = min(-(-c.d_model // 128) * 32, 1024)
         made = fill(
             StepNorm, rows=self._rows, x=b["x"], out=b["normed"], plain=b["plain"] if plain else None, n=n,
-            width=c.d_model, stride=b["normed"].shape[1], eps=c.norm_eps, **values,
+            width=c.d_model, stride=b["normed"].shape[1], threads=threads, eps=c.norm_eps, **values,
         )  # fmt: skip
-        launch = Launch("step_norm", made, n, 1024, 4 * (32 + c.d_model))
+        launch = Launch("step_norm", made, n, threads, 4 * (32 + c.d_model))
         return launch.moving(weight=self._prefill.vector(at))
 
     def _launches(self, n: int) -> list[tuple[Launch, int]]:
@@ -258,7 +272,7 @@ class BatchStep:
         attend.moving(keys=(start, layer), values=(start + kind, layer))
         before = [self._product("qkv", n, "normed"), rope, attend, self._product("o", n, "attended")]
         after = self._experts(n) if plan.moe else [
-            self._product("gate_up", n, "normed", False, out=b["h"], out_stride=b["h"].shape[1]),
+            self._product("gate_up", n, "normed", out=b["h"], out_stride=b["h"].shape[1]),
             self._product("down", n, "h"),
         ]  # fmt: skip
         feed = self._norm(n, c.d_model, "o", plain=plan.moe)
@@ -267,13 +281,12 @@ class BatchStep:
         for i in range(c.n_layers):
             made += [(self._norm(n, 0, follows if i else None), i), *((launch, i) for launch in before), (feed, i)]
             made += [(launch, i) for launch in after]
-        head = self._product("head", n, "normed", False, out=self.logits, out_stride=self.logits.shape[1])
+        head = self._product("head", n, "normed", out=self.logits, out_stride=self.logits.shape[1])
         return [*made, (self._norm(n, 0, follows), c.n_layers), (head, 0)]
 
     def _experts(self, n: int) -> list[Launch]:
         c, b = self._config, self._buffers
         k, stride = c.experts_per_token, -(-c.n_experts // 4) * 4
-        most = min(c.n_experts, n * k) + n * k // TILE
         route = Launch(
             "step_route",
             fill(
@@ -290,17 +303,17 @@ class BatchStep:
                 stride=stride,
                 experts=c.n_experts,
                 top=k,
-                tokens=TILE,
+                tokens=TILES[n],
                 normalise=int(c.norm_topk),
             ),
             1,
             1024,
             4 * (2 * ROWS * 16 + 257),
         )
-        sorted_rows = {"tiles": b["tiles"], "tile_count": b["tile_count"], "most": most}
+        sorted_rows = {"tiles": b["tiles"], "tile_count": b["tile_count"]}
         return [
             self._product("router", n, "plain"), route,
-            self._product("gate_up", n, "normed", False, out=b["h"], out_stride=b["h"].shape[1], rows=b["row"],
+            self._product("gate_up", n, "normed", out=b["h"], out_stride=b["h"].shape[1], rows=b["row"],
                           share=b["share"], **sorted_rows),
-            self._product("down", n, "h", False, out=b["y"], out_stride=c.d_model, **sorted_rows),
+            self._product("down", n, "h", out=b["y"], out_stride=c.d_model, **sorted_rows),
         ]  # fmt: skip

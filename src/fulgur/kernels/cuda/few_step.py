@@ -83,10 +83,14 @@ class FewStep:
 
     def run(self, tokens: Int, positions: Int, sequences: Int, tables: Int) -> None:
         """Queue the step; `logits` has a row for each. `tables` are those of the numbers in `sequences`."""
+        self._given.upload(tokens, positions, sequences, tables)
+        self.again(len(tokens))
+
+    def again(self, rows: int) -> None:
+        """Queue a step over the rows that the device knows."""
         import torch
 
-        self._given.upload(tokens, positions, sequences, tables)
-        bucket = next(size for size in self._graphs if len(tokens) <= size)
+        bucket = next(size for size in self._graphs if rows <= size)
         with torch.cuda.stream(self._stream):
             self._graphs[bucket].replay()
 

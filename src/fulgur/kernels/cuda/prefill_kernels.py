@@ -17,6 +17,11 @@ OUTPUTS, THREADS = 256, 384  # of a product's CTA
 TOKENS = (32, 64, 128)  # of a tile of a product
 ROPE_WARPS = 4  # that share the heads of a row
 STAGES, SHARED = 6, 227 << 10
+QUAD = 4  # tiles; as in rows.cuh, with the next two
+STEP_TOKENS = (8, 16, 32, 64)  # rows of a step, or of an expert in it, that a tile holds
+STEP_STAGES = 8
+# KB that an SM gets in a microsecond, from memory and in all; microseconds of a stage, and of a part of the sums.
+FROM_MEMORY, FROM_CACHE, A_STAGE, A_PART = 35, 43, 0.25, 0.3
 
 _P, _I, _F, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_longlong
 
@@ -29,6 +34,7 @@ def structure(name: str, **kinds: tuple[Any, str]) -> Any:
 Product = structure(
     "Product", a=(_P, "weights x out rows share tiles tile_count bias"), b=(_L, "copy_bytes out_split"),
     c=(_I, "n matrix_rows matrix_tiles blocks out_stride splits bias_stride"), d=(_F, "limit alpha"),
+    e=(_I, "wide stages"),
 )  # fmt: skip
 Norm = structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
 Rope = structure(
@@ -49,7 +55,7 @@ Combine = structure("Combine", a=(_P, "y place x"), b=(_I, "n width top pad"))
 Widen = structure("Widen", a=(_P, "weights out"), b=(_I, "tiles blocks"))
 Swiglu = structure("Swiglu", a=(_P, "both h"), b=(_I, "n width stride pad"))
 StepNorm = structure(
-    "StepNorm", a=(_P, "rows embed parts y place x weight out plain"), b=(_I, "n width stride splits top"),
+    "StepNorm", a=(_P, "rows embed parts y place x weight out plain"), b=(_I, "n width stride splits top threads"),
     c=(_F, "eps"),
 )  # fmt: skip
 StepRope = structure(
@@ -65,9 +71,10 @@ StepRoute = structure(
     "StepRoute", a=(_P, "rows parts row place share tiles tile_count"),
     b=(_I, "n splits stride experts top tokens normalise pad"),
 )  # fmt: skip
+StepAdvance = structure("StepAdvance", a=(_P, "rows tokens chosen"), b=(_I, "stride pad"))
 STRUCTURES = (
     Product, Norm, Rope, Gather, Attended, Route, Sort, Combine, Widen, Swiglu, StepNorm, StepRope, StepAttend,
-    StepRoute,
+    StepRoute, StepAdvance,
 )  # as run_prefill.cpp counts  # fmt: skip
 
 
@@ -96,13 +103,34 @@ def modules(plan: Plan) -> dict[str, tuple[str, str]]:
         for tokens in TOKENS:
             kernel = kernel_name(matrix, epilogue, tokens)
             made[kernel] = ("wide", f"INSTANCE({kernel}, {_code(matrix.format)}, {tokens}, {epilogue})\n")
-    for name in ("qkv", "o", "down", "router", "head"):  # steps of many rows: sums as they are
-        for tokens in TOKENS[:2]:
-            if name in plan.matrices:
-                matrix = plan.matrices[name]
-                kernel = kernel_name(matrix, "STORE_FLOAT", tokens)
-                made[kernel] = ("wide", f"INSTANCE({kernel}, {_code(matrix.format)}, {tokens}, STORE_FLOAT)\n")
+    for name, matrix in plan.matrices.items():
+        for tokens in STEP_TOKENS if name != "fold" else ():
+            epilogue = step_epilogue(plan, name)
+            kernel = f"step_{kernel_name(matrix, epilogue, tokens)}"
+            made[kernel] = ("wide", f"STEP({kernel}, {_code(matrix.format)}, {tokens}, {epilogue})\n")
     return made
+
+
+def step_epilogue(plan: Plan, name: str) -> str:
+    """What happens to the sums of a matrix in a step: mostly nothing, who reads them adds their parts up."""
+    if name == "gate_up":
+        return "SWIGLU"
+    return "STORE_BF16" if plan.moe and name == "down" else "STORE_FLOAT"
+
+
+def step_splits(matrix: Matrix, ctas: int) -> int:
+    """Parts that a product's columns are cut into in a step, so that every SM has as much of the matrix as any other.
+    More parts cost whoever adds them up; fewer, that the rows are read more often. Not by the number of rows: sums
+    would have other bits."""
+    quads, blocks = -(-matrix.tiles // QUAD), matrix.copy_blocks
+
+    def cost(splits: int) -> float:
+        most, each = -(-quads * splits // ctas), blocks // splits
+        weights, rows = most * each * QUAD * matrix.format.block_bytes / 1e3, each * 8.192
+        stages = -(-most // 2) * each
+        return max(weights / FROM_MEMORY, (weights + rows) / FROM_CACHE, stages * A_STAGE) + splits * A_PART
+
+    return min((n for n in range(1, min(blocks, 16) + 1) if blocks % n == 0), key=cost)
 
 
 def compiled(wanted: dict[str, tuple[str, str]], arch: str) -> dict[str, bytes]:
@@ -192,6 +220,25 @@ class Kernels:
         )  # fmt: skip
         name, shared = kernel_name(matrix, epilogue, tokens), shared_bytes(matrix.format, tokens)
         return Launch(name, arguments, min(most * across * splits, self.ctas), THREADS, shared)
+
+    def step_product(self, matrix: Matrix, epilogue: str, tokens: int, splits: int = 1, **values: Any) -> Launch:
+        """Of a step (rows.cuh): a matrix for up to `tokens` rows, or experts for tiles of so many."""
+        quads = -(-matrix.tiles // QUAD) * splits
+        experts = "tiles" in values
+        most = 4 if experts else -(-quads // self.ctas)
+        # Of bf16 two quads are as many bytes as four of fp8: enough stages are under way.
+        wide, each = min(most, 2 if matrix.format.block_bytes > 4000 else 4), matrix.copy_blocks // splits
+        stage = tokens * 256 + -(-wide * QUAD * matrix.format.block_bytes // 1024) * 1024
+        fixed = 2 * min(tokens, 16) * 132 * 4 + 16 * STEP_STAGES + 1024
+        pieces = -(-most // wide) + (splits > 1 and most > 1)  # a stretch may end in another split
+        wanted = STEP_STAGES if experts else pieces * each
+        stages = max(min(wanted, STEP_STAGES, (SHARED - fixed) // stage), 1)
+        arguments = fill(
+            Product, matrix_rows=matrix.rows, matrix_tiles=matrix.tiles, blocks=matrix.copy_blocks,
+            copy_bytes=matrix.copy_bytes, splits=splits, wide=wide, stages=stages, **values,
+        )  # fmt: skip
+        ctas = self.ctas if experts else min(quads, self.ctas)
+        return Launch(f"step_{kernel_name(matrix, epilogue, tokens)}", arguments, ctas, THREADS, stages * stage + fixed)
 
     def widen(self, matrix: Matrix, **values: Any) -> Launch:
         arguments = fill(Widen, tiles=matrix.tiles, blocks=matrix.copy_blocks, **values)

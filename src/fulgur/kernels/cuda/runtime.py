@@ -21,6 +21,7 @@ from fulgur.kernels.cuda.batch_step import BatchStep
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
 from fulgur.kernels.cuda.few_step import FewStep
+from fulgur.kernels.cuda.following import Following
 from fulgur.kernels.cuda.header import MARKS, layout
 from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
 from fulgur.kernels.cuda.prefill_fast import prefill_for
@@ -115,6 +116,7 @@ class Runtime:
             self.together = Together(weights, prefill, width, self.gpu, self._stream)
             rows = self.together.rows
             self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
+            self._following = Following(self.together, self._sampler, self._stream, _failed)
             self._warm()
             self.max_rows = self.prefill_rows = chunk_rows(c, self.kv_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
@@ -265,6 +267,10 @@ class Runtime:
     def streaming(self) -> Runtime:
         return self
 
+    @property
+    def following(self) -> Following:
+        return self._following
+
     def stream(
         self,
         token: int,
@@ -359,6 +365,7 @@ class Runtime:
         self._synchronize()
         self._prompts.prefill.close()
         self._sampler.close()
+        self._following.close()
         self.together.close()
         for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
             driver.close()

@@ -77,7 +77,7 @@ class DeviceSampler:
         self._stops: npt.NDArray[np.int32] = staged[self._at[2] : self._at[3]].view(np.int32)
         self._masks: Bits = staged[self._at[3] : self._at[3] + sizes[3]].view(np.uint32).reshape(rows, -1)
         self._told = torch.zeros((max(TOLD, rows), RECORD)).pin_memory()
-        self._tokens = torch.zeros(rows, dtype=torch.int32).pin_memory()
+        self._tokens = torch.zeros((2, rows), dtype=torch.int32).pin_memory()
         lists = 8 * rows * self._slices * self._most
         self._buffers = {
             name: torch.zeros(size, dtype=torch.uint8, device=device)
@@ -89,7 +89,7 @@ class DeviceSampler:
         self._bias: dict[int, Any] = {}  # of the rows under way
         self._described: dict[int, tuple[Sampling | None, bytes]] = {}  # records of the last step, by their sampling
         self._likeliest: list[int] = []  # rows of which the device knows already that the likeliest token is wanted
-        self._made: dict[tuple[int, int], Sample] = {}  # arguments by logits and stride
+        self._made: dict[tuple[int, int, int], Sample] = {}  # arguments by logits, stride and place of the tokens
 
     def choose(self, choices: Sequence[tuple[int, RowChoice | None]], logits: int, stride: int = 0) -> None:
         """Queue the choices of a step: for each its row of the logits, and how (None: the likeliest token).
@@ -140,13 +140,33 @@ class DeviceSampler:
         self._upload(masked[-1] + 1 if masked else 0)
         self._launch(self._arguments(logits, stride), len(choices))
 
+    def again(self, rows: int, logits: int, stride: int, place: int) -> None:
+        """Queue the last choices once more, one position on (`positions` says where it is kept); the tokens go to
+        `place`, 0 or 1. Those that `choose` queued are at 0."""
+        self._launch(self._arguments(logits, stride, place), rows)
+
+    def tokens(self, rows: int, place: int) -> list[int]:
+        """After they were waited for."""
+        found: list[int] = self._tokens[place, :rows].tolist()
+        return found
+
+    def place(self, place: int) -> int:
+        """Where the device finds the tokens of `place`."""
+        address: int = self._tokens[place].data_ptr()
+        return address
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """The address of the first choice's position, and the bytes from each to the next."""
+        return self._control.data_ptr() + SampleRow.position.offset, ctypes.sizeof(SampleRow)
+
     def chosen(self, choices: Sequence[tuple[int, RowChoice | None]]) -> tuple[list[int], list[Told | None]]:
         """After the stream was waited for: the tokens, and log-probabilities where they were asked for."""
         told = [
             self._told_at(i) if choice is not None and choice.sampling.logprobs >= 0 else None
             for i, (_, choice) in enumerate(choices)
         ]
-        return self._tokens[: len(choices)].tolist(), told
+        return self.tokens(len(choices), 0), told
 
     def begin(
         self, sampling: Sampling | None, position: int, stops: Collection[int], limit: int, logits: int, **state: int
@@ -212,16 +232,16 @@ class DeviceSampler:
         record.repetition, record.frequency = sampling.repetition, sampling.frequency
         record.presence, record.alternatives = sampling.presence, min(sampling.logprobs, ALTERNATIVES)
 
-    def _arguments(self, logits: int, stride: int = 0) -> Sample:
-        if (logits, stride) in self._made:
-            return self._made[logits, stride]
-        made = self._made[logits, stride] = Sample(
+    def _arguments(self, logits: int, stride: int = 0, place: int = 0) -> Sample:
+        if (logits, stride, place) in self._made:
+            return self._made[logits, stride, place]
+        made = self._made[logits, stride, place] = Sample(
             logits=logits, vocab=self._vocab, slices=self._slices, most=self._most, stride=stride or self._vocab
         )
         for name in ("work", "parts", "best", "likely"):
             setattr(made, name, self._buffers[name].data_ptr())
         made.rows, made.extra = self._control.data_ptr(), self._control.data_ptr() + self._at[1]
-        made.told, made.tokens = self._told.data_ptr(), self._tokens.data_ptr()
+        made.told, made.tokens = self._told.data_ptr(), self.place(place)
         return made
 
     def _launch(self, arguments: Sample, rows: int) -> None:

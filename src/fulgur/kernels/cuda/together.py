@@ -31,7 +31,7 @@ Step = Callable[[Int, Int, Int, Int, Int], object]
 
 class Together:
     def __init__(self, weights: GpuWeights, prefill: Prefill, table_width: int, gpu: Gpu, stream: Any) -> None:
-        given = StepInput(table_width, weights.arena.device, stream)
+        given = self.given = StepInput(table_width, weights.arena.device, stream)
         self.batch = BatchStep(prefill, given, stream) if possible(prefill) else None
         self.few = few_step(weights, given, prefill.kv, prefill.rope, gpu, stream)
         self.few_from = self.batch_from = NEVER

@@ -26,6 +26,7 @@ extern "C" int size_of(int which) {
   const int sizes[] = {sizeof(Product), sizeof(Norm), sizeof(Rope),    sizeof(Gather), sizeof(Attended),
                        sizeof(Route),   sizeof(Sort), sizeof(Combine), sizeof(Widen),  sizeof(Swiglu),
                        sizeof(StepNorm), sizeof(StepRope), sizeof(StepAttend), sizeof(StepRoute),
+                       sizeof(StepAdvance),
                        sizeof(DeltaPrompt), sizeof(PromptRope), sizeof(PromptAttended), sizeof(PromptRoute), sizeof(SolveRoom), sizeof(ScanRoom)};
   return which < (int)(sizeof sizes / 4) ? sizes[which] : -1;
 }

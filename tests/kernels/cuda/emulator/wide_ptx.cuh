@@ -63,6 +63,7 @@ inline void copy_run(u32 to, const char* from, u32 bytes, u32 gate) {
   for (u32 at = 0; at < bytes; at += 16)
     emu::later[emu::current->cta].push_back({to + at, gate, 16, from + at, true, emu::current});
 }
+inline void copy_run_once(u32 to, const char* from, u32 bytes, u32 gate) { copy_run(to, from, bytes, gate); }
 inline void copy16(u32 to, const void* from) {
   if ((uintptr_t)from % 16 || to % 16) {
     fprintf(stderr, "a copy is not aligned to 16 bytes\n");

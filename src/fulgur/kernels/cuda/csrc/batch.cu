@@ -4,22 +4,32 @@
 // Products over few rows are cut along their columns, so that all SMs read weights; whoever reads the sums adds their
 // parts up in order. Sums therefore do not depend on which CTA is first, nor on the other rows of the step. Launches
 // depend on each other (programmatic dependent launch): a product fetches its first weights before it waits.
-#include "attend.cuh"
+#include "attend_kernels.cuh"
 #include "wide.cuh"
 
-constexpr int ROW_THREADS = 1024;
-
-__device__ __forceinline__ float row_sum(float v, float* room) {  // of a CTA
+__device__ __forceinline__ float row_sum(float v, float* room, int warps) {  // of a CTA
   for (int mask = 16; mask; mask >>= 1) v += __shfl_xor_sync(~0u, v, mask);
   if ((threadIdx.x & 31) == 0) room[threadIdx.x / 32] = v;
   __syncthreads();
   float sum = 0;
-  for (int i = 0; i < ROW_THREADS / 32; ++i) sum += room[i];
-  __syncthreads();
+#pragma unroll 8
+  for (int i = 0; i < warps; ++i) sum += room[i];
   return sum;
 }
+__device__ __forceinline__ void add(float4& v, float4 by) { v.x += by.x, v.y += by.y, v.z += by.z, v.w += by.w; }
+__device__ __forceinline__ float4 four_at(const bf16* p) {
+  const uint2 bits = *(const uint2*)p;
+  return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
+                     __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xffff0000u));
+}
+// Two pairs of columns go to their places in `ordered` columns; `column` is that of the first, a multiple of 4.
+__device__ __forceinline__ void put_ordered(bf16* row, int column, float4 v) {
+  const int at = (column & ~31) | (column >> 2 & 1) << 4 | (column >> 3 & 3) << 1;
+  *(u32*)(row + at) = pack_bf16(v.x, v.y), *(u32*)(row + at + 8) = pack_bf16(v.z, v.w);
+}
 
-// The residual of a row grows by the parts of a product, or by what its experts made; then its norm.
+// The residual of a row grows by the parts of a product, or by what its experts made; then its norm. A thread has four
+// columns at a time. What no predecessor writes is read before it ends.
 struct StepNorm {
   const StepRows* rows;
   const bf16* embed;   // the residual begins here; null: it goes on
@@ -29,36 +39,42 @@ struct StepNorm {
   float* x;            // [row, width]
   const float* weight;
   bf16 *out, *plain;  // [row, stride] in `ordered` columns; plain, without the weight, may be null
-  int n, width, stride, splits, top;
+  int n, width, stride, splits, top, threads;
   float eps;
 };
 KERNEL(step_norm, 1024, StepNorm) {
   SHARED_MEMORY(memory);
   let_successor_start();
-  wait_for_predecessor();
   float* room = (float*)memory;  // [32], then the row
   float* x = room + 32;
-  const int row = blockIdx.x, thread = threadIdx.x;
+  const int row = blockIdx.x, first = 4 * threadIdx.x, step = 4 * p.threads;
   const long long at = (long long)row * p.width;
-  if (row >= p.rows->count) return;
+  const bool there = row < p.rows->count;
+  const int token = p.rows->token[row];
+  float4 weight = first < p.width ? *(const float4*)(p.weight + first) : make_float4(0, 0, 0, 0);
+  wait_for_predecessor();
+  if (!there) return;
   float squares = 0;
-  for (int i = thread; i < p.width; i += ROW_THREADS) {
-    float v = p.embed ? bf16_at(p.embed + (long long)p.rows->token[row] * p.width + i) : p.x[at + i];
+  for (int i = first; i < p.width; i += step) {
+    float4 v = p.embed ? four_at(p.embed + (long long)token * p.width + i) : *(const float4*)(p.x + at + i);
 #pragma unroll 8
-    for (int s = 0; s < p.splits; ++s) v += p.parts[(long long)s * p.n * p.width + at + i];
+    for (int s = 0; s < p.splits; ++s) add(v, *(const float4*)(p.parts + (long long)s * p.n * p.width + at + i));
 #pragma unroll 8
-    for (int k = 0; k < p.top; ++k) v += bf16_at(p.y + (long long)p.place[row * p.top + k] * p.width + i);
-    p.x[at + i] = x[i] = v;
-    squares += v * v;
+    for (int k = 0; k < p.top; ++k) add(v, four_at(p.y + (long long)p.place[row * p.top + k] * p.width + i));
+    *(float4*)(p.x + at + i) = *(float4*)(x + i) = v;
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
   }
-  const float factor = rsqrtf(row_sum(squares, room) / p.width + p.eps);
-  for (int i = 2 * thread; i < p.stride; i += 2 * ROW_THREADS) {
-    const int column = ordered_column(i);
-    const bool inside = column < p.width;
-    const float a = inside ? x[column] * factor : 0.f, b = inside ? x[column + 1] * factor : 0.f;
-    const long long to = (long long)row * p.stride + i;
-    *(u32*)(p.out + to) = inside ? pack_bf16(a * p.weight[column], b * p.weight[column + 1]) : 0;
-    if (p.plain) *(u32*)(p.plain + to) = pack_bf16(a, b);
+  const float factor = rsqrtf(row_sum(squares, room, p.threads / 32) / p.width + p.eps);
+  for (int i = first; i < p.stride; i += step) {
+    float4 v = make_float4(0, 0, 0, 0);
+    if (i < p.width) {
+      v = *(const float4*)(x + i);
+      if (i != first) weight = *(const float4*)(p.weight + i);
+      v.x *= factor, v.y *= factor, v.z *= factor, v.w *= factor;
+    }
+    const long long to = (long long)row * p.stride;
+    if (p.plain) put_ordered(p.plain + to, i, v);
+    put_ordered(p.out + to, i, make_float4(v.x * weight.x, v.y * weight.y, v.z * weight.z, v.w * weight.w));
   }
 }
 
@@ -82,23 +98,26 @@ KERNEL(step_route, 1024, StepRoute) {
   int* starts = (int*)(share + 64 * 16);      // [257]
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, thread = threadIdx.x, count = p.rows->count;
   for (int row = warp; row < count; row += 32) {
-    float logit[8];
+    float logit[8];  // a lane has experts 4 * lane and following, and those 128 on
     float highest = 0, all = 0, kept = 0, mine = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const int expert = lane + 32 * j;
-      logit[j] = expert < p.experts ? 0.f : -INF;
-      const float* from = p.parts + (long long)row * p.stride + expert;
+    for (int half = 0; half < 2; ++half) {
+      const int expert = 128 * half + 4 * lane;
+      float4 sum = make_float4(0, 0, 0, 0);
       if (expert < p.experts)
-#pragma unroll 16
-        for (int s = 0; s < p.splits; ++s) logit[j] += from[(long long)s * p.n * p.stride];
+#pragma unroll 8
+        for (int s = 0; s < p.splits; ++s)
+          add(sum, *(const float4*)(p.parts + ((long long)s * p.n + row) * p.stride + expert));
+      logit[4 * half] = expert < p.experts ? sum.x : -INF, logit[4 * half + 1] = expert + 1 < p.experts ? sum.y : -INF;
+      logit[4 * half + 2] = expert + 2 < p.experts ? sum.z : -INF;
+      logit[4 * half + 3] = expert + 3 < p.experts ? sum.w : -INF;
     }
     for (int k = 0; k < p.top; ++k) {
       float best = -INF;
       int which = p.experts;
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (logit[j] > best) best = logit[j], which = lane + 32 * j;
+        if (logit[j] > best) best = logit[j], which = 4 * lane + (j & 3) + (j >> 2) * 128;
       for (int mask = 16; mask; mask >>= 1) {
         const float other = __shfl_xor_sync(~0u, best, mask);
         const int whose = __shfl_xor_sync(~0u, which, mask);
@@ -116,7 +135,7 @@ KERNEL(step_route, 1024, StepRoute) {
       if (lane == k) mine = weight, chosen[row * p.top + k] = which;
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        if (which == lane + 32 * j) logit[j] = -INF;
+        if (which == 4 * lane + (j & 3) + (j >> 2) * 128) logit[j] = -INF;
     }
     if (lane < p.top) share[row * p.top + lane] = quotient(mine, p.normalise ? kept : all);
   }
@@ -150,7 +169,28 @@ KERNEL(step_route, 1024, StepRoute) {
   for (int i = thread; i < choices; i += 1024) {  // the place of a choice: equal experts in the order they came
     const int expert = chosen[i];
     int place = starts[expert];
-    for (int j = 0; j < i; ++j) place += chosen[j] == expert;
+#pragma unroll 4
+    for (int j = 0; j < i; j += 4) {
+      const uint4 c = *(const uint4*)(chosen + j);
+      place += ((int)c.x == expert) + (j + 1 < i && (int)c.y == expert) + (j + 2 < i && (int)c.z == expert) +
+               (j + 3 < i && (int)c.w == expert);
+    }
     p.row[place] = i / p.top, p.place[i] = place, p.share[place] = share[i];
   }
+}
+
+// The rows of the next step: the same sequences one position on, with the tokens that were chosen last.
+struct StepAdvance {
+  StepRows* rows;
+  const int* tokens;  // by row
+  char* chosen;       // the position of a row's next choice, every `stride` bytes
+  int stride, pad;
+};
+KERNEL(step_advance, 64, StepAdvance) {
+  wait_for_predecessor();
+  const int row = threadIdx.x;
+  if (row >= p.rows->count) return;
+  p.rows->token[row] = p.tokens[row];
+  p.rows->position[row] += 1;
+  *(int*)(p.chosen + row * p.stride) += 1;
 }

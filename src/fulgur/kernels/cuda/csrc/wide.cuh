@@ -39,6 +39,7 @@ struct Product {
   int splits;            // of the columns: sums of each go to a part of the output of their own
   int bias_stride;
   float limit, alpha;  // CLAMPED
+  int wide, stages;    // a step's (rows.cuh): quads of a piece at most, and pieces that are under way
 };
 __device__ __forceinline__ constexpr bool activates(int epilogue) { return epilogue == SWIGLU || epilogue == CLAMPED; }
 
@@ -191,9 +192,10 @@ __device__ __forceinline__ void bring(const Product& p, u32 stages, u32 gates) {
 }
 
 // Sums of 16 tokens go through shared memory and are written row by row; `v` [16][stride] holds 128 outputs, or 64 of
-// SwiGLU.
+// SwiGLU, of which the first `columns` are written.
 template <int EPILOGUE>
-__device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int first, int count, int split) {
+__device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs, int columns, int first, int count,
+                                           int split) {
   constexpr int WIDTH = activates(EPILOGUE) ? 64 : 128, STRIDE = WIDTH + 4;
   constexpr bool NARROW = activates(EPILOGUE) || EPILOGUE == STORE_BF16;
   constexpr int EACH = NARROW ? 8 : 4, ACROSS = WIDTH / EACH;
@@ -201,7 +203,7 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
 #pragma unroll
   for (int i = thread; i < 16 * ACROSS; i += 128) {
     const int row = i / ACROSS, at = i % ACROSS * EACH;
-    if (row >= count) continue;
+    if (row >= count || at >= columns) continue;
     const u32 from = v + row * STRIDE * 4;
     const long long to = (long long)(first + row) * p.out_stride + split * p.out_split + outputs + at;
     float value[EACH];
@@ -234,18 +236,96 @@ __device__ __forceinline__ void write_rows(const Product& p, u32 v, int outputs,
   }
 }
 
+// A block of 128 columns: 64 outputs of a warpgroup, or twice as many, whose weights are at `mine`, times the tokens at
+// `x`.
+template <int FORMAT, int TOKENS, int PARTS>
+__device__ __forceinline__ void multiply_block(u32 x, const u32 (&mine)[PARTS], float (&c)[PARTS][TOKENS / 2],
+                                               float (&scale)[PARTS][2]) {
+  constexpr int GROUPS = Packed<FORMAT>::GROUPS, STEPS = 8 / GROUPS;
+  u32 a[PARTS][4 * STEPS];
+#pragma unroll
+  for (int n = 0; n < GROUPS; ++n) {
+    if constexpr (FORMAT != BF16) {
+#pragma unroll
+      for (int i = 0; i < PARTS; ++i) {
+        float next[2];
+        read_scales<FORMAT>(mine[i], n, next);
+        const float up = rescale(scale[i][0], next[0]), down = rescale(scale[i][1], next[1]);
+#pragma unroll
+        for (int j = 0; j < TOKENS / 2; ++j) c[i][j] *= j & 2 ? down : up;
+        wide_sums(c[i]);  // here, not between products
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) {  // the second 64 outputs are widened while the first are multiplied
+      read_weights<FORMAT>(mine[i], n, a[i]);
+      wide_begin();
+#pragma unroll
+      for (int s = 0; s < STEPS; ++s) {
+        const int step = n * STEPS + s;
+        wide_mma(c[i], a[i] + 4 * s, wide_operand(x + step / 4 * (TOKENS * 128) + step % 4 * 32));
+      }
+      wide_commit();
+    }
+    wide_wait<0>();
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) wide_sums(c[i]);
+  }
+}
+
+// The sums of a warpgroup's outputs, of which the first `columns` are stored, for `count` rows from `first` on.
+template <int TOKENS, int EPILOGUE, int PARTS>
+__device__ __forceinline__ void store_sums(const Product& p, const float (&c)[PARTS][TOKENS / 2],
+                                           const float (&scale)[PARTS][2], u32 v, int outputs, int columns, int first,
+                                           int count, int split, int expert) {
+  constexpr int AT_ONCE = TOKENS < 16 ? TOKENS : 16;
+  const int warp = threadIdx.x / 32, group = warp / 4, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+  for (int from = 0; from < TOKENS; from += AT_ONCE) {
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i)
+#pragma unroll
+      for (int j = 0; j < AT_ONCE / 2; ++j) {  // steps of 8 tokens: rows g, g, g + 8, g + 8 of tokens 2 t, 2 t + 1
+        const float sum = c[i][from / 2 + j] * scale[i][j >> 1 & 1];
+        const int token = j / 4 * 8 + 2 * t + (j & 1);
+        if constexpr (activates(EPILOGUE)) {
+          if (j & 2) continue;
+          float up = c[i][from / 2 + j + 2] * scale[i][1], h;
+          if constexpr (EPILOGUE == SWIGLU) {
+            h = quotient(sum, 1.f + power2(-1.44269504f * sum)) * up;
+          } else {
+            const int tile = min(outputs / 16 + i * 4 + (warp & 3), p.matrix_tiles - 1);
+            const float* bias = p.bias + (long long)expert * p.bias_stride + tile * 16 + g;
+            const float gate = fminf(sum + bias[0], p.limit);
+            up = fminf(fmaxf(up + bias[8], -p.limit), p.limit);
+            h = (up + 1.f) * quotient(gate, 1.f + power2(-1.44269504f * p.alpha * gate));
+          }
+          if (p.share && from + token < count) h *= p.share[first + from + token];
+          put_float(v + (token * 68 + (i * 4 + (warp & 3)) * 8 + g) * 4, h);
+        } else {
+          put_float(v + (token * 132 + (i * 4 + (warp & 3)) * 16 + (j & 2) * 4 + g) * 4, sum);
+        }
+      }
+    barrier_of<128>(1 + group);
+    if (from < count && columns) {
+      const bool half = activates(EPILOGUE);
+      write_rows<EPILOGUE>(p, v, half ? outputs / 2 : outputs, half ? columns / 2 : columns, first + from, count - from,
+                           split);
+    }
+    barrier_of<128>(1 + group);
+  }
+}
+
 template <int FORMAT, int TOKENS, int EPILOGUE>
 __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates, u32 staging) {
   typedef Memory<FORMAT, TOKENS> M;
-  constexpr int GROUPS = Packed<FORMAT>::GROUPS, STEPS = 8 / GROUPS;
-  const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const int warp = threadIdx.x / 32, group = warp / 4, lane = threadIdx.x & 31;
   const u32 v = staging + group * (M::STAGING / 2);
   u32 stage = 0, parity = 0;
   wait_for_predecessor();
   for (int tile = blockIdx.x, total = Place<TOKENS>::total(p); tile < total; tile += gridDim.x) {
     const Place<TOKENS> place(p, tile);
     float c[2][TOKENS / 2];
-    u32 a[2][4 * STEPS];
     float scale[2][2] = {{1, 1}, {1, 1}};  // of rows g and g + 8, that the sums are to be multiplied with
 #pragma unroll
     for (int i = 0; i < TOKENS / 2; ++i) c[0][i] = c[1][i] = 0;
@@ -253,74 +333,16 @@ __device__ __forceinline__ void multiply(const Product& p, u32 stages, u32 gates
       const u32 base = stages + stage * M::STAGE, full = gates + stage * 16;
       gate_wait(full, parity);
       show_to_wide();
-#pragma unroll
-      for (int n = 0; n < GROUPS; ++n) {
-        const u32 mine =
-            base + M::X + (group * 8 + (warp & 3)) * Packed<FORMAT>::BYTES;  // the second 64 outputs: 4 tiles on
-        if constexpr (FORMAT != BF16) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            float next[2];
-            read_scales<FORMAT>(mine + 4 * i * Packed<FORMAT>::BYTES, n, next);
-            const float up = rescale(scale[i][0], next[0]), down = rescale(scale[i][1], next[1]);
-#pragma unroll
-            for (int j = 0; j < TOKENS / 2; ++j) c[i][j] *= j & 2 ? down : up;
-            wide_sums(c[i]);  // here, not between products
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {  // the second 64 outputs are widened while the first are multiplied
-          read_weights<FORMAT>(mine + 4 * i * Packed<FORMAT>::BYTES, n, a[i]);
-          wide_begin();
-#pragma unroll
-          for (int s = 0; s < STEPS; ++s) {
-            const int step = n * STEPS + s;
-            wide_mma(c[i], a[i] + 4 * s, wide_operand(base + step / 4 * (TOKENS * 128) + step % 4 * 32));
-          }
-          wide_commit();
-        }
-        wide_wait<0>();
-        wide_sums(c[0]);
-        wide_sums(c[1]);
-      }
+      const u32 first = base + M::X + (group * 8 + (warp & 3)) * Packed<FORMAT>::BYTES,
+                mine[2] = {first, first + 4 * Packed<FORMAT>::BYTES};  // the second 64 outputs: 4 tiles on
+      multiply_block<FORMAT, TOKENS, 2>(base, mine, c, scale);
       if (lane == 0) gate_arrive(full + 8);
       if (++stage == M::STAGES) stage = 0, parity ^= 1;
     }
     const int outputs = place.outputs + group * 128;
-#pragma unroll
-    for (int from = 0; from < TOKENS; from += 16) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {  // two steps of 8 tokens: rows g, g, g + 8, g + 8 of tokens 2 t, 2 t + 1
-          const float sum = c[i][from / 2 + j] * scale[i][j >> 1 & 1];
-          const int token = j / 4 * 8 + 2 * t + (j & 1);
-          if constexpr (activates(EPILOGUE)) {
-            if (j & 2) continue;
-            float up = c[i][from / 2 + j + 2] * scale[i][1], h;
-            if constexpr (EPILOGUE == SWIGLU) {
-              h = quotient(sum, 1.f + power2(-1.44269504f * sum)) * up;
-            } else {
-              const int tile = min(outputs / 16 + i * 4 + (warp & 3), p.matrix_tiles - 1);
-              const float* bias = p.bias + (long long)place.expert * p.bias_stride + tile * 16 + g;
-              const float gate = fminf(sum + bias[0], p.limit);
-              up = fminf(fmaxf(up + bias[8], -p.limit), p.limit);
-              h = (up + 1.f) * quotient(gate, 1.f + power2(-1.44269504f * p.alpha * gate));
-            }
-            if (p.share && from + token < place.count) h *= p.share[place.first + from + token];
-            put_float(v + (token * 68 + (i * 4 + (warp & 3)) * 8 + g) * 4, h);
-          } else {
-            put_float(v + (token * 132 + (i * 4 + (warp & 3)) * 16 + (j & 2) * 4 + g) * 4, sum);
-          }
-        }
-      barrier_of<128>(1 + group);
-      if (from < place.count) {
-        const int columns = activates(EPILOGUE) ? outputs / 2 : outputs;
-        if (outputs < p.matrix_tiles * 16)
-          write_rows<EPILOGUE>(p, v, columns, place.first + from, place.count - from, place.split);
-      }
-      barrier_of<128>(1 + group);
-    }
+    const int columns = outputs < p.matrix_tiles * 16 ? 128 : 0;
+    store_sums<TOKENS, EPILOGUE, 2>(p, c, scale, v, outputs, columns, place.first, place.count, place.split,
+                                    place.expert);
   }
 }
 

@@ -26,6 +26,15 @@ __device__ __forceinline__ void copy_run(u32 to, const char* from, u32 bytes, u3
                "l"(from), "r"(bytes), "r"(gate)
                : "memory");
 }
+// Bytes that are read once: they make room in L2 before others do.
+__device__ __forceinline__ void copy_run_once(u32 to, const char* from, u32 bytes, u32 gate) {
+  asm volatile(
+      "{.reg .b64 once; createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], once;}" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(gate)
+      : "memory");
+}
 // 16 bytes of this thread. `copies_arrive` is an arrival of the thread once all its copies so far have landed.
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -77,6 +86,18 @@ __device__ __forceinline__ void wide_sums(float (&c)[N]) {
 
 #define C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define C16(i) C4(i), C4(i + 4), C4(i + 8), C4(i + 12)
+__device__ __forceinline__ void wide_mma(float (&c)[4], const u32* a, u64 b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, 1, 1, 1, 0;"
+               : C4(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ __forceinline__ void wide_mma(float (&c)[8], const u32* a, u64 b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, "
+      "0;"
+      : C4(0), C4(4)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 __device__ __forceinline__ void wide_mma(float (&c)[16], const u32* a, u64 b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
