@@ -114,24 +114,28 @@ async def test_what_ends_an_answer_and_what_begins_it(tmp_path: Path) -> None:
                 return said, answer.headers.get("x-fulgur-ignored")
 
         try:
-            whole, _ = await ask("/v1/messages", asked("tell", max_tokens=20))
-            text = whole["content"][0]["text"]
+            # Random weights may write bytes that are no text; then another word is said.
+            for said in ("tell", "say", "write", "speak", "list", "name", "sing", "count"):
+                whole, _ = await ask("/v1/messages", asked(said, max_tokens=20))
+                text = whole["content"][0]["text"]
+                if "\ufffd" not in text:
+                    break
             assert (whole["stop_reason"], whole["stop_sequence"]) == ("max_tokens", None)
             word = text[len(text) // 2 :][:3]
-            cut, _ = await ask("/v1/messages", asked("tell", max_tokens=20, stop_sequences=["no such words", word]))
+            cut, _ = await ask("/v1/messages", asked(said, max_tokens=20, stop_sequences=["no such words", word]))
             assert (cut["stop_reason"], cut["stop_sequence"]) == ("stop_sequence", word)
             assert cut["content"][0]["text"] == text[: text.index(word)]
-            stream, _ = await ask("/v1/messages", asked("tell", max_tokens=20, stop_sequences=[word], stream=True))
+            stream, _ = await ask("/v1/messages", asked(said, max_tokens=20, stop_sequences=[word], stream=True))
             assert events(stream)[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": word}
 
             # A last message of the assistant is gone on with, by Anthropic's and by Ollama's rules.
-            start = (await ask("/v1/messages", asked("tell", max_tokens=8)))[0]["content"][0]["text"]
-            words = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": start}]
-            rest, said = await ask(
+            start = (await ask("/v1/messages", asked(said, max_tokens=8)))[0]["content"][0]["text"]
+            words = [{"role": "user", "content": said}, {"role": "assistant", "content": start}]
+            rest, ignored = await ask(
                 "/v1/messages",
                 {"model": "m", "max_tokens": 4, "messages": words, "thinking": {"type": "enabled", "budget_tokens": 9}},
             )
-            assert said == "thinking.budget_tokens"
+            assert ignored == "thinking.budget_tokens"
             assert text.startswith(start + rest["content"][0]["text"])
             ollama = {"model": "m", "messages": words, "options": {"num_predict": 4}, "stream": False}
             told, _ = await ask("/api/chat", ollama)

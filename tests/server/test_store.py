@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -277,11 +277,14 @@ class Away:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.reason: Exception | None = None
+        self.before: Callable[[], Awaitable[object]] | None = None  # an end takes so long
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.store, name)
 
     async def end(self, *given: object) -> bool:
+        if self.before is not None:
+            await self.before()
         if self.reason is not None:
             raise self.reason
         return await self.store.end(*given)  # type: ignore[arg-type]
@@ -328,6 +331,25 @@ async def test_what_still_waits_is_written_when_the_server_stops(tmp_path: Path)
     await store.close()
     async with opened(str(tmp_path / "s")) as reopened:
         assert await reopened.events("a", "r1") == EVENTS and await used(reopened) == [("a", 4, 40, 16, 12, 2.0)]
+
+
+async def test_nobody_waits_until_what_was_used_is_in_the_embedded_store(tmp_path: Path) -> None:
+    inner, slow = Away(base.make(config(str(tmp_path / "s")))), asyncio.Event()
+    store = PatientStore(inner)  # type: ignore[arg-type]
+    await store.open()
+    inner.before = slow.wait
+    assert await store.end(answer("first")) and await store.end(answer("second"))
+    asking = asyncio.create_task(used(store))
+    await asyncio.sleep(0)
+    assert not asking.done(), "who asks hears of all that was told"
+    slow.set()
+    assert await asking == [("a", 2, 20, 8, 6, 1.0)]
+    slow.clear()
+    assert await store.end(answer("last"))
+    asyncio.get_running_loop().call_soon(slow.set)
+    await store.close()
+    async with opened(str(tmp_path / "s")) as reopened:
+        assert await used(reopened) == [("a", 3, 30, 12, 9, 1.5)]
 
 
 async def test_usage_outlives_a_server_that_is_killed_while_the_database_is_away(

@@ -266,3 +266,16 @@ def test_messages_cannot_speak_for_the_template():
 
 def _flat(content: Any) -> str:
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
+
+
+def test_names_in_a_message_are_read_as_everywhere_else() -> None:
+    """What a dict can do goes before what it holds, as in jinja2; what neither has is undefined."""
+    template = ChatTemplate(
+        "{{ messages[0].role }} {{ messages[0].items() | length }} {{ messages[0].none is defined }}"
+    )
+    assert template.render([{"role": "user", "content": "x", "items": "held"}]) == "user 3 False"
+    with pytest.raises(FulgurError, match="unsafe"):
+        ChatTemplate("{{ messages[0].__class__.__mro__ }}").render(PLAIN)
+    held = [{"role": "user", "content": "x", "__class__": "held"}]
+    with pytest.raises(FulgurError, match="unsafe"):
+        ChatTemplate("{{ messages[0].__class__.__mro__ }}").render(held)

@@ -63,7 +63,8 @@ async def commit(server: Server, answer: Answer, stored: Stored | None, events: 
     began = time.perf_counter()
     try:
         ended = await server.store.end(answer, stored, events)
-        server.metrics.observe("fulgur_commit_seconds", time.perf_counter() - began)
+        if stored is not None:
+            server.metrics.observe("fulgur_commit_seconds", time.perf_counter() - began)
         return ended
     except Exception as error:
         server.log_exception(error)

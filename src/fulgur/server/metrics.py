@@ -30,7 +30,7 @@ HELP = {
     "fulgur_responses_running": ("gauge", "Responses under way."),
     "fulgur_first_token_seconds": ("histogram", "From the request to the first output, by model."),
     "fulgur_queue_seconds": ("histogram", "Waits for a slot of a pool, by tier."),
-    "fulgur_commit_seconds": ("histogram", "From the end of a response until it was committed with its usage."),
+    "fulgur_commit_seconds": ("histogram", "From the end of a stored response until it was committed."),
     "fulgur_tokens_per_second": ("histogram", "Output tokens a second after the first, by model."),
 }
 

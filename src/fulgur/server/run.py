@@ -371,7 +371,7 @@ class Run:
         return self.prepared.successor(self.after.extend(items), items)
 
     async def _close_log(self, paid: float) -> None:
-        """Commit before the terminal event is sent: who saw it end can ask for it again, and it was counted."""
+        """Commit before the terminal event is sent: who saw a stored response end can ask for it again."""
         response = self.response
         name = {"completed": "completed", "failed": "failed"}.get(response.status, "incomplete")
         kind = f"response.{name}"

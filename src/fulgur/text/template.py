@@ -154,9 +154,15 @@ def _environment() -> ImmutableSandboxedEnvironment:
             # A scope of its own, as in transformers: what is set inside does not leak out.
             return nodes.Scope(body, lineno=line)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
+    class Environment(ImmutableSandboxedEnvironment):
+        """Reads what a dict holds under a name at once; the general way raises an exception for each of them."""
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
+                return obj[attribute]
+            return super().getattr(obj, attribute)
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _strftime_now

@@ -1,8 +1,9 @@
 """Ends that cannot be committed now are kept in memory, can be read, and are tried again until they are in the store.
 
 A stored response waits for a database that is away, so that who sees its end can ask for it at any front. Afterwards,
-and on a full disk, it says `store: false`. What an answer used waits for nobody; it is written to a file (`owed.py`)
-until a database has it.
+and on a full disk, it says `store: false`. What another answer used is committed while its end is told, where the
+store is this process's own. A database elsewhere may take longer than this process lives: its commit is waited for,
+and what it does not have then is written to a file (`owed.py`) until it has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fulgur.server.store.migrate import Migration
 from fulgur.server.store.owed import Owed
 
 PATIENCE_S = 30.0  # that the end of a stored response waits for a database
-USAGE_S = 1.0  # that the end of another response waits
+USAGE_S = 1.0  # that the end of another response waits for one elsewhere
 RETRY_S = 1.0
 MOST_RESPONSES = 64  # that are kept in memory
 MOST_ANSWERS = 100_000  # of which only the usage is kept
@@ -34,13 +35,14 @@ class _Waiting:
 
 
 class PatientStore:
-    """A store in front of another one. `owed` is the folder for usage that a database away does not have yet."""
+    """A store in front of another one. `owed` is the folder for usage that a database elsewhere does not have yet."""
 
     def __init__(self, store: Store, owed: Path | None = None) -> None:
         self.store = store
         self._owed = Owed(owed) if owed is not None else None
         self._waiting: dict[str, _Waiting] = {}
         self._retrying: asyncio.Task[None] | None = None
+        self._counting: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         await self.store.open()
@@ -48,6 +50,7 @@ class PatientStore:
             self._keep(answer, None, ())
 
     async def close(self) -> None:
+        await self._counted()
         if self._retrying is not None:
             self._retrying.cancel()
             await asyncio.gather(self._retrying, return_exceptions=True)
@@ -60,6 +63,11 @@ class PatientStore:
         return self.store.problem()
 
     async def end(self, answer: Answer, stored: Stored | None = None, events: Sequence[bytes] = ()) -> bool:
+        if stored is None and self._owed is None:
+            counting = asyncio.create_task(self._count(answer))
+            self._counting.add(counting)
+            counting.add_done_callback(self._counting.discard)
+            return True
         try:
             async with asyncio.timeout(USAGE_S if stored is None else None):
                 return await self.store.end(answer, stored, events)
@@ -73,6 +81,16 @@ class PatientStore:
                     return await asyncio.wait_for(asyncio.shield(committed), PATIENCE_S)
             self._owe(answer)  # its end is told without the response
             raise
+
+    async def _count(self, answer: Answer) -> None:
+        try:
+            await self.store.end(answer)
+        except Exception:  # whatever it is, what was used must not be lost by it
+            self._keep(answer, None, ())
+
+    async def _counted(self) -> None:
+        if self._counting:
+            await asyncio.wait(self._counting)
 
     def _owe(self, answer: Answer) -> None:
         if self._owed is not None:
@@ -145,6 +163,7 @@ class PatientStore:
         return await self.store.delete(owner, response_id)
 
     async def usage(self, days: int) -> list[Used]:
+        await self._counted()  # what was told has been counted
         return await self.store.usage(days)
 
     async def keys(self) -> list[Key]:
