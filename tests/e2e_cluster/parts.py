@@ -33,7 +33,8 @@ def chatting_model(folder: Path) -> Path:
     shipped = next(path for path in embedded_models() if path.name == "30M")
     folder.mkdir()
     for file in (*shipped.iterdir(), *shipped.parent.glob("tokenizer*.json")):  # the models share their tokenizer
-        (folder / file.name).symlink_to(file)
+        if file.name != "checksums.json":  # the template below is in none
+            (folder / file.name).symlink_to(file)
     config = folder / "tokenizer_config.json"
     known = json.loads(config.read_text()) if config.exists() else {}
     config.unlink(missing_ok=True)
