@@ -184,7 +184,7 @@ class CompanionToy(StreamingToy):
     def prefilling(self):
         return self
 
-    def begin_prefill(self, tokens, position, table):
+    def begin_prefill(self, tokens, position, table, slot=0):
         assert self.prefill_from <= len(tokens) <= self.prefill_rows
         self.prefills.append(ToyPrefill(self, tokens, position, table.copy()))
         return self.prefills[-1]

@@ -28,21 +28,24 @@ class BackgroundPrefill:
 
     def rows_of(self, sequence: Sequence) -> int:
         """How many rows of a prompt it would take now. The last one stays: its result is wanted. Where more chunks
-        follow, the next begins at a whole multiple of the longest."""
-        left = len(sequence.tokens) - sequence.computed - 1
+        follow, the next begins at a whole multiple of the longest, or where a snapshot of the recurrent state is
+        wanted."""
+        at, table, left = sequence.computed, sequence.table, len(sequence.tokens) - sequence.computed - 1
         if self._runtime is None or self.sequence is not None or sequence is self._refused:
             return 0
+        if table is not None and at < table.captured < at + left:
+            left = table.captured - at
         if left < self._runtime.prefill_from:
             return 0
         most = self._runtime.prefill_rows
-        return left if left <= most else most - sequence.computed % most
+        return left if left <= most else most - at % most
 
     def start(self, sequence: Sequence, rows: int) -> None:
         """Compute the next `rows` tokens, for which there are blocks."""
         assert self._runtime is not None and sequence.table is not None
         at = sequence.computed
         tokens = np.array(sequence.tokens[at : at + rows], np.int32)
-        self._run = self._runtime.begin_prefill(tokens, at, sequence.table.row)
+        self._run = self._runtime.begin_prefill(tokens, at, sequence.table.row, sequence.slot)
         self.sequence, self._table, self._rows = sequence, sequence.table, rows
 
     def advance(self, alone: bool) -> None:

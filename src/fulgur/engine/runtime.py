@@ -241,7 +241,10 @@ class PrefillingRuntime(Runtime, Protocol):
     prefill_from: int  # from so many on it pays
     step_seconds: float  # of the last step beside a run, its own rows alone
 
-    def begin_prefill(self, tokens: IntArray, position: int, table: IntArray) -> PrefillRun: ...
+    def begin_prefill(self, tokens: IntArray, position: int, table: IntArray, slot: int = 0) -> PrefillRun:
+        """The next tokens of a sequence; `slot` is where its recurrent state is, which is its own until the run is
+        done."""
+        ...
 
 
 class Decoder(Protocol):

@@ -470,7 +470,7 @@ class Runtime:
     def prefilling(self) -> Runtime:
         return self
 
-    def begin_prefill(self, tokens: Int, position: int, table: Int) -> PrefillRun:
+    def begin_prefill(self, tokens: Int, position: int, table: Int, slot: int = 0) -> PrefillRun:
         """Store keys and values of a prompt's `tokens`, from `position` on, in parts: see `PrefillRun`."""
         zeros = np.zeros(len(tokens), np.int32)
         positions = np.arange(position, position + len(tokens), dtype=np.int32)
