@@ -6,6 +6,7 @@ depend on how a prompt was cut; every step after it keeps the rule of equal bits
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK = 2048  # rows of a prompt at once
+Parts = Generator[None, None, "torch.Tensor"]
 SCORES = 1 << 26  # attention scores at once: 256 MB
 AT_ONCE = 1 << 27  # weights of experts that are unpacked together: 256 MB in bf16
 
@@ -49,31 +51,49 @@ class FamilyPrefill:
 
     def run(self, tokens: torch.Tensor, position: int, table: torch.Tensor, slot: int) -> torch.Tensor:
         """Store keys, values and states of `tokens`, from `position` on. Returns their hidden states."""
-        x = self.weights.embed[tokens].float()
-        for i, kind in enumerate(self.config.kinds):
-            x = self._layer(f"layers.{i}.", kind, x, position, table, slot)
-        return self._norm(x, "final_norm")
+        return _whole(self.parts(tokens, position, table, None if self.states is None else self.states.held[slot]))
 
     def see(self, tokens: torch.Tensor, hidden: torch.Tensor, position: int, table: torch.Tensor) -> None:
         """The drafting head's keys and values of `tokens`, with the hidden states before them."""
+        _whole(self.see_parts(tokens, hidden, position, table))
+
+    def parts(self, tokens: torch.Tensor, position: int, table: torch.Tensor, state: Any | None) -> Parts:
+        """`run` half a layer at a time, by turns what mixes tokens and the feed-forward network: steps of other
+        sequences may run in between. `state` is that of the recurrent layers, a slot's or a copy of it."""
+        x = self.weights.embed[tokens].float()
+        for i, kind in enumerate(self.config.kinds):
+            x = yield from self._layer(f"layers.{i}.", kind, x, position, table, state)
+        return self._norm(x, "final_norm")
+
+    def see_parts(self, tokens: torch.Tensor, hidden: torch.Tensor, position: int, table: torch.Tensor) -> Parts:
         import torch
 
         embedded = self._norm(self.weights.embed[tokens].float(), "mtp.embed_norm")
         both = torch.cat((embedded, self._norm(hidden, "mtp.hidden_norm")), dim=1)
-        self._layer("mtp.", FULL, self._times(both.bfloat16(), "mtp.fc"), position, table, 0)
+        return (yield from self._layer("mtp.", FULL, self._times(both.bfloat16(), "mtp.fc"), position, table, None))
 
-    def _layer(
-        self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, slot: int
-    ) -> torch.Tensor:
+    def _layer(self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, state: Any) -> Parts:
+        x = self._mix(to, kind, x, position, table, state)
+        yield
+        x = self._feed_forward(to, x)
+        yield
+        return x
+
+    def _mix(
+        self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, state: Any
+    ) -> torch.Tensor:  # fmt: skip
         normed = self._norm(x, to + "attn_norm").bfloat16()
         projected = self._times(normed, to + "qkv")
         if kind == DELTA:
-            mixed = self._delta(to, normed, projected, position, slot)
+            mixed = self._delta(to, normed, projected, position, state)
         else:
             mixed = self._attention(to, projected, position, table, self.config.window if kind == SLIDING else 0)
         x = x + self._times(mixed.bfloat16(), to + "o")
         if to + "o_bias" in self.plan.vectors:
             x = x + self._vector(to + "o_bias")
+        return x
+
+    def _feed_forward(self, to: str, x: torch.Tensor) -> torch.Tensor:
         normed = self._norm(x, to + "ffn_norm").bfloat16()
         return x + (self._experts(to, normed) if self.config.n_experts else self._network(to, 0, normed))
 
@@ -158,12 +178,12 @@ class FamilyPrefill:
             out[first : first + step] = attended.permute(2, 0, 1, 3).reshape(len(rows), -1)
         return out
 
-    def _delta(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, slot: int) -> torch.Tensor:
+    def _delta(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, state: Any) -> torch.Tensor:
         import torch
 
         c, n, d = self.config, len(x), self.config.delta
         assert d is not None and self.states is not None
-        held = self.states.views(slot, self.plan.delta_layer(to))
+        held = self.states.views(state, self.plan.delta_layer(to))
         mixed, z = projected.split((d.channels, d.values), dim=1)
         b, a = self._times(x, to + "ba").split(d.v_heads, dim=1)
         decay = self._vector(to + "decay") * torch.nn.functional.softplus(a + self._vector(to + "dt_bias"))
@@ -245,3 +265,13 @@ class FamilyPrefill:
         if c.traits.expert_bias:
             made = made + self._vector(to + "experts.down_bias").reshape(c.n_experts, -1)[copy]
         return made
+
+
+def _whole(parts: Parts) -> torch.Tensor:
+    """All of them, one after the other; what they end with."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            made: torch.Tensor = end.value
+            return made

@@ -138,18 +138,21 @@ class FastFamilyPrefill(FamilyPrefill):
     def close(self) -> None:
         self.kernels.close()
 
-    def _layer(
-        self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, slot: int
-    ) -> torch.Tensor:
+    def _mix(
+        self, to: str, kind: str, x: torch.Tensor, position: int, table: torch.Tensor, state: Any
+    ) -> torch.Tensor:  # fmt: skip
         """`x` is moved on in place."""
         projected = self._normed_times(x, to + "attn_norm", to + "qkv")
         if kind == DELTA:
-            mixed = self._mix(to, x, projected, position, slot)
+            mixed = self._delta(to, x, projected, position, state)
         else:
             mixed = self._attended(to, projected, position, table, self.config.window if kind == SLIDING else 0)
         if to + "o_bias" in self.plan.vectors:
             x += self._vector(to + "o_bias")
         self._add(to + "o", mixed, x)
+        return x
+
+    def _feed_forward(self, to: str, x: torch.Tensor) -> torch.Tensor:
         if self.config.n_experts:
             self._add_experts(to, x)
         else:
@@ -265,10 +268,10 @@ class FastFamilyPrefill(FamilyPrefill):
 
     # Delta nets
 
-    def _mix(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, slot: int) -> torch.Tensor:
+    def _delta(self, to: str, x: torch.Tensor, projected: torch.Tensor, position: int, state: Any) -> torch.Tensor:
         c, n, d = self.config, len(x), self.config.delta
         assert d is not None and self.states is not None
-        held = self.states.views(slot, self.plan.delta_layer(to))
+        held = self.states.views(state, self.plan.delta_layer(to))
         padded = -(-n // DELTA_CHUNK) * DELTA_CHUNK
         ba = self._normed_times(x, to + "attn_norm", to + "ba")
 

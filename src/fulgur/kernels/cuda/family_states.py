@@ -81,8 +81,9 @@ class FamilyStates:
             self._forget(slot)
         self._known[slot], self._end[slot] = position, position + rows
 
-    def views(self, slot: int, layer: int) -> LayerState:
-        d, at, flat = self._shape, 0, self.held[slot, layer]
+    def views(self, state: Any, layer: int) -> LayerState:
+        """Of one slot's state (`held[slot]`, or a copy of it)."""
+        d, at, flat = self._shape, 0, state[layer]
 
         def take(*shape: int) -> Any:
             nonlocal at
@@ -99,7 +100,7 @@ class FamilyStates:
         if position:
             self._go_to(slot, position, table)
             for layer in range(self._layers if self._known[slot] < position else 0):
-                held, d = self.views(slot, layer), self._shape
+                held, d = self.views(self.held[slot], layer), self._shape
                 for at in range(self._known[slot], position):
                     place = at % LOG
                     keys = held.keys[place].repeat_interleave(d.v_heads // d.k_heads, 0)
@@ -107,8 +108,10 @@ class FamilyStates:
                     held.state.mul_(held.decays[place][:, None, None]).add_(added)
         self._set(slot, position, position)
 
-    def computed(self, slot: int, position: int) -> None:
-        """Prefill has brought a slot's S up to date itself."""
+    def computed(self, slot: int, position: int, state: Any | None = None) -> None:
+        """Prefill has brought a slot's S up to date itself, or a copy, which becomes the slot's."""
+        if state is not None:
+            self._copy(state, self.held[slot])
         self._set(slot, position, position)
 
     def before_runs(self, begins: dict[int, int], tables: dict[int, Int]) -> None:
