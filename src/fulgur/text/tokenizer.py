@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fulgur.errors import FulgurError
+from fulgur.small_files import read_small
 from fulgur.text.pieces import PieceRules, rules_of
 from fulgur.text.special import SpecialTokens, read_json, read_special_tokens, special_tokens_of_gguf
 
@@ -58,7 +59,7 @@ class Tokenizer:
                 hint="Give a model folder in the Hugging Face layout, or a GGUF file that holds its vocabulary.",
             )
         try:
-            backend = Backend.from_file(str(path))
+            backend = Backend.from_buffer(read_small(path))
         except Exception as error:  # the library raises a bare Exception
             raise FulgurError(f"{path} is not a tokenizer: {error}", hint="Download the file again.") from None
         _add_missing(backend, read_json(folder / "tokenizer_config.json"), path)
@@ -69,7 +70,12 @@ class Tokenizer:
         """Build from the `tokenizer.*` keys of an already parsed GGUF header."""
         from fulgur.text.gguf_vocabulary import adds_bos, build, pieces_of
 
-        backend = build(metadata)
+        try:
+            backend = build(metadata)
+        except FulgurError:
+            raise
+        except Exception as error:  # the library raises a bare Exception
+            raise FulgurError(f"The GGUF's vocabulary makes no tokenizer: {str(error)[:200]}") from None
         tokens = pieces_of(metadata)
         special = special_tokens_of_gguf(metadata, tokens, backend.token_to_id)
         return cls(backend, special, add_bos=adds_bos(metadata) and special.bos_id is not None)
