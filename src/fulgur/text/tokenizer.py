@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _MARKER = re.compile(r"<[^<>\s]*[_|｜][^<>\s]*>|</?think>|\[/?[A-Z_]+\]")
 
 
+_LONG = 4096  # characters
+
+
 class Tokenizer:
     """One vocabulary. Safe to share between threads; `encode` never adds a beginning-of-text token by itself."""
 
@@ -138,8 +141,11 @@ class Tokenizer:
 
 
 def _encode(backend: Backend, renumbered: dict[int, int], text: str) -> list[int]:
-    # `encode` gives the same tokens; it works out offsets too, and lets no other thread run meanwhile.
-    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    ids: list[int]
+    if len(text) < _LONG:
+        ids = backend.encode(text, add_special_tokens=False).ids
+    else:  # the same tokens; this one lets other threads run meanwhile, and wakes some of its own
+        ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return [renumbered.get(token, token) for token in ids] if renumbered else ids
 
 
