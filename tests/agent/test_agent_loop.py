@@ -16,7 +16,7 @@ from fulgur.protocol.agent import (
     Location,
     MessageDelta,
     PlanChanged,
-    Queued,
+    QueueChanged,
     ToolFinished,
     ToolOutput,
     ToolStarted,
@@ -179,7 +179,7 @@ async def test_queue_runs_after_the_turn(workspace: Path) -> None:
         watch.agent.queue("three")
         await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 3)
         assert [e.text for e in watch.of(TurnDone)] == [first, "Second.", "Third."]
-        assert [(e.text, e.position) for e in watch.of(Queued)] == [("two", 1), ("three", 2)]
+        assert [e.prompts for e in watch.of(QueueChanged)] == [("two",), ("two", "three"), ("three",), ()]
 
 
 async def test_stop_keeps_what_was_said_and_the_queue(workspace: Path) -> None:
@@ -250,7 +250,8 @@ async def test_prompts_during_a_compaction_start_after_it(workspace: Path) -> No
         watch.agent.submit("two")
         await compacting
         await watch.until(lambda e: isinstance(e, TurnDone) and e.turn == 2)
-        assert [type(e) for e in watch.seen if isinstance(e, Queued | Compacted)] == [Queued, Compacted]
+        told = [type(e) for e in watch.seen if isinstance(e, QueueChanged | Compacted)]
+        assert told == [QueueChanged, Compacted, QueueChanged]
         await watch.agent.wait()
         watch.agent.submit("three")
         with pytest.raises(FulgurError, match="while a turn runs"):

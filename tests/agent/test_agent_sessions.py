@@ -10,7 +10,7 @@ from fulgur.agent.session.history import call_output, item_text, message
 from fulgur.agent.session.log import SessionLog, find_session, summaries
 from fulgur.agent.session.state import SessionState
 from fulgur.errors import FulgurError, UsageError
-from fulgur.protocol.agent import Queued, SessionStarted, Undone, Warned
+from fulgur.protocol.agent import QueueChanged, SessionStarted, Undone, Warned
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes | str]]:
@@ -85,10 +85,26 @@ async def test_queued_prompts_survive(workspace: Path, home: Path) -> None:
     log.close()
 
     async with serving([say("ok")]) as server, agent_on(server, workspace, session="last") as watch:
-        assert (await watch.until(Queued)).text == "two"
+        assert (await watch.until(QueueChanged)).prompts == ("two",)
         assert any("cut off" in w.message for w in watch.of(Warned))
         await watch.turn("go on")
         assert [t.text for t in watch.agent.state.turns] == ["one", "go on", "two"]
+
+
+async def test_a_queued_prompt_that_was_taken_back_stays_away(workspace: Path, home: Path) -> None:
+    async with serving([say("ok " * 400, match="one"), say("ok")], rate=400) as server:
+        async with agent_on(server, workspace) as watch:
+            watch.agent.submit("one")
+            for text in ("again", "other", "again"):
+                watch.agent.queue(text)
+            assert await watch.agent.withdraw("again")
+            assert watch.agent.state.queued == ["again", "other"]  # the last one with this text went
+            assert await watch.agent.withdraw("other")
+            assert not await watch.agent.withdraw("other")
+            await watch.until(lambda e: isinstance(e, QueueChanged) and e.prompts == ("again",))
+            session = watch.agent.state.log.id
+        async with agent_on(server, workspace, session=session) as watch:
+            assert (await watch.until(QueueChanged)).prompts == ("again",)
 
 
 def test_finding_sessions(workspace: Path, home: Path) -> None:

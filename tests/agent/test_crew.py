@@ -18,7 +18,17 @@ from fulgur.config.named import parse
 from fulgur.config.records import ProjectRecords
 from fulgur.config.settings import load_settings
 from fulgur.errors import FulgurError, UsageError
-from fulgur.protocol.agent import FileChanged, MemberFinished, MemberStarted, MemberTold, ToolFinished, TurnDone
+from fulgur.protocol.agent import (
+    ApprovalAsked,
+    Decision,
+    FileChanged,
+    MemberFinished,
+    MemberStarted,
+    MemberTold,
+    ToolFinished,
+    TurnDone,
+    TurnStopped,
+)
 from fulgur.sandbox.policy import Policy
 from fulgur.workspace.blobs import BlobStore
 from fulgur.workspace.copies import WorkspaceCopy
@@ -122,6 +132,43 @@ async def test_conflicts_are_shown_and_nothing_is_lost(
         assert "+b\n" in Path(lost.patch).read_text()
         (told,) = [output for output in watch.outputs if "Not merged: its changes conflict" in output]
         assert lost.diff in told and lost.diff.startswith("--- a/a.txt\n") and Path(lost.patch).read_text() == lost.diff
+
+
+@pytest.mark.parametrize(("answer", "rejected"), [("deny", ()), ("once", (2,)), ("once", ()), ("stop", ())])
+async def test_who_wants_to_be_asked_is_shown_what_is_merged(
+    home: Path, workspace: Path, answer: Decision, rejected: tuple[int, ...]
+) -> None:
+    (workspace / "a.txt").write_text("one\nkeep\ntwo\na\nb\nc\n")
+    role(home, "a", "model-a")
+    text = "*** Begin Patch\n*** Update File: a.txt\n@@\n-one\n+1\n@@\n-two\n+2\n*** End Patch"
+    work = {"model-a": [call("apply_patch", {"patch": text}, times=1), say("did it")]}
+    main = [delegating(("a", "first")), say("Over.")]
+    async with serving(main, more=work) as server:
+        async with agent_on(server, workspace, "features.guards=false", "approval_policy=untrusted") as watch:
+            watch.agent.submit("share it")
+            task = await watch.until(ApprovalAsked)
+            watch.agent.approve(task.approval_id, "once")
+            asked = await watch.until(ApprovalAsked, watch.seen.index(task) + 1)
+            assert asked.title == "merge what a changed: a.txt" and len(asked.hunks) == 2 and "-one\n+1\n" in asked.diff
+            assert (workspace / "a.txt").read_text() == "one\nkeep\ntwo\na\nb\nc\n"  # nothing before the answer
+            if not rejected:  # what the person works on meanwhile is kept, and they are shown it together
+                (workspace / "a.txt").write_text("one\nkeep\ntwo\na\nb\nc\nmine\n")
+                watch.agent.approve(asked.approval_id, "once")
+                asked = await watch.until(ApprovalAsked, watch.seen.index(asked) + 1)
+                assert asked.title == "merge what a changed: a.txt"
+            watch.agent.approve(asked.approval_id, answer, rejected)
+            end = await watch.until(lambda e: isinstance(e, TurnDone | TurnStopped))
+            await watch.agent.wait()
+    merged = "1\nkeep\n2\na\nb\nc\nmine\n" if not rejected else "1\nkeep\ntwo\na\nb\nc\n"
+    unchanged = "one\nkeep\ntwo\na\nb\nc\nmine\n"
+    assert (workspace / "a.txt").read_text() == (merged if answer == "once" else unchanged)
+    assert isinstance(end, TurnStopped if answer == "stop" else TurnDone)
+    if answer == "deny":
+        (finished,) = watch.of(MemberFinished)
+        assert "did not allow" in finished.left_out and "did not allow" in watch.outputs[0]
+        assert "+1\n" in Path(finished.patch).read_text()
+    elif rejected:
+        assert "left out 1 of 2 hunks" in watch.outputs[0]
 
 
 async def until_writing(watch: Watch, name: str) -> None:

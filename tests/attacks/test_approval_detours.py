@@ -40,15 +40,17 @@ DELEGATING = [call("delegate", {"role": "helper", "task": "write"}, match="^go",
 @needs_sandbox
 @pytest.mark.parametrize("mode", ["workspace-write", "danger-full-access"])
 async def test_a_subagent_is_asked_about(mode: str, role: None, workspace: Path, tmp_path: Path) -> None:
-    """Its own calls ask nobody, so the first one does; and where everything is asked it stays in the sandbox."""
+    """Its own calls ask nobody, so the task is asked about, then its changes; and it stays in the sandbox."""
     outside = tmp_path / "outside"
     work = [call("shell", {"command": f"touch inside; touch {outside}"}, times=1), say("Wrote.")]
-    for answer, made in (("deny", False), ("once", True)):
+    for answer, questions in (("deny", 1), ("once", 2)):
         async with serving(DELEGATING, more={"other": work}) as server:
             async with agent_on(server, workspace, ASK, f"sandbox_mode={mode}") as watch:
-                (question,) = await answered(watch, "go", answer)  # type: ignore[arg-type]
-        assert question.title == "helper: write" and not question.prefix and "merged" in question.reason
-        assert (workspace / "inside").exists() is made and not outside.exists()
+                asked = await answered(watch, "go", answer)  # type: ignore[arg-type]
+        assert len(asked) == questions
+        assert asked[0].title == "helper: write" and not asked[0].prefix and "merged" in asked[0].reason
+        assert (workspace / "inside").exists() is (questions == 2) and not outside.exists()
+    assert asked[1].title == "merge what helper changed: inside"
 
 
 @needs_sandbox

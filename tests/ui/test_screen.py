@@ -67,6 +67,26 @@ def test_what_a_stop_left_queued_is_sent_by_enter(screen: Terminal) -> None:
     assert "queued" not in screen.text
 
 
+def test_up_takes_back_what_is_queued(screen: Terminal) -> None:
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0010")
+    screen.send("first", TAB)
+    screen.wait("queued 1: first")
+    screen.send("second", TAB)
+    screen.wait("queued 2: second")
+    screen.wait("Tab queues · Up unqueues")
+    screen.send(UP)
+    screen.wait(lambda: input_row(screen) == "› second" and "queued 2" not in screen.text)
+    screen.send(" thoughts", TAB)  # it can be written differently, and queued again
+    screen.wait("queued 2: second thoughts")
+    screen.send(ESC)
+    screen.wait("Up takes the last one back")
+    screen.send(UP)
+    screen.wait(lambda: input_row(screen) == "› second thoughts")
+    screen.send(CTRL_C, UP)
+    screen.wait(lambda: input_row(screen) == "› first" and "queued" not in screen.text)
+
+
 def test_escape_stops_and_keeps_what_was_said(screen: Terminal) -> None:
     screen.send("tell a long story", ENTER)
     screen.wait("w0020")

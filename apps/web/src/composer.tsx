@@ -1,5 +1,5 @@
 // Where the person writes. Enter sends, and redirects the answer that is being written.
-import { useSignal } from "@preact/signals";
+import { useSignal, useSignalEffect } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import type { Session } from "./session";
 
@@ -19,6 +19,14 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
     here.style.height = "auto";
     here.style.height = `${Math.min(240, here.scrollHeight + 2)}px`;
   }, [text.value, running]); // what stands there while nothing is typed may need two lines
+  useSignalEffect(() => {
+    const back = session.returned.value;
+    if (!back) return;
+    session.returned.value = "";
+    const typed = text.peek();
+    set(typed ? `${back}\n${typed}` : back);
+    box.current?.focus();
+  });
   const send = (how: "steer" | "queue"): void => {
     const said = text.value.trim();
     if (!said) return;
@@ -29,7 +37,7 @@ export function Composer({ session, drafts = sessionStorage }: { session: Sessio
     });
   };
   const hint = (): string => {
-    if (session.gone.value) return "It can only be read";
+    if (session.gone.value) return "This session is read only";
     if (session.ended.value) return "It was ended; a prompt opens it again";
     if (!running) return "What should be done?";
     return matchMedia("(hover: none)").matches ? "Redirect it now" : "Redirect it now: Enter. Queue: Alt Enter. Stop: Esc.";

@@ -86,7 +86,7 @@ function Head({ session, title }: { session: Session; title: string }) {
       <div class="names">
         <h1 title={title}>{title}</h1>
         <p title={`${place} · ${status?.sandbox ?? ""}`}>
-          {session.gone.value ? "only to be read" : session.ended.value ? "ended" : <State session={session} />}
+          {session.gone.value ? "read only" : session.ended.value ? "ended" : <State session={session} />}
           {place && ` · ${short(place)}`}
         </p>
       </div>

@@ -49,7 +49,12 @@ export function Queued({ session }: { session: Session }) {
   return (
     <ul class="queued" aria-label="Queued">
       {session.queued.value.map((text) => (
-        <li>{text}</li>
+        <li>
+          <span>{text}</span>
+          <button class="quiet" onClick={() => session.withdraw(text)} aria-label={`Take back: ${text}`} title="Take it back into the prompt">
+            ✕
+          </button>
+        </li>
       ))}
     </ul>
   );

@@ -63,6 +63,7 @@ export class Session implements Follower {
   readonly waiting = signal<AgentEvent[]>([]);
   readonly plan = signal<PlanStep[]>([]);
   readonly queued = signal<string[]>([]);
+  readonly returned = signal(""); // a prompt that was taken back, for the composer
   readonly changes = signal<FileChange[]>([]);
   readonly speed = signal<Usage | undefined>(undefined);
   readonly worktree = signal<{ folder: string; branch: string } | undefined>(undefined);
@@ -165,6 +166,14 @@ export class Session implements Follower {
     this.ask(method, params).catch((error: unknown) => this.problem(error));
   }
 
+  /** Take a queued prompt back into the composer, unless its turn has begun meanwhile. */
+  withdraw(text: string): void {
+    this.ask<boolean>("turn.withdraw", { text }).then(
+      (done) => done && (this.returned.value = text),
+      (error: unknown) => this.problem(error),
+    );
+  }
+
   async judge(accept: boolean, path?: string, hunk?: string): Promise<void> {
     try {
       await this.ask(accept ? "changes.accept" : "changes.reject", { path: path ?? null, hunk: hunk ?? null });
@@ -231,7 +240,6 @@ export class Session implements Follower {
     switch (event.type) {
       case "turn.started":
         this.add("user", text);
-        this.queued.value = this.queued.value.filter((one, n) => n !== this.queued.value.indexOf(text));
         this.setRunning(true);
         break;
       case "steered":
@@ -287,8 +295,8 @@ export class Session implements Follower {
       case "warning":
         if (!event["quiet"]) this.add("note", [event["message"], event["hint"]].filter(Boolean).join(". "));
         break;
-      case "queued":
-        this.queued.value = [...this.queued.value, text];
+      case "queue":
+        this.queued.value = event["prompts"] as string[];
         break;
       case "usage":
         this.usage.push(event as unknown as Usage);

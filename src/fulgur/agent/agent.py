@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fulgur.agent.broadcast import Broadcast
 from fulgur.agent.crew.team import Team
-from fulgur.agent.guidance import Guidance
-from fulgur.agent.loop.approvals import Answered, Approvals
 from fulgur.agent.loop.calls import file_changed
-from fulgur.agent.loop.context import Progress, TurnContext
+from fulgur.agent.loop.context import Progress
 from fulgur.agent.loop.guards import warm_guards
 from fulgur.agent.loop.own_command import run_own
 from fulgur.agent.loop.program_turn import program_turn
-from fulgur.agent.loop.turn import Turn
 from fulgur.agent.route.answering import Answering
 from fulgur.agent.route.models import ModelLink
-from fulgur.agent.route.relay import Relay
 from fulgur.agent.route.router import route
 from fulgur.agent.session import log as session
 from fulgur.agent.session.changes import Changes, restored_events
@@ -32,12 +26,12 @@ from fulgur.agent.session.opening import opening_events
 from fulgur.agent.session.state import SessionState
 from fulgur.agent.session.undo_store import prune_beside
 from fulgur.agent.status import status_of
-from fulgur.agent.work import Work
+from fulgur.agent.turns import Turns
 from fulgur.agent.workbench import Workbench
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError
 from fulgur.protocol import agent as events
-from fulgur.protocol.agent import AgentEvent, Decision, Warned
+from fulgur.protocol.agent import AgentEvent, Warned
 from fulgur.protocol.session import ModelOffer, SessionSummary, Status, TranscriptEntry
 from fulgur.tools.base import Tool
 from fulgur.tools.mcp import McpTools
@@ -47,27 +41,16 @@ from fulgur.workspace.files import FileDiff
 _WARM_AFTER_SECONDS = 1.0
 
 
-class Agent:
-    """One session on one workspace.
-
-    `submit`, `steer`, `queue`, `stop` and `approve` return at once and never block a key; what they cause arrives as
-    events.
-    """
+class Agent(Turns):
+    """One session on one workspace."""
 
     def __init__(self, settings: Settings, answering: Answering, log: SessionLog, *, interactive: bool) -> None:
-        self.settings = settings
-        self._answering = answering
-        self._interactive = interactive
-        self._broadcast = Broadcast()
+        super().__init__(settings, answering, interactive=interactive)
         self._config_problem = ""
-        self._turn: Turn | None = None
-        self._stop_first = False  # it was stopped before its turn had begun
         self._tool_names: Collection[str] | None = None
         self.team: Team | None = Team(self)
-        self._busy = Work(self._begin_queued)
         self._warming: asyncio.TimerHandle | None = None
         self._mcp = McpTools()
-        self._format: dict[str, Any] | None = None
         self._load(log)
 
     @classmethod
@@ -114,51 +97,6 @@ class Agent:
         """All events from now on, in order; ends after `close`. Each call is its own subscription."""
         return self._broadcast.subscribe()
 
-    def submit(self, text: str) -> None:
-        """Start a turn; while one runs this is `steer`. Nothing at all starts what a stop left queued."""
-        if text.strip():
-            self.steer(text)
-        elif not self.running:
-            self._begin_queued()
-
-    def steer(self, text: str) -> None:
-        """Redirect the running answer at the next token; what was said stays. Without a running turn: `submit`."""
-        if not self.running:
-            self._begin(text)
-        elif self._turn is None:
-            self.queue(text)  # between two turns, or while a lost server is looked for
-        else:
-            self._turn.steer(text)
-
-    def queue(self, text: str) -> None:
-        """Keep `text` for a turn of its own after this one (at once when idle)."""
-        if not self.running:
-            self._begin(text)
-            return
-        self.state.queue(text)
-        self._emit(events.Queued(text=text, position=len(self.state.queued)))
-
-    def stop(self) -> None:
-        """Stop the running turn and keep what was said; running commands are ended.
-
-        Queued prompts stay queued until the next submit.
-        """
-        if self._turn is not None and self.running:
-            self._turn.stop()
-        else:
-            self._stop_first = self.running
-            self._busy.cancel()
-
-    def overrule(self) -> str:
-        """With `model = "auto"`: give the running turn, or the next one, to the other model. What was done, in words;
-        empty when `Routed` says it."""
-        if self._answering.pair is None:
-            raise FulgurError('there is one model to answer: model = "auto" chooses between two')
-        if self._turn is not None and self.running:
-            self._turn.overrule()
-            return ""
-        return self._answering.pair.prefer_another()
-
     def tell(self, member: str, text: str) -> None:
         """Redirect one subagent at work, or `all` of them."""
         if self.team is not None:
@@ -168,10 +106,6 @@ class Agent:
     def members(self) -> list[str]:
         """The subagents at work."""
         return self.team.members if self.team is not None else []
-
-    def approve(self, approval_id: str, decision: Decision, rejected: tuple[int, ...] = ()) -> None:
-        """Answer an `approval.asked`; `rejected` hunks of it, counted from 1, are left out."""
-        self._approvals.settle(approval_id, Answered(decision, rejected))
 
     async def undo(self) -> None:
         """Put the files back to what they were before the last turn that changed any (`Undone`)."""
@@ -300,21 +234,6 @@ class Agent:
         return msgspec.structs.replace(status, mcp_tools=tuple(tool.name for tool in self._mcp.tools))
 
     @property
-    def running(self) -> bool:
-        """Whether a turn runs."""
-        return self._busy.running
-
-    @property
-    def model(self) -> str:
-        """The model asked for."""
-        return self.link.info.name
-
-    @property
-    def link(self) -> ModelLink:
-        """The connection to that model."""
-        return self._answering.link
-
-    @property
     def workspace(self) -> Path:
         """The project folder."""
         return self.settings.workspace
@@ -350,11 +269,6 @@ class Agent:
             said = [message("developer", self.guidance.instructions), *self.state.history.visible()]
             self._progress.context_used = estimate_tokens(said)
             self._progress.covered = len(said) - 1
-
-    def _settle(self) -> None:
-        """What follows from the settings."""
-        self.guidance = Guidance.of(self.settings, self.bench.policy, self.link)
-        self._approvals = Approvals(self.settings, self.bench.policy, self._emit, self._interactive)
 
     async def _start_mcp(self, settings: Settings) -> None:
         await self._mcp.close()
@@ -397,11 +311,6 @@ class Agent:
         if had:
             self._emit(events.JobsChanged(jobs=()))
 
-    def _emit(self, event: AgentEvent) -> None:
-        if isinstance(event, events.UsageReported):
-            self._answering.note_speed(self._turn.link if self._turn is not None else self.link, event)
-        self._broadcast.send(event)
-
     async def _follow_config(self) -> None:
         """What was changed in the config files counts from the next turn on; what is wrong with them is said once."""
         try:
@@ -436,69 +345,6 @@ class Agent:
         self._emit(events.ModelChosen(model=self.link.info.name))
         for warning in self.guidance.warnings:
             self._emit(Warned(message=warning, quiet=warning == self.guidance.limits))
-
-    def _begin(self, text: str) -> None:
-        self._stop_first = False
-        self._busy.begin(self._work(text))
-
-    def _begin_queued(self) -> None:
-        if self.state.queued:
-            self._begin(self.state.take_queued())
-
-    async def _work(self, text: str) -> None:
-        """This turn, and those that were queued meanwhile. What goes wrong between turns is told as a failed one, so
-        that nobody waits for an end that does not come."""
-        try:
-            await self._turns(text)
-        except Exception as error:
-            told = error if isinstance(error, FulgurError) else FulgurError(f"{type(error).__name__}: {error}")
-            number = len(self.state.turns) + 1
-            self._emit(events.TurnFailed(turn=number, message=told.message, hint=told.hint or ""))
-        finally:
-            self._turn = None
-
-    async def _turns(self, text: str) -> None:
-        while True:
-            await self._follow_config()
-            if self.link.connection.closed:
-                self.state.queue(text)  # looking for the server takes a while, and nothing typed may be lost
-                await self._answering.look_again()
-                self._progress.forget_server()
-                text = self.state.take_queued()
-            self._turn = turn = self._new_turn(await self._route(text))
-            if self._stop_first:
-                turn.stop()
-            waits = await turn.run(text)
-            self._turn, self._answering.link = None, turn.link
-            for unsaid in turn.unsaid:
-                self.queue(unsaid)
-            if waits or not self.state.queued:
-                return
-            text = self.state.take_queued()
-
-    async def _route(self, text: str) -> Relay | None:
-        """With `model = "auto"`: which model works on the prompt."""
-        before, pair = self.link, self._answering.pair
-        choice = await self._answering.choose(text, self._progress.context_used)
-        if pair is None or choice is None:
-            return None
-        if self.link is not before:
-            self._progress.forget_model()
-            self.state.chose_model(self.link.info.name, self.link.settings.provider.id)
-        return Relay(pair, choice, self.settings, self._emit)
-
-    def _new_turn(self, relay: Relay | None = None) -> Turn:
-        number = len(self.state.turns) + 1
-        if self.guidance.outdated(self.settings):
-            self._settle()
-            self._emit(Warned(message="the rules or skills changed and were read again"))
-        emit = relay.watch if relay is not None else self._emit
-        told = self.guidance.instructions
-        context = TurnContext(number, self.settings, self.link, self.state, self._progress, told, emit)
-        if relay is not None and relay.may_escalate:
-            context = replace(context, drift=relay.drift)
-        way, reason = route(self.link.info, self.settings)
-        return Turn(context, self.bench, self.changes, self._approvals, self._tools(), way, reason, self._format, relay)
 
     def _tools(self) -> list[Tool[Any]]:
         tools = [*self.bench.tools, *self._mcp.tools]

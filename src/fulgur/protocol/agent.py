@@ -263,11 +263,10 @@ class TurnSteered(AgentEvent, frozen=True, tag="steered"):
     text: str
 
 
-class Queued(AgentEvent, frozen=True, tag="queued"):
-    """`text` is kept and starts its own turn after this one; `position` counts from 1."""
+class QueueChanged(AgentEvent, frozen=True, tag="queue"):
+    """The prompts that wait for turns of their own, the next one first; this list replaces the one before."""
 
-    text: str
-    position: int
+    prompts: tuple[str, ...]
 
 
 class Compacting(AgentEvent, frozen=True, tag="compacting"):
@@ -313,7 +312,8 @@ class MemberFinished(AgentEvent, frozen=True, tag="member.finished"):
     """A subagent has ended. `models` are those named in its responses: the proof of who answered.
 
     `how` is done, stopped, failed or budget. `conflicts`: files where its change and another one meet; then nothing of
-    it is in the workspace, `diff` is what it would have changed, and `patch` the file that keeps it.
+    it is in the workspace. `left_out`: what the person did not accept of its changes, in words. With either, `diff` is
+    what it would have changed, and `patch` the file that keeps it.
     """
 
     member: str
@@ -331,6 +331,7 @@ class MemberFinished(AgentEvent, frozen=True, tag="member.finished"):
     conflicts: tuple[str, ...] = ()
     patch: str = ""
     diff: str = ""
+    left_out: str = ""
 
 
 class Judged(AgentEvent, frozen=True, tag="judged"):
@@ -447,7 +448,7 @@ AnyEvent = (
     | RouteCosts
     | Waiting
     | TurnSteered
-    | Queued
+    | QueueChanged
     | Compacting
     | Compacted
     | Undone

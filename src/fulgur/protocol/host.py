@@ -71,6 +71,12 @@ class Submit(Named, kw_only=True):
     expected_turn: int | None = None
 
 
+class Withdraw(Named, kw_only=True):
+    """`turn.withdraw`: take a queued prompt back, the last one with this text; false when it is not queued any more."""
+
+    text: str
+
+
 class Submitted(msgspec.Struct, kw_only=True):
     """What became of it."""
 

@@ -27,6 +27,7 @@ from fulgur.protocol.agent import (
     ApprovalAsked,
     MemberFinished,
     MessageDelta,
+    QueueChanged,
     SessionStarted,
     TurnDone,
     TurnStarted,
@@ -56,6 +57,28 @@ async def test_two_clients_share_a_session_and_either_steers(workspace: Path) ->
         assert text_of(here) == text_of(there) and text_of(here).endswith("Stopped counting.")
         [info] = await first.call("session.list", list[SessionInfo], workspace=str(workspace))
         assert (info.session, info.clients, info.live, info.title) == (name, 2, True, "count")
+
+
+async def test_a_queued_prompt_is_taken_back_for_every_client(workspace: Path) -> None:
+    async with serving([say("word " * 400, match="first"), say("ok")], rate=200) as server, hosting():
+        async with client_of() as client, client_of() as other:
+            seen = Seen(await client.attach("session.open", **opening(server, workspace)))
+            name = seen.attached.session
+            await client.submit(name, "first")
+            await seen.until(MessageDelta)
+            await client.submit(name, "second", "queue")
+            await client.submit(name, "third", "queue")
+            joined = Seen(await other.attach(session=name))
+            assert await other.call("turn.withdraw", bool, session=name, text="second")
+            assert not await other.call("turn.withdraw", bool, session=name, text="second")
+            for one in (seen, joined):
+                await one.until(lambda event: isinstance(event, QueueChanged) and event.prompts == ("third",))
+                assert one.of(QueueChanged)[-1].prompts == ("third",)
+            await client.tell("turn.stop", session=name)
+            await seen.ended()
+            await client.submit(name, "go on")
+            await seen.until(lambda event: isinstance(event, TurnDone) and event.turn == 3)
+            assert [event.text for event in seen.of(TurnStarted)] == ["first", "go on", "third"]
 
 
 async def test_a_client_that_joins_or_returns_in_mid_turn_misses_nothing(workspace: Path) -> None:

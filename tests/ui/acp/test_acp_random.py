@@ -36,8 +36,10 @@ async def cut(listener: Listener) -> None:
         await socket.close()
 
 
-async def sequence(seed: int, editor: Editor, listener: Listener, session: str) -> tuple[list[str], list[str]]:
-    """Do random things; the texts that a turn took to its end, and all that were sent."""
+async def sequence(
+    seed: int, editor: Editor, listener: Listener, session: str
+) -> tuple[list[str], list[str], list[str]]:
+    """Do random things; the texts that a turn took to its end, all that were sent, and those that were cancelled."""
     chance = random.Random(seed)
     sent: list[tuple[str, asyncio.Task[Any]]] = []
     steered: list[str] = []
@@ -68,17 +70,17 @@ async def sequence(seed: int, editor: Editor, listener: Listener, session: str) 
             case "wait":
                 await asyncio.sleep(chance.choice([0, 0.02, 0.1]))
     done: list[str] = []
+    cancelled: list[str] = []
     while not all(task.done() for _, task in sent):
         await asyncio.wait([task for _, task in sent], timeout=0.2)
         if not listener.host.sessions[session].agent.running:
             await editor.connection.cancel(session_id=session)  # what a stop left in the queue waits for no turn
     for text, task in sent:
         try:
-            if task.result().stop_reason == "end_turn":
-                done.append(text)
+            (done if task.result().stop_reason == "end_turn" else cancelled).append(text)
         except RequestError:
             continue
-    return done, [text for text, _ in sent] + steered
+    return done, [text for text, _ in sent] + steered, cancelled
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -87,14 +89,15 @@ async def test_random_sequences(workspace: Path, seed: int) -> None:
         async with editing(opening(server, workspace, "approval_policy=untrusted")["overrides"]) as editor:
             session = str((await editor.connection.new_session(cwd=str(workspace), mcp_servers=[])).session_id)
             async with asyncio.timeout(60):
-                done, sent = await sequence(seed, editor, listener, session)
+                done, sent, cancelled = await sequence(seed, editor, listener, session)
                 await listener.host.sessions[session].agent.wait()
             state = listener.host.sessions[session].agent.state
             said = [item_text(item) for item in state.history.everything() if item.get("role") == "user"]
             kept = Counter([*said, *state.queued])
-            # What ended was taken once; what was sent was taken once or waits in the queue, and never twice.
+            # What ended was taken once; what was sent was taken once or waits in the queue, and never twice. What was
+            # cancelled before its turn began is gone.
             assert [text for text in done if kept[text] != 1] == []
             assert [text for text in sent if kept[text] > 1] == []
-            assert [text for text in sent if kept[text] == 0] == []
+            assert [text for text in sent if kept[text] == 0 and text not in cancelled] == []
             # The session still works, and the editor saw what the file has.
             assert (await asyncio.wait_for(editor.say(session, "the end"), 30)).stop_reason == "end_turn"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ from fulgur.workspace.copies import Merged
 from fulgur.workspace.files import Change, Files
 
 More = Callable[[], list[Change]]
+Review = Callable[[str, list[Change]], Awaitable[tuple[list[Change], str] | None]]
+"""Asks the person about changes with this title: what of them is accepted, and in words what is left out; None: no."""
 
 
 class Crew:
     """`files` writes into the workspace. `link` is a connection to share; without it the crew opens its own. `copies`
-    is where copies of the workspace are made, if not among the temporary files."""
+    is where copies of the workspace are made, if not among the temporary files. `review` is asked before what a member
+    changed is merged."""
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class Crew:
         emit: Callable[[AgentEvent], None],
         link: ModelLink | None = None,
         copies: Path | None = None,
+        review: Review | None = None,
     ) -> None:
         self.settings = settings
         self._files = files
@@ -38,6 +42,7 @@ class Crew:
         self._links = Links(link)
         self._members: dict[str, Member] = {}
         self._copies = copies
+        self._review = review
         self._merging = asyncio.Lock()
 
     @property
@@ -61,20 +66,20 @@ class Crew:
         member = self.member(role)
         try:
             outcome = await member.run(task)
-            merged = Merged()
+            merged, left_out = Merged(), ""
             if outcome.how == "done":
-                merged = await self.merge(member, more)
-            finished = self.finished(member, merged)
+                merged, left_out = await self._reviewed(member, more)
+            finished = self.finished(member, merged, left_out)
         finally:
             self.leave(member)
             await asyncio.to_thread(member.close)
         self._emit(finished)
         return finished, merged
 
-    def finished(self, member: Member, merged: Merged) -> MemberFinished:
+    def finished(self, member: Member, merged: Merged, left_out: str = "") -> MemberFinished:
         """The member's end, for the transcript."""
         outcome = member.outcome
-        patch, diff = self._keep(member) if merged.conflicts else ("", "")
+        patch, diff = self._keep(member) if merged.conflicts or left_out else ("", "")
         return MemberFinished(
             member=member.name,
             role=member.role.name,
@@ -91,6 +96,7 @@ class Crew:
             conflicts=tuple(merged.conflicts),
             patch=patch,
             diff=diff,
+            left_out=left_out,
         )
 
     def steer(self, name: str, text: str) -> None:
@@ -126,6 +132,28 @@ class Crew:
                 text = f"too large to be merged, and left out: {', '.join(large)}"
                 self._emit(MemberTold(member=member.name, kind="warning", text=text))
             return await asyncio.to_thread(lambda: copy.merged(self._files, more()))
+
+    async def _reviewed(self, member: Member, more: More) -> tuple[Merged, str]:
+        """As `merge`, after the person was asked; also what they left out, in words. Where the workspace changes while
+        they read, they are asked again."""
+        if self._review is None or member.copy is None:
+            return await self.merge(member, more), ""
+        copy = member.copy
+        while True:
+            shown, conflicts = await asyncio.to_thread(copy.changes, self._files)
+            if conflicts or not shown:
+                return await self.merge(member, more), ""
+            names = ", ".join(self._files.show(change.path) for change in shown)
+            answer = await self._review(f"merge what {member.name} changed: {names}", shown)
+            async with self._merging:
+                if (await asyncio.to_thread(copy.changes, self._files))[0] != shown:
+                    continue
+                if answer is None:
+                    return Merged(), "The person did not allow these changes; nothing of them is in the project."
+                accepted, left_out = answer
+                ours = more()
+                kept = [change for change in accepted if change.path not in {own.path for own in ours}]
+                return Merged(diffs=await asyncio.to_thread(self._files.commit, [*kept, *ours])), left_out
 
     def _keep(self, member: Member) -> tuple[str, str]:
         """What could not be merged is kept as a patch: the file, and its text."""

@@ -30,7 +30,8 @@ def delegate_tool(
             return ToolResult(False, f"There is no role {arguments.role!r}. There are: {', '.join(roles)}")
         finished, merged = await crew().run(role, arguments.task)
         record(finished)
-        return ToolResult(finished.how == "done" and not merged.conflicts, told(finished), merged.diffs)
+        ok = finished.how == "done" and not merged.conflicts and bool(merged.diffs or not finished.left_out)
+        return ToolResult(ok, told(finished), merged.diffs)
 
     listed = "; ".join(f"{role.name}: {role.description or 'no description'}" for role in roles.values())
     return Tool(
@@ -42,7 +43,9 @@ def delegate_tool(
         lambda arguments: f"{arguments.role}: {arguments.task}",
         mutates=True,
         parallel=True,
-        asks=lambda arguments: "a subagent asks nothing, and what it changes is merged",
+        asks=lambda arguments: (
+            "a subagent asks nothing while it works in its copy; you are asked before its changes are merged"
+        ),
     )
 
 
@@ -61,4 +64,6 @@ def told(finished: MemberFinished) -> str:
         )
         if left > 0:
             parts.append(f"[{left} characters more are in {finished.patch}]")
+    if finished.left_out:
+        parts.append(finished.left_out)
     return "\n\n".join(parts)

@@ -35,7 +35,11 @@ class Links:
         assert isinstance(base.connection, Connection)
         number = next(n for n in range(1, len(self._lanes) + 2) if n not in self._lanes)
         self._lanes.add(number)
-        link = await base.beside(settings)
+        try:
+            link = await base.beside(settings)
+        except BaseException:
+            self.free(number)
+            raise
         link.connection = Lane(base.connection, f"crew-{number}", more)
         return link, number
 

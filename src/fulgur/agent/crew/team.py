@@ -54,7 +54,7 @@ class Team:
         from fulgur.agent.crew.crew import Crew
 
         agent = self._agent
-        return Crew(agent.settings, files, agent.tell_event, agent.link, copies)
+        return Crew(agent.settings, files, agent.tell_event, agent.link, copies, agent.review)
 
     @property
     def members(self) -> list[str]:

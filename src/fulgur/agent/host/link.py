@@ -57,6 +57,7 @@ class HostLink:
             "session.diff": (wire.Named, self._diff),
             "session.buffers": (wire.OfferBuffers, self._offer_buffers),
             "turn.submit": (wire.Submit, self._submit),
+            "turn.withdraw": (wire.Withdraw, self._withdraw),
             "turn.stop": (wire.Named, self._stop),
             "approval.answer": (wire.Answer, self._answer),
             "changes.list": (wire.Named, self._changes),
@@ -216,6 +217,9 @@ class HostLink:
 
     async def _submit(self, asked: wire.Submit) -> wire.Submitted:
         return (await self._host.get(asked.session)).submit(asked)
+
+    async def _withdraw(self, asked: wire.Withdraw) -> bool:
+        return await (await self._host.get(asked.session)).agent.withdraw(asked.text)
 
     async def _stop(self, asked: wire.Named) -> None:
         (await self._host.get(asked.session)).agent.stop()

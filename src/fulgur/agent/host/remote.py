@@ -61,8 +61,8 @@ class RemoteAgent:
                 session_id=self._session, path=status.session_path, model=status.model, resumed_turns=turns
             )
         )
-        for number, text in enumerate(attached.queued, 1):
-            self._broadcast.send(events.Queued(text=text, position=number))
+        if attached.queued:
+            self._broadcast.send(events.QueueChanged(prompts=tuple(attached.queued)))
         if attached.plan:
             self._broadcast.send(events.PlanChanged(turn=turns, steps=tuple(attached.plan)))
         for asked in attached.waiting:
@@ -106,6 +106,9 @@ class RemoteAgent:
 
     def queue(self, text: str) -> None:
         self._later(self._client.submit(self._session, text, "queue"))
+
+    async def withdraw(self, text: str) -> bool:
+        return await self._client.call("turn.withdraw", bool, session=self._session, text=text)
 
     def stop(self) -> None:
         self._later(self._client.tell("turn.stop", session=self._session))

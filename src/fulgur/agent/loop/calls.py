@@ -16,6 +16,7 @@ from msgspec import structs
 from fulgur.agent.loop.approvals import Answered, Approvals, Question
 from fulgur.agent.loop.hooks import Hooks
 from fulgur.agent.loop.looks import LOOKING_ENVIRONMENT
+from fulgur.agent.loop.planned import Planned
 from fulgur.agent.session.history import Item, call_output
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import (
@@ -32,7 +33,6 @@ from fulgur.tools.base import BadCall, Tool, ToolResult
 from fulgur.tools.shell import Shell, ShellArguments
 from fulgur.tools.writing import PatchArguments, summary
 from fulgur.workspace.files import Change, FileDiff, Files, diff_of
-from fulgur.workspace.hunks import Hunk, hunks_of, without
 from fulgur.workspace.textfile import shown_text
 
 _REWRITE = "rewrite"  # what hooks know an edit by that no tool made
@@ -42,21 +42,6 @@ _PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
 
 class StopTurn(Exception):
     """The person answered an approval with `stop`."""
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """What an edit would change."""
-
-    changes: list[Change]
-    diffs: list[FileDiff]
-    hunks: list[Hunk]
-
-    @property
-    def shown(self) -> tuple[list[str], str, list[str]]:
-        """The files, the whole diff, and the diff in parts."""
-        paths = [diff.path for diff in self.diffs]
-        return paths, "".join(diff.diff for diff in self.diffs), [hunk.diff for hunk in self.hunks]
 
 
 @dataclass
@@ -114,14 +99,13 @@ class Calls:
         """Make the changes of one edit, asked about like any other. None when it was not allowed, else what of it was
         left out."""
         left_out = ""
-        planned = self._preview(changes)
+        planned = Planned.of(changes, self._files)
         question = self._approvals.about_change("", title, *planned.shown)
         if question is not None:
             answer = await self._asked(turn, question)
             if not answer.allows:
                 return None
-            if answer.rejected:
-                changes, left_out = _accepted(planned, answer)
+            changes, left_out = planned.accepted(answer)
         if refused := await self._hooks.before_tool(_REWRITE, json.dumps({"title": title, "paths": planned.shown[0]})):
             self._emit(Warned(message=refused))
             return None
@@ -132,13 +116,9 @@ class Calls:
         await self._after_edits(turn, diffs, "")
         return left_out
 
-    async def _planned(self, tool: Tool[Any], arguments: Any) -> _Planned:
+    async def _planned(self, tool: Tool[Any], arguments: Any) -> Planned:
         assert tool.plan is not None
-        return self._preview(await asyncio.to_thread(tool.plan, arguments))
-
-    def _preview(self, changes: list[Change]) -> _Planned:
-        diffs = [diff_of(self._files.show(c.path), c.before, c.after) for c in changes if c.before != c.after]
-        return _Planned(changes, diffs, hunks_of(changes, self._files.show))
+        return Planned.of(await asyncio.to_thread(tool.plan, arguments), self._files)
 
     def _changed(self, turn: int, diff: FileDiff, call_id: str = "") -> None:
         first = self.changed.get(diff.path)
@@ -250,7 +230,7 @@ class Calls:
             return await self._command(turn, call_id, arguments, report)
         question: Question | None = None
         answer = Answered("once")
-        planned = _Planned([], [], [])
+        planned = Planned([], [], [])
         if tool.schema is not None:
             question = self._approvals.about_tool(call_id, tool.name, title)
         elif tool.plan is not None and self._approvals.asks_about_changes:
@@ -268,7 +248,7 @@ class Calls:
         if tool.mutates:
             await self._before_change()
         if answer.rejected:
-            changes, left_out = _accepted(planned, answer)
+            changes, left_out = planned.accepted(answer)
             diffs = await asyncio.to_thread(self._files.commit, changes)
             return ToolResult(True, "\n".join([*summary(diffs), left_out]), diffs)
         return await tool.run(arguments, report)
@@ -313,13 +293,3 @@ def file_changed(turn: int, diff: FileDiff, call_id: str = "") -> FileChanged:
         old=shown_text(diff.before),
         new=shown_text(diff.after),
     )
-
-
-def _accepted(planned: _Planned, answer: Answered) -> tuple[list[Change], str]:
-    """What of an edit the person accepted, and the rest in words for the model."""
-    rejected = {number - 1 for number in answer.rejected}
-    left_out = "".join(hunk.diff for place, hunk in enumerate(planned.hunks) if place in rejected)
-    told = (
-        f"The person left out {len(rejected)} of {len(planned.hunks)} hunks. These lines were not changed:\n{left_out}"
-    )
-    return without(planned.changes, planned.hunks, rejected), told

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fulgur.agent.session.state import SessionState
 from fulgur.errors import FulgurError
-from fulgur.protocol.agent import AgentEvent, PlanChanged, Queued, SessionStarted, Warned
+from fulgur.protocol.agent import AgentEvent, PlanChanged, QueueChanged, SessionStarted, Warned
 
 
 def opening_events(
@@ -30,5 +30,5 @@ def opening_events(
         yield Warned(message="the last turn was cut off; what had been said is kept")
     if state.plan:
         yield PlanChanged(turn=len(state.turns), steps=state.plan)
-    for place, text in enumerate(state.queued, 1):
-        yield Queued(text=text, position=place)
+    if state.queued:
+        yield QueueChanged(prompts=tuple(state.queued))

@@ -121,6 +121,7 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "let_go": _Nothing,
     "queued": _Text,
     "taken": _Nothing,
+    "withdrawn": _Text,
     "undo": _Undo,
     "judged": _Judged,
     "usage": _Usage,

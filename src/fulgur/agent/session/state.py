@@ -151,6 +151,10 @@ class SessionState:
         self._write({"type": "taken"})
         return text
 
+    def withdraw(self, text: str) -> None:
+        """Take a kept prompt back, the last one with this text."""
+        self._write({"type": "withdrawn", "text": text})
+
     def undone(self, turn: int, paths: list[str]) -> None:
         """The turn's file changes were taken back; the model is told too."""
         self._write({"type": "undo", "turn": turn, "paths": paths})
@@ -210,6 +214,8 @@ class SessionState:
                 self.queued.append(record["text"])
             case "taken":
                 self.queued.pop(0)
+            case "withdrawn":
+                del self.queued[len(self.queued) - 1 - self.queued[::-1].index(record["text"])]
             case "member":
                 who = ", ".join(record["models"]) or "nobody"
                 note = f"{record['member']}: {record['how']}, answered by {who} (asked for: {record['model']})"

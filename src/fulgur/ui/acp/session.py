@@ -85,7 +85,8 @@ class AcpSession:
                 await self._settle_left()  # the turn it was for may be over
             reason = await waiting.done
         except asyncio.CancelledError:
-            await self.stop()
+            if not await self._withdraw(waiting):
+                await self.stop()
             raise
         finally:
             if waiting in self._waiting:
@@ -109,9 +110,21 @@ class AcpSession:
                 self.start()
 
     async def stop(self) -> None:
-        """End the turn; every prompt is answered as cancelled when it has ended."""
+        """End the turn; every prompt is answered as cancelled when it has ended, and those still queued never begin."""
+        meant = [*self._waiting]  # not what is sent while this one works
         await self._host.tell("turn.stop", session=self.id)
+        for waiting in meant:
+            await self._withdraw(waiting)
         await self._settle_left()  # when nothing ran
+
+    async def _withdraw(self, waiting: _Prompt) -> bool:
+        """Take a prompt back that no turn has begun with; whether that was so."""
+        if not waiting.sent or waiting.taken:
+            return False
+        done = await self._host.call("turn.withdraw", bool, session=self.id, text=waiting.text)
+        if done:
+            self._finish(waiting, "cancelled")
+        return done
 
     async def close(self) -> None:
         """The editor lets go; the session itself goes on in the host."""

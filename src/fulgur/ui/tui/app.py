@@ -207,7 +207,7 @@ class Tui(Surface):
 
     def on_event(self, event: events.AgentEvent) -> None:
         """One event of the agent."""
-        if isinstance(event, events.TurnStarted | events.Queued) and event.text in self.expanded:
+        if isinstance(event, events.TurnStarted) and event.text in self.expanded:
             event = structs.replace(event, text=self.expanded[event.text])
         match event:
             case events.MessageDelta() | events.ThinkingDelta():
@@ -218,7 +218,7 @@ class Tui(Surface):
                 if tool is not None and tool.name == REWRITE:
                     self.meter.delta(event.text)
             case events.SessionStarted():
-                self.outbox.queued.clear()
+                self.outbox.queued = ()
                 replays, self.replays = self.replays, True
                 if event.resumed_turns and replays and self.agent is not None:
                     self.transcript.replay(self.agent.transcript())
@@ -241,8 +241,8 @@ class Tui(Surface):
                 self.meter.ask_for(event.model)
             case events.TurnSteered():
                 self.outbox.taken(event.text)
-            case events.Queued():
-                self.outbox.is_queued(event.text, event.position)
+            case events.QueueChanged():
+                self.outbox.are_queued(event.prompts)
             case events.UsageReported():
                 self.meter.report(event)
             case events.Compacting():
@@ -334,6 +334,24 @@ class Tui(Surface):
             self.tell("nothing runs: Enter sends it")
             return
         self._send("queue", self.draft.send())
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether Up takes a queued prompt back, and is not for the history."""
+        return bool(self.outbox.queued and self.agent and not self.draft.text and self.approvals.current is None)
+
+    def take_back(self) -> None:
+        """The prompt that was queued last comes back into the input."""
+        agent, text = self.agent, self.outbox.queued[-1]
+        assert agent is not None
+
+        async def ask() -> None:
+            if await agent.withdraw(text):
+                self.draft.put_back(self.expanded.get(text, text))
+            else:
+                self.tell("it has begun already")
+
+        self.in_background(ask())
 
     def stop(self) -> None:
         """Stop the turn, keep what was said."""

@@ -152,7 +152,7 @@ def plan_rows(steps: Sequence[PlanStep], width: int) -> list[Row]:
 
 def member_rows(done: MemberFinished, width: int) -> list[Row]:
     """A subagent's end: who answered, what it said and changed, and what could not be merged."""
-    ok = done.how == "done" and not done.conflicts
+    ok = done.how == "done" and not done.conflicts and bool(done.paths or not done.left_out)
     who = ", ".join(done.models) or "nobody"
     asked = "" if done.models in ((), (done.model,)) else f", asked for {done.model}"
     numbers = f"{duration(done.seconds)}, {count(done.output_tokens)} tokens"

@@ -145,7 +145,7 @@ _KEYS = [
     ("Tab", "complete; while it answers: queue for after it"),
     ("Esc", "stop, and keep what was said"),
     ("Ctrl-J, Alt-Enter, \\ Enter", "new line"),
-    ("Up, Down", "history"),
+    ("Up, Down", "history; Up with nothing typed takes back what is queued"),
     ("Ctrl-R", "search the history"),
     ("Ctrl-G", "write in your editor ($VISUAL, $EDITOR)"),
     ("!command", "run a command yourself; the model sees what it says"),

@@ -63,7 +63,11 @@ def key_bindings(tui: Tui) -> KeyBindings:
         if tui.draft.menu:
             tui.draft.menu.move(1)
 
-    @keys.add("up", filter=~menu_open & ~is_searching)
+    @keys.add("up", filter=Condition(lambda: tui.takes_back) & ~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        tui.take_back()
+
+    @keys.add("up", filter=~menu_open & ~is_searching & ~Condition(lambda: tui.takes_back))
     def _(event: KeyPressEvent) -> None:
         tui.draft.buffer.auto_up()
 

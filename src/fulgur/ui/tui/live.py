@@ -179,15 +179,16 @@ class LiveArea:
         """Prompts that are on their way to the agent, and those queued for after the turn."""
         width = self._tui.screen.width - 1
         prompts = [("class:user", "› ", text) for text in self._tui.outbox.pending]
-        prompts += [("class:queued", f"queued {n}: ", text) for n, text in enumerate(self._tui.outbox.queued, 1)]
+        queued = [self._tui.expanded.get(text, text) for text in self._tui.outbox.queued]
+        prompts += [("class:queued", f"queued {n}: ", text) for n, text in enumerate(queued, 1)]
         rows: StyleAndTextTuples = []
         for colour, mark, text in prompts[:_WAITING_ROWS]:
             short = shorten(shown(text), width - len(mark))
             rows += [("", "\n" if rows else ""), (colour, mark), ("class:dim", short)]
         if len(prompts) > _WAITING_ROWS:
             rows.append(("class:dim", f"\n  and {len(prompts) - _WAITING_ROWS} more"))
-        if self._tui.outbox.queued and not self._tui.running:
-            rows += [("", "\n  "), ("class:chosen", "Enter"), ("", " sends what is queued")]
+        if queued and not self._tui.running:
+            rows += self._keys(("Enter", "sends what is queued"), ("Up", "takes the last one back"))
         return rows
 
     def _approval(self) -> StyleAndTextTuples:
@@ -288,6 +289,8 @@ class LiveArea:
         took = duration(time.monotonic() - (tui.meter.turn_started or time.monotonic()))
         doing = f"checking: {tui.checking}" if tui.checking else "working"
         keys = ["Esc stops", "Enter redirects", "Tab queues"]
+        if tui.takes_back:
+            keys.append("Up unqueues")
         if tui.outbox.pending and tui.transcript.tools:
             keys = ["your words go in when the command ends", "Esc stops it"]
         line = shorten(f"{doing} {took}", tui.screen.width - 3)

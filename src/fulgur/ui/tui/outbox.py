@@ -12,12 +12,12 @@ Kind = Literal["submit", "steer", "queue", "command"]
 
 
 class Outbox:
-    """`pending`: sent, or waiting for the agent to open. `queued`: taken, for a turn of their own."""
+    """`pending`: sent, or waiting for the agent to open. `queued`: the agent keeps them for turns of their own."""
 
     def __init__(self, run_command: Callable[[Agent, str], None]) -> None:
         self._run_command = run_command
         self.pending: list[str] = []
-        self.queued: list[str] = []
+        self.queued: tuple[str, ...] = ()
         self._early: list[tuple[Kind, str]] = []
 
     def send(self, agent: Agent | None, kind: Kind, text: str) -> None:
@@ -39,17 +39,15 @@ class Outbox:
 
     def taken(self, text: str) -> None:
         """The agent has begun with it."""
-        for texts in (self.pending, self.queued):
-            if text in texts:
-                texts.remove(text)
-                return
-
-    def is_queued(self, text: str, position: int) -> None:
-        """The agent keeps it for later; it may have been sent as a new direction just when the turn ended."""
         if text in self.pending:
             self.pending.remove(text)
-        if len(self.queued) < position:
-            self.queued.append(text)
+
+    def are_queued(self, prompts: tuple[str, ...]) -> None:
+        """What the agent keeps for later now; some may have been sent as new directions just when the turn ended."""
+        for text in set(prompts):
+            if prompts.count(text) > self.queued.count(text):
+                self.taken(text)
+        self.queued = prompts
 
     def take_back(self) -> list[str]:
         """What the agent never took up."""
