@@ -20,6 +20,12 @@ def broken() -> str:
     raise ValueError("out of order")
 
 
+@server.tool()
+def long() -> str:
+    """More than a model should read."""
+    return "begin" + "." * 100_000 + "end"
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))

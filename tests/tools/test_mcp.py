@@ -32,6 +32,7 @@ async def test_calls_reach_the_server(home: Path, workspace: Path) -> None:
         call("calc__add", {"a": 1, "b": 2}, times=1),
         call("calc__broken", {}, times=1),
         call("calc__add", {"a": "x"}, times=1),
+        call("calc__long", {}, times=1),
         say("ok"),
     ]
 
@@ -39,7 +40,9 @@ async def test_calls_reach_the_server(home: Path, workspace: Path) -> None:
         await watch.turn("add")
         assert watch.of(ToolStarted)[0].title == "calc: add"
         assert watch.outputs[0] == "3 hi"
-        assert [e.ok for e in watch.of(ToolFinished)] == [True, False, False]
+        assert [e.ok for e in watch.of(ToolFinished)] == [True, False, False, True]
+        long = watch.outputs[3]
+        assert long.startswith("begin.") and long.endswith(".end") and "characters left out" in long
 
 
 async def test_a_server_that_does_not_start_is_named(home: Path, workspace: Path) -> None:

@@ -17,9 +17,9 @@ from fulgur.config.settings import McpServer
 from fulgur.errors import FulgurError
 from fulgur.sandbox import start
 from fulgur.tools.base import Report, Tool, ToolResult
+from fulgur.tools.output import BoundedOutput
 from fulgur.workspace import folders
 
-_MOST_CHARACTERS = 24_000
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -80,13 +80,12 @@ class McpTools:
             target = stdio_client(StdioServerParameters(command=command, args=list(server.args), env=env), errors)
         try:
             async with Client(target) as client:
-                cursor: str | None = None
-                while True:
-                    page = await client.list_tools(cursor=cursor)
-                    self.tools += [_tool(client, server, tool) for tool in page.tools]
-                    cursor = page.next_cursor
-                    if cursor is None:
-                        break
+                page = await client.list_tools()
+                found = list(page.tools)
+                while page.next_cursor is not None:
+                    page = await client.list_tools(cursor=page.next_cursor)
+                    found += page.tools
+                self.tools += [_tool(client, server, tool) for tool in found]  # all of them, or none of a broken one
                 ready.set_result(None)
                 await self._end.wait()
         except BaseException as error:
@@ -127,8 +126,9 @@ def _runner(client: Any, server: McpServer, name: str) -> Callable[[dict[str, An
             raise FulgurError(f"{server.name} did not answer within {server.tool_seconds:g} s") from None
         except Exception as error:
             raise FulgurError(f"{server.name}: {_innermost(error)}") from None
-        text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content)
-        return ToolResult(not result.is_error, text[:_MOST_CHARACTERS] or "[no output]")
+        output = BoundedOutput()
+        output.feed("\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content).encode())
+        return ToolResult(not result.is_error, output.text() or "[no output]")
 
     return run
 

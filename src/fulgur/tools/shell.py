@@ -32,7 +32,7 @@ class ShellArguments(Arguments, frozen=True):
 
 
 class Shell:
-    """The session's shells. `run` is the tool; `unconfined` runs a command that a person allowed out of the sandbox."""
+    """The session's shells. What runs `unconfined`, a person has allowed out of the sandbox."""
 
     def __init__(self, sandbox: Sandbox | FulgurError, policy: Policy, environment: dict[str, str]) -> None:
         self._sandbox = sandbox
@@ -44,18 +44,10 @@ class Shell:
     async def run(self, args: ShellArguments, report: Report, *, unconfined: bool = False) -> ToolResult:
         """One command, in the sandbox unless a person said otherwise."""
         if args.background:
-            shell = self._new(unconfined)
-            shell.folder = self.folder
-            return await self.jobs.begin(shell, args.command, unconfined=unconfined)
+            return await self.jobs.begin(self._beside(self._new(unconfined)), args.command, unconfined=unconfined)
         if unconfined and not isinstance(self._sandbox, Unconfined):
-            shell = self._new(True)
-            shell.folder = self.folder
-            try:
-                result = await shell.run(args.command, args.timeout, report)
-            finally:
-                shell.close()
-        else:
-            result = await self._foreground().run(args.command, args.timeout, report)
+            return await self._once(self._new(True), args, report)
+        result = await self._foreground().run(args.command, args.timeout, report)
         return ToolResult(result.exit_code == 0, _told(result, args.timeout))
 
     @property
@@ -80,13 +72,7 @@ class Shell:
             for folder in folders
             if folder.is_absolute() and not any(folder.resolve().is_relative_to(root) for root in writable)
         )
-        shell = ShellProcess(self._sandbox, self._policy, environment)
-        shell.folder = self.folder
-        try:
-            result = await shell.run(args.command, args.timeout, report)
-        finally:
-            shell.close()
-        return ToolResult(result.exit_code == 0, _told(result, args.timeout))
+        return await self._once(ShellProcess(self._sandbox, self._policy, environment), args, report)
 
     def inside(self, folder: Path) -> Shell:
         """The same sandbox around a copy of the workspace, for checks. The workspace stays visible: its environment may
@@ -132,10 +118,23 @@ class Shell:
         return self._main
 
     def _new(self, unconfined: bool) -> ShellProcess:
-        if isinstance(self._sandbox, FulgurError) and not unconfined:
-            raise self._sandbox
-        sandbox = Unconfined() if unconfined or isinstance(self._sandbox, FulgurError) else self._sandbox
+        sandbox = Unconfined() if unconfined else self._sandbox
+        if isinstance(sandbox, FulgurError):
+            raise sandbox
         return ShellProcess(sandbox, self._policy, self._environment)
+
+    def _beside(self, shell: ShellProcess) -> ShellProcess:
+        """The shell, in the folder of the one in the foreground."""
+        shell.folder = self.folder
+        return shell
+
+    async def _once(self, shell: ShellProcess, args: ShellArguments, report: Report) -> ToolResult:
+        """One command in a shell of its own."""
+        try:
+            result = await self._beside(shell).run(args.command, args.timeout, report)
+        finally:
+            shell.close()
+        return ToolResult(result.exit_code == 0, _told(result, args.timeout))
 
 
 def _told(result: CommandResult, timeout: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fulgur.errors import UsageError
@@ -69,6 +70,13 @@ class Parser(argparse.ArgumentParser):
             meant = "A text of several words needs quotes. "
         hint = f"{meant}`{parsers[-1].prog} --help` lists what it takes."
         raise UsageError(f"unknown: {' '.join(unknown)}", hint=hint)
+
+
+def need_folders(*files: Path | None) -> None:
+    """UsageError for a file to be written whose folder is not there: found out before the work, not after it."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"{file}: its folder is not there", hint=f"mkdir -p {file.parent}")
 
 
 def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[argparse.ArgumentParser]:

@@ -17,7 +17,9 @@ from waiting import PATIENCE, until
 
 from fulgur.protocol.agent import TurnStopped
 from fulgur.protocol.session import Status
+from fulgur.ui.acp.images import Images
 from fulgur.ui.acp.session import AcpSession
+from fulgur.ui.acp.wire import prompt_text
 
 
 async def new(editor: Editor, workspace: Path) -> str:
@@ -91,6 +93,32 @@ async def test_cancel_keeps_what_was_said(workspace: Path) -> None:
             await editor.connection.cancel(session_id=session)
             assert (await running).stop_reason == "cancelled"
             assert 0 < editor.text().count("word") < 1000
+
+
+def test_files_are_named_by_their_paths() -> None:
+    blocks = [
+        {"type": "text", "text": "look at "},
+        {"type": "resource_link", "uri": "file:///home/me/caf%C3%A9%20menu.py"},
+        {"type": "resource_link", "uri": "zed:///agent/thread%20one"},
+    ]
+    assert prompt_text(blocks, Images()) == "look at  @/home/me/café menu.py  @zed:///agent/thread%20one"
+
+
+async def test_a_cancelled_prompt_that_is_queued_never_begins(workspace: Path) -> None:
+    replies = [say("count " * 500, match="count"), say("ok")]
+    async with serving(replies, rate=300) as server, hosting() as listener:
+        async with editing(opening(server, workspace)["overrides"]) as editor:
+            session = await new(editor, workspace)
+            agent = listener.host.sessions[session].agent
+            running = asyncio.create_task(editor.say(session, "count"))
+            await editor.until(lambda u: u.session_update == "agent_message_chunk")
+            queued = asyncio.create_task(editor.say(session, "/queue and then"))
+            await until(lambda: agent.state.queued == ["and then"])
+            await editor.connection.cancel(session_id=session)
+            assert (await running).stop_reason == "cancelled" == (await queued).stop_reason
+            assert (await editor.say(session, "go on")).stop_reason == "end_turn"
+            await agent.wait()
+            assert [turn.text for turn in agent.state.turns] == ["count", "go on"]
 
 
 async def test_a_cancel_right_behind_its_prompt_cancels_it(workspace: Path) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from fulgur.agent.route.question import is_question
 from fulgur.config.settings import Settings
 from fulgur.errors import UsageError
+from fulgur.protocol.agent import Side
 
-Side = Literal["fast", "deep"]
 OTHER: dict[Side, Side] = {"fast": "deep", "deep": "fast"}
 
 
@@ -107,6 +107,7 @@ BUILT_IN: tuple[Rule, ...] = (
     Rule("one-file", "fast", "it names one file", files=1),
 )
 
+# `@any/path`, or a word that ends as a file name does: `app.py`, `src/app.py:12`.
 _FILE = re.compile(r"@([\w./-]+)|(?<![\w/.-])([\w./-]*\w\.[a-z]{1,4})(?=[\s:,;)?!]|\.?$)", re.IGNORECASE)
 
 

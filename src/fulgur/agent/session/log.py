@@ -225,10 +225,10 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
         if not stored:
             raise UsageError(f"no session to resume in {workspace}", hint="`fulgur` begins one.")
         return Path(stored[0].path)
-    exact = home / "sessions" / f"{name}.jsonl"
-    if exact.is_file():
-        return exact
-    matching = sorted((home / "sessions").glob(f"{name}*.jsonl")) if name and "/" not in name else []
+    stored_ids = {path.stem: path for path in sorted((home / "sessions").glob("*.jsonl"))}
+    if name in stored_ids:
+        return stored_ids[name]
+    matching = [path for stem, path in stored_ids.items() if name and stem.startswith(name)]
     if len(matching) == 1:
         return matching[0]
     raise UsageError(

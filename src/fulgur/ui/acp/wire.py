@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -94,7 +95,7 @@ def prompt_text(blocks: list[dict[str, Any]], images: Images) -> str:
             case "text":
                 parts.append(str(block.get("text", "")))
             case "resource_link":
-                parts.append(f"@{_path(str(block.get('uri', '')))}")
+                parts.append(f" @{_path(str(block.get('uri', '')))} ")
             case "resource":
                 resource = block.get("resource")
                 if not isinstance(resource, dict) or not isinstance(resource.get("text"), str):
@@ -111,7 +112,8 @@ def prompt_text(blocks: list[dict[str, Any]], images: Images) -> str:
 
 
 def _path(uri: str) -> str:
-    return uri.removeprefix("file://")
+    """A file by its path; anything else as it is."""
+    return unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
 
 
 def mcp_overrides(servers: list[McpServer]) -> list[str]:

@@ -13,7 +13,7 @@ import importlib
 from pathlib import Path
 
 from fulgur.errors import UsageError
-from fulgur.ui.parser import Parser, listed
+from fulgur.ui.parser import Parser, listed, need_folders
 
 # name -> (module, one line of help)
 BENCHES: dict[str, tuple[str, str]] = {
@@ -53,10 +53,7 @@ def run(args: argparse.Namespace) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the rows")
     module.add_arguments(parser)
     options = parser.parse_whole(args.options)
-    for path in (options.json, options.plot):
-        # Found out before the measurement, not after it.
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: its folder is not there")
+    need_folders(options.json, options.plot)
     if options.plot is not None and options.plot.suffix != ".svg":
         raise UsageError(f"{options.plot}: --plot draws SVG", hint="Give a name that ends in .svg.")
     report = module.run(options)

@@ -81,11 +81,13 @@ async def _catalog(url: str | None, key_env: str | None) -> tuple[list[dict[str,
     if key_env is not None:
         key = os.environ.get(key_env)
         if not key:
-            raise UsageError(f"{key_env} is not set.")
+            raise UsageError(f"{key_env} is not set.", hint=f"export {key_env}=…, or name another with --key-env.")
         headers["Authorization"] = f"Bearer {key}"
     try:
         async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{base_url}/models") as answer:
             data = await answer.json()
+            if not isinstance(data, dict):
+                raise ValueError("what it says is no list of models")
             if answer.status != 200:
                 raise FulgurError(f"{base_url} answers {answer.status}: {data.get('error', {}).get('message')}")
     except (aiohttp.ClientError, OSError, ValueError) as error:

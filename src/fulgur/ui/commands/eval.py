@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import UsageError
-from fulgur.ui.parser import Parser, listed
+from fulgur.ui.parser import Parser, listed, need_folders
 
 # name -> (module, one line of help)
 EVALUATIONS: dict[str, tuple[str, str]] = {
@@ -42,10 +42,7 @@ def run(args: argparse.Namespace) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows as JSON")
     module.add_arguments(parser)
     options = parser.parse_whole(args.options)
-    for path in (options.json, getattr(options, "answers", None)):
-        # Found out before the work, not after it.
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: its folder is not there")
+    need_folders(options.json, getattr(options, "answers", None))
     # One half made again (`--only`) keeps the rows of the other.
     earlier = read_rows(options.json) if options.json is not None and getattr(options, "only", None) else []
     rows = module.run(options)
