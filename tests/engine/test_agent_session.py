@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_tokenizer import write_tokenizer
+from byte_tokenizer import VOCAB, write_tokenizer
 from drive import generate
 
-from conftest import VOCAB
 from fulgur.backends.base import Conversation, Turn
 from fulgur.backends.prompts import Prompts
 from fulgur.engine.engine import Engine

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byte_tokenizer import write_tokenizer
+from byte_tokenizer import VOCAB, write_tokenizer
 from drive import collect, drain, run
 
-from conftest import VOCAB
 from fulgur.engine.engine import Engine
 from fulgur.engine.load import EngineOptions, open_engine
 from fulgur.engine.params import GenerateRequest, SamplingParams
