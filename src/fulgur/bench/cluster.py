@@ -195,12 +195,17 @@ async def affinity(report: Report, addresses: list[str], secret: bytes, model: P
 
 
 async def steers(report: Report, here: str, there: str, args: argparse.Namespace) -> None:
-    local = [await steer_ms(here, here) for _ in range(args.repeats)]
+    """By turns, so that a busy moment of the machine hits both."""
+    local, remote = [], []
+    for _ in range(args.repeats + 1):
+        local.append(await steer_ms(here, here))
+        if args.live:
+            remote.append(await steer_ms(here, there))
+    del local[:1], remote[:1]  # cold code
     report.add("cluster.steer_local_p50_ms", statistics.median(local), "ms")
     if not args.live:
         report.notes.append("steering across fronts needs Redis: --live redis://…")
         return
-    remote = [await steer_ms(here, there) for _ in range(args.repeats)]
     report.add("cluster.steer_p50_ms", statistics.median(remote), "ms", bar=statistics.median(local) + 5, at_most=True)
 
 
