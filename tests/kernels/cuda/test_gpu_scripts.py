@@ -9,6 +9,7 @@ from pathlib import Path
 import emulated_family
 import emulated_gpu
 import gpu_families
+import gpu_touch
 import numpy as np
 import pytest
 from held_models import held_on
@@ -18,6 +19,8 @@ from transformers_logits import family_logits
 from fulgur.bench.gpu_families import compile_ahead, measure
 from fulgur.bench.report import Report
 from fulgur.kernels.cuda.family_plan import Weights, make_family_plan
+from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+from fulgur.kernels.cuda.family_weights import assemble
 from fulgur.kernels.reference import FloatModel
 from fulgur.model.config import ModelConfig
 from fulgur.model.random import tiny_config
@@ -71,6 +74,19 @@ def test_the_rows_of_the_benchmark(monkeypatch: pytest.MonkeyPatch, folder: Path
     ]  # fmt: skip
     measure(model, "tiny", 1e12, report, parts=["mtp66"], prompt=9, steps=5)
     assert [row.name for row in report.rows[len(names) :]] == ["gpu.decode.tok_s.tiny.mtp66"]
+    model.close()
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "with a head"])
+def test_what_the_sanitizer_sees(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """It reaches its end; guard pages of the emulator say whether memory is touched that is not there."""
+    emulated_family.install(monkeypatch, folder)
+    monkeypatch.setattr(gpu_touch, "BLOCKS", 4 if name == "with a head" else 8)
+    config, weights = WITH_A_HEAD if name == "with a head" else FAMILIES[name]
+    held = assemble(make_family_plan(config, weights, ctas=1), held_on("cpu", config, weights, 3), "cpu")
+    model = FamilyRuntime(held, kv_blocks=gpu_touch.BLOCKS, slots=2, snapshots=2)
+    model.prefill_from = 16
+    gpu_touch.touch(model, prompt=20)
     model.close()
 
 
