@@ -22,9 +22,10 @@ from transformers_logits import reference_logits, shared_tensors
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import architecture, compile_source, sources
 from fulgur.kernels.cuda.device import Module, probe
+from fulgur.kernels.cuda.fit import widest
 from fulgur.kernels.cuda.header import DRIVERS, header, layout
 from fulgur.kernels.cuda.pack import from_nibbles
-from fulgur.kernels.cuda.runtime import Runtime, widest
+from fulgur.kernels.cuda.runtime import Runtime
 from fulgur.kernels.cuda.weights import assemble
 
 # bf16 operands against fp32: measured on the CPU interpreter of the plan these models stay near 4e-3.

@@ -11,10 +11,11 @@ from fulgur.kernels.cuda.device import Gpu, load_driver, probe
 from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, check, make_family_plan
 from fulgur.kernels.cuda.family_runtime import SLOTS, SNAPSHOTS, FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
+from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
 from fulgur.kernels.cuda.plan import DECODE_FEATURES, KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import bytes_per_row
 from fulgur.kernels.cuda.prompts import CHUNK
-from fulgur.kernels.cuda.runtime import Runtime, kv_bytes_per_token, widest
+from fulgur.kernels.cuda.runtime import Runtime
 from fulgur.kernels.cuda.weights import from_folder
 from fulgur.model.config import ModelConfig, read_json
 from fulgur.model.family import DELTA

@@ -21,9 +21,10 @@ from fulgur.kernels.cuda.batch_step import BatchStep
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.drivers import Driver, args_of
 from fulgur.kernels.cuda.few_step import FewStep
+from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
 from fulgur.kernels.cuda.following import Following
-from fulgur.kernels.cuda.header import MARKS, layout
-from fulgur.kernels.cuda.plan import KV_BLOCK, MAX_ROWS, Plan, make_plan
+from fulgur.kernels.cuda.header import MARKS
+from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import prefill_for
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
@@ -45,26 +46,6 @@ PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; 
 WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
 WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
-
-
-def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
-    """The plan for as many rows a pass as shared memory holds."""
-    for rows in (MAX_ROWS, 4, 2, 1):
-        plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
-        try:
-            layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
-            layout(plan, "graph", gpu.shared, wgmma=gpu.wgmma)
-        except FulgurError:
-            if rows == 1:
-                raise
-            continue
-        return plan
-    raise AssertionError("rows 1 either fits or raises")
-
-
-def kv_bytes_per_token(config: ModelConfig) -> int:
-    """Keys and values of every layer, in bf16."""
-    return 4 * config.n_layers * config.n_kv_heads * config.head_dim
 
 
 def _aligned(size: int) -> int:
@@ -223,7 +204,8 @@ class Runtime:
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
             together = self.together.choose(sequences[begin:])
-            end = min(begin + (self._wide.plan.rows if together is None else together.most), n)
+            most = together.most if together is not None else 1 if n <= self.together.ones_to else self._wide.plan.rows
+            end = min(begin + most, n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, choices[place[begin + row]]) for row in here] if choices is not None else []
             arrays = (tokens[begin:end], positions[begin:end], sequences[begin:end], tables)

@@ -1,0 +1,29 @@
+"""What fits a GPU: rows of a pass into shared memory, tokens of the cache into what is left beside the weights."""
+
+from __future__ import annotations
+
+from fulgur.errors import FulgurError
+from fulgur.kernels.cuda.device import Gpu
+from fulgur.kernels.cuda.header import layout
+from fulgur.kernels.cuda.plan import MAX_ROWS, Plan, make_plan
+from fulgur.model.config import ModelConfig
+
+
+def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
+    """The plan for as many rows a pass as shared memory holds."""
+    for rows in (MAX_ROWS, 4, 2, 1):
+        plan = make_plan(config, weights=weights, head=head, ctas=gpu.multiprocessors, rows=rows)
+        try:
+            layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
+            layout(plan, "graph", gpu.shared, wgmma=gpu.wgmma)
+        except FulgurError:
+            if rows == 1:
+                raise
+            continue
+        return plan
+    raise AssertionError("rows 1 either fits or raises")
+
+
+def kv_bytes_per_token(config: ModelConfig) -> int:
+    """Keys and values of every layer, in bf16."""
+    return 4 * config.n_layers * config.n_kv_heads * config.head_dim
