@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fulgur.text.tokenizer import Tokenizer
 
 PROMPT, STEPS, RUNS = 512, 448, 5
-PARTS = ("loop", "streams", "contexts", "prompts")
+PARTS = ("loop", "streams", "edits", "contexts", "prompts")
 HOST_MICROSECONDS = 20.0
 
 
@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> Report:
             measure(runtime, tokenizer, name, report)
         if "streams" in parts:
             gpu_streams.measure(runtime, tokenizer, name, report)
-        if "contexts" in parts:
+        if "edits" in parts:
+            gpu_contexts.measure_edits(runtime, name, report)
+        if contexts:
             gpu_contexts.measure(runtime, name, report, contexts)
         if lengths:
             gpu_prompts.measure(runtime, tokenizer, name, report, lengths)

@@ -24,11 +24,12 @@ BARS: dict[str, dict[str, float]] = {
 }
 
 
+def measure_edits(runtime: Runtime, name: str, report: Report) -> None:
+    report.add(f"gpu.edit_tok_s.{name}", edit_rate(runtime), "tok/s", bar=BARS.get(name, {}).get("edit"))
+
+
 def measure(runtime: Runtime, name: str, report: Report, contexts: list[int]) -> None:
     bars = BARS.get(name, {})
-    report.add(f"gpu.edit_tok_s.{name}", edit_rate(runtime), "tok/s", bar=bars.get("edit"))
-    if not contexts:
-        return
     rates = context_rates(runtime, [context - FAR for context in contexts], FAR)
     for context in contexts:
         rate = rates.get(context - FAR)

@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from fulgur.kernels.cuda.runtime import Runtime
     from fulgur.text.tokenizer import Tokenizer
 
-CACHED, RUNS = 8192, 3
+CACHED, RUNS, SPARE = 8192, 3, 8
+LONG = 65536  # tokens of a prompt that is timed once: it takes seconds
 JOINING, STREAM = 4096, 512  # tokens of the request that joins, and of the prompt of the stream
 PEER_SECONDS = 240.0
 # Milliseconds to the first token, and tokens a second that a stream keeps when another request joins.
 BARS: dict[str, dict[str, float]] = {
     "qwen3-coder-30b-a3b.fp8": {
-        "512": 50, "2048": 90, "8192": 200, "32768": 1200, "8192+200": 40, "8192+2000": 110, "join": 400,
+        "512": 50, "2048": 90, "8192": 200, "32768": 1200, "131072": 12000, "8192+200": 40, "8192+2000": 110,
+        "join": 400,
     },
-    "llama-3.2-1b.bf16": {"2048": 14, "8192": 45, "32768": 270},
+    "llama-3.2-1b.bf16": {"2048": 14, "8192": 45, "32768": 270, "131072": 2600},
     "qwen2.5-coder-7b.fp8": {"512": 40, "513": 40},
 }  # fmt: skip
 
@@ -87,9 +89,10 @@ def measure(runtime: Runtime, tokenizer: Tokenizer, name: str, report: Report, l
     def add(row: str, seconds: list[float]) -> None:
         report.add(f"gpu.ttft_ms.{name}.{row}", 1e3 * median(seconds), "ms", bar=bars.get(row), at_most=True)
 
-    room = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens) - 8
-    for length in (length for length in lengths if length <= room):
-        add(str(length), [prompts.first_token(prompts.fresh(length))[0] for _ in range(RUNS + 1)][1:])
+    room = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens) - SPARE
+    for length in (length for length in lengths if length <= room + SPARE):  # a whole context leaves room for an answer
+        runs = RUNS if length < LONG else 1
+        add(str(length), [prompts.first_token(prompts.fresh(min(length, room)))[0] for _ in range(runs + 1)][1:])
     for more in (200, 2000):
         if CACHED + more <= room:
             prefix = prompts.fresh(CACHED)
