@@ -19,6 +19,8 @@ from __future__ import annotations
 import mmap
 import shutil
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -123,8 +125,11 @@ class _Large:
         return choice
 
     def ours(self, repeat: int) -> None:
+        with _mapped(self.place / PACKED_FILE):
+            self._ours(repeat)
+
+    def _ours(self, repeat: int) -> None:
         threads = default_threads()
-        _read_in(self.place / PACKED_FILE)
         self.samples["bandwidth"].append(float(_native.read_bandwidth(PROBE, threads, 1.0)))
         start = perf_counter()
         worker = Worker("fulgur.bench.ours", folder=str(self.place), threads=threads, context=ROOM)
@@ -217,11 +222,14 @@ def _write_peer(place: Path) -> None:
     part.replace(place / PEER_FILE)
 
 
-def _read_in(path: Path) -> None:
-    """Have a file in the page cache, as the engine maps it."""
+@contextmanager
+def _mapped(path: Path) -> Iterator[None]:
+    """Have a file in the page cache, as the engine maps it. It stays mapped here: there are systems that drop what no
+    process has mapped, long before memory is short."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)
-        bytes_of_pages = np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE]
-        int(bytes_of_pages.max())
-        del bytes_of_pages
+        one_a_page = np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE]
+        one_a_page.max()
+        del one_a_page
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.model.bfloat16 import to_bfloat16
 from fulgur.model.config import ModelConfig
-from fulgur.model.pack import TILE, packed_bytes, paired_bytes, scale_bytes, tile_bytes
+from fulgur.model.pack import TILE, paired_bytes
 from fulgur.model.packed_folder import PACKED_FILE, expert_sizes, write_config
 from fulgur.model.random import RandomSource
 from fulgur.model.safetensors import write_streamed
@@ -38,29 +39,22 @@ def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) ->
         # Uniform integers of this width, so that a row keeps the size of its input.
         return np.full(TILE, (12 / cols) ** 0.5 / (1 << width), np.float16)
 
-    def dense(rows: int, cols: int, width: int) -> Iterable[npt.NDArray[np.uint8]]:
-        tile = codes(tile_bytes(cols, width, GROUP))
-        head = scale_bytes(cols, GROUP)
-        tile[:head] = 0
-        tile[: cols // GROUP * 2 * TILE] = np.tile(scale(cols, width).view(np.uint8), cols // GROUP)
-        for _ in range(-(-rows // TILE)):
-            yield tile
-
-    def expert(rows: int, cols: int, width: int) -> Iterable[npt.NDArray[np.uint8]]:
+    def pairs(rows: int, cols: int, width: int, copies: int) -> Iterable[npt.NDArray[np.uint8]]:
+        """`copies` times as many rows, all with the same numbers."""
         one = codes(paired_bytes(rows, cols, width, GROUP)).reshape(-1, 4 * TILE + 2 * GROUP * TILE * width // 8)
         one[:, : 4 * TILE] = np.tile(scale(cols, width).view(np.uint8), 2)
-        for _ in range(config.n_experts):
+        for _ in range(copies):
             yield one
 
     for name, plan in matrix_plans(config).items():
         width, rows = HEAD_BITS if name == "head" else bits, len(plan.row)
         kinds[name] = width, GROUP
-        shapes[name] = "U8", (packed_bytes(rows, plan.cols, width, GROUP),)
-        makers[name] = lambda rows=rows, cols=plan.cols, width=width: dense(rows, cols, width)
+        shapes[name] = "U8", (paired_bytes(rows, plan.cols, width, GROUP),)
+        makers[name] = partial(pairs, 2 * TILE, plan.cols, width, -(-rows // (2 * TILE)))
     for name, (rows, cols) in expert_sizes(config).items():
         kinds[name] = bits, GROUP
         shapes[name] = "U8", (config.n_experts, paired_bytes(rows, cols, bits, GROUP))
-        makers[name] = lambda rows=rows, cols=cols: expert(rows, cols, bits)
+        makers[name] = partial(pairs, rows, cols, bits, config.n_experts)
     shapes["embed"] = "F16", (config.vocab_size, config.d_model)
     row = rng.standard_normal((64, config.d_model)).astype(np.float16)
     makers["embed"] = lambda: (row[: min(64, config.vocab_size - at)] for at in range(0, config.vocab_size, 64))

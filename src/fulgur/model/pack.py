@@ -5,8 +5,9 @@ A tile is its scales, fp16 [groups][16 rows], padded to a multiple of 64 bytes, 
     4 bits: a block is 16 rows x 8 neighbouring columns; byte j of a row holds column j (low half) and column j + 4
             (high half), each stored as q + 8
 Rows are padded to a multiple of 16 with zeros: scale 0 and q 0.
-Experts lie in pairs of tiles, as the kernels read them in place: for each group the scales of both tiles, then their
-blocks of weights by turns. So the pages of an expert are touched only when it is chosen, and nothing is rearranged.
+Models of experts lie in pairs of tiles ("pairs16"), as the kernels read them in place: for each group the scales of
+both tiles, then their blocks of weights by turns. So nothing is rearranged or copied at load, and the pages of an
+expert are touched only when it is chosen.
 Unsigned weights suit the u8 x s8 dot products of AVX-512 VNNI and AMX; the kernel takes the offset out again.
 """
 
@@ -32,6 +33,7 @@ class Packed:
     group: int
     rows: int
     cols: int
+    paired: bool = False  # tiles lie in pairs: the kernels read them where they are
 
     @property
     def tiles(self) -> int:
@@ -49,17 +51,8 @@ class PackedExperts:
     cols: int
 
     def expert(self, index: int) -> Packed:
-        """One of them, in the order of a dense matrix."""
-        tile, head = tile_bytes(self.cols, self.bits, self.group), scale_bytes(self.cols, self.group)
-        groups = self.cols // self.group
-        blocks = self.data[index].reshape(-1, groups, 2 * 2 * TILE + 2 * self.group * TILE * self.bits // 8)
-        out = np.zeros((len(blocks), 2, tile), np.uint8)
-        scales = blocks[:, :, : 4 * TILE].reshape(-1, groups, 2, 2 * TILE)
-        out[:, :, : groups * 2 * TILE] = scales.transpose(0, 2, 1, 3).reshape(len(blocks), 2, -1)
-        lines = blocks[:, :, 4 * TILE :].reshape(len(blocks), groups, -1, 2, 64)
-        out[:, :, head:] = lines.transpose(0, 3, 1, 2, 4).reshape(len(blocks), 2, -1)
-        data = out.reshape(-1)[: -(-self.rows // TILE) * tile]
-        return Packed(data, self.bits, self.group, self.rows, self.cols)
+        """One of them."""
+        return Packed(self.data[index], self.bits, self.group, self.rows, self.cols, paired=True)
 
 
 def paired_bytes(rows: int, cols: int, bits: int, group: int) -> int:
@@ -68,7 +61,9 @@ def paired_bytes(rows: int, cols: int, bits: int, group: int) -> int:
 
 
 def pair_tiles(packed: Packed) -> npt.NDArray[np.uint8]:
-    """A packed matrix as it lies among experts; an odd last tile is paired with zeros."""
+    """The bytes of a packed matrix in pairs of tiles; an odd last tile is paired with zeros."""
+    if packed.paired:
+        return packed.data
     groups, head = packed.cols // packed.group, scale_bytes(packed.cols, packed.group)
     tiles = packed.data.reshape(packed.tiles, -1)
     if packed.tiles % 2:
@@ -78,6 +73,22 @@ def pair_tiles(packed: Packed) -> npt.NDArray[np.uint8]:
     lines = pairs[:, :, head:].reshape(len(pairs), 2, groups, -1, 64).transpose(0, 2, 3, 1, 4)
     both = (scales.reshape(len(pairs), groups, -1), lines.reshape(len(pairs), groups, -1))
     return np.concatenate(both, axis=2).reshape(-1)
+
+
+def _tiles(packed: Packed, index: npt.NDArray[np.integer]) -> npt.NDArray[np.uint8]:
+    """Some tiles as they lie alone, [len(index), tile_bytes]."""
+    if not packed.paired:
+        return packed.data.reshape(packed.tiles, -1)[index]
+    tile, head = tile_bytes(packed.cols, packed.bits, packed.group), scale_bytes(packed.cols, packed.group)
+    groups, n = packed.cols // packed.group, len(index)
+    pairs = packed.data.reshape(-(-packed.tiles // 2), groups, -1)[index // 2]
+    out = np.zeros((n, tile), np.uint8)
+    lane = index % 2
+    scales = pairs[:, :, : 4 * TILE].reshape(n, groups, 2, 2 * TILE)
+    out[:, : groups * 2 * TILE] = scales[np.arange(n), :, lane].reshape(n, -1)
+    lines = pairs[:, :, 4 * TILE :].reshape(n, groups, -1, 2, 64)
+    out[:, head:] = lines[np.arange(n), :, :, lane].reshape(n, -1)
+    return out
 
 
 def scale_bytes(cols: int, group: int) -> int:
@@ -155,7 +166,7 @@ def unpack_rows(packed: Packed, rows: npt.NDArray[np.integer]) -> npt.NDArray[np
 def _unpack_tiles(packed: Packed, tiles: npt.NDArray[np.integer]) -> QuantMatrix:
     bits, group, cols, n = packed.bits, packed.group, packed.cols, len(tiles)
     head = scale_bytes(cols, group)
-    raw = packed.data.reshape(packed.tiles, -1)[tiles]
+    raw = _tiles(packed, tiles)
     scale = np.ascontiguousarray(raw[:, : cols // group * 2 * TILE]).view(np.float16).reshape(n, cols // group, TILE)
     if bits == 8:
         blocks = (raw[:, head:] ^ 0x80).view(np.int8).reshape(n, cols // 4, TILE, 4)

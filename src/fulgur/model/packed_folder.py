@@ -1,6 +1,6 @@
 """A packed folder: the kernels' own layout on disk, written once and read by memory map.
 
-Only the pages that are touched cost memory. Experts stay in the map for good: the kernels read them in place.
+Only the pages that are touched cost memory. A model of experts stays in the map for good: the kernels read it in place.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.model import checksums
 from fulgur.model.config import ModelConfig, read_json
-from fulgur.model.pack import Packed, PackedExperts, packed_bytes, paired_bytes
+from fulgur.model.pack import Packed, PackedExperts, packed_bytes, pair_tiles, paired_bytes
 from fulgur.model.safetensors import SafetensorsFile, write_safetensors
 from fulgur.model.tensors import layer_names, matrix_plans, plain_plans, tensor_shapes, vector_plans
 from fulgur.model.weights import Weights
 
-LAYOUT = "rows16"
+LAYOUT, PAIRS = "rows16", "pairs16"  # of dense matrices; experts are always in pairs
 PACKED_FILE = "weights.safetensors"
 COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
@@ -32,7 +32,10 @@ def save_packed(weights: Weights, folder: Path, *, companions: Path | None = Non
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Matrices first: their sizes are multiples of 64, so each one starts aligned.
-    tensors: dict[str, tuple[str, npt.NDArray[Any]]] = {n: ("U8", m.data) for n, m in weights.matrices.items()}
+    in_pairs = _layout(weights.config) == PAIRS
+    tensors: dict[str, tuple[str, npt.NDArray[Any]]] = {
+        name: ("U8", pair_tiles(m) if in_pairs else m.data) for name, m in weights.matrices.items()
+    }
     tensors |= {name: ("U8", experts.data) for name, experts in weights.experts.items()}
     if weights.embed is not None:
         tensors["embed"] = ("F16", weights.embed)
@@ -55,10 +58,15 @@ def remember(folder: Path) -> None:
     checksums.write(folder, [*names, shared] if shared else names)
 
 
+def _layout(config: ModelConfig) -> str:
+    """Large models are read in place; small ones gain from matrices that are rearranged for each thread."""
+    return PAIRS if config.n_experts else LAYOUT
+
+
 def write_config(config: ModelConfig, kinds: dict[str, tuple[int, int]], folder: Path) -> None:
     """`config.json` of a packed folder, with the bits and the group of every matrix."""
     usual = max(set(kinds.values()), key=lambda kind: (list(kinds.values()).count(kind), kind))
-    layout: dict[str, Any] = {"layout": LAYOUT, "bits": usual[0], "group": usual[1]}
+    layout: dict[str, Any] = {"layout": _layout(config), "bits": usual[0], "group": usual[1]}
     other = {name: {"bits": kind[0], "group": kind[1]} for name, kind in kinds.items() if kind != usual}
     if other:
         layout["matrices"] = other
@@ -78,8 +86,10 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
     config = ModelConfig.from_folder(folder)
     if not drafts:
         config = replace(config, draft_vocab=0)
-    if not isinstance(layout, dict) or layout.get("layout") != LAYOUT:
-        raise FulgurError(f"{folder / 'config.json'}: packed layout {layout!r} is not {LAYOUT}", hint="Pack it again.")
+    if not isinstance(layout, dict) or layout.get("layout") not in (LAYOUT, PAIRS):
+        known = f"{LAYOUT} or {PAIRS}"
+        raise FulgurError(f"{folder / 'config.json'}: packed layout {layout!r} is not {known}", hint="Pack it again.")
+    in_pairs = layout["layout"] == PAIRS
     if bits not in (None, layout.get("bits")):
         raise FulgurError(
             f"{folder}: already packed with {layout.get('bits')} bits, {bits} were asked for",
@@ -102,7 +112,8 @@ def load_packed(folder: Path, bits: int | None, *, drafts: bool = True) -> Weigh
     matrices: dict[str, Packed] = {}
     for name, plan in matrix_plans(config).items():
         kind, shape = kind_of(name), (len(plan.row), plan.cols)
-        matrices[name] = Packed(_stored(file, name, "U8", (packed_bytes(*shape, *kind),)), *kind, *shape)
+        size = (paired_bytes if in_pairs else packed_bytes)(*shape, *kind)
+        matrices[name] = Packed(_stored(file, name, "U8", (size,)), *kind, *shape, paired=in_pairs)
     experts: dict[str, PackedExperts] = {}
     for name, shape in expert_sizes(config).items():
         kind = kind_of(name)

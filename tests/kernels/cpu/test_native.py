@@ -14,6 +14,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels import reference
 from fulgur.kernels.cpu import _native, native
 from fulgur.model.config import DeltaShape
+from fulgur.model.pack import unpack
 from fulgur.model.packed_folder import save_packed
 from fulgur.model.random import RandomSource, tiny_config
 from fulgur.model.weights import Weights, assemble, load
@@ -241,13 +242,23 @@ def test_states_are_saved_restored_and_copied(runtime_of: Any) -> None:
         go_on(1, 3)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_moe", "gpt_oss"])
-def test_a_packed_folder_runs_from_its_memory_map(family: str, tmp_path: Path) -> None:
-    """Experts are read in place: the bits are those of the weights in memory."""
-    weights = weights_of(family)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "qwen3_5_moe"])
+def test_a_model_of_experts_is_read_where_it_lies(family: str, bits: int, isa: str, tmp_path: Path) -> None:
+    weights = weights_of(family, bits)
     save_packed(weights, tmp_path)
-    loaded = load(tmp_path)
-    assert not loaded.experts["layers.0.experts.down"].data.flags.owndata
-    tokens = np.random.default_rng(9).integers(0, weights.config.vocab_size, 60).astype(np.int32)
-    ours, theirs = (logits_of(native.Runtime(w, kv_blocks=8, threads=1), tokens, [60]) for w in (weights, loaded))
-    assert np.array_equal(ours, theirs)
+    mapped = load(tmp_path)
+    assert all(matrix.paired and not matrix.data.flags.writeable for matrix in mapped.matrices.values())
+    assert mapped.matrices["head"].tiles % 2  # the last tile has no other beside it
+    for name, matrix in weights.matrices.items():
+        np.testing.assert_array_equal(unpack(mapped.matrices[name]).q, unpack(matrix).q)
+        np.testing.assert_array_equal(unpack(mapped.matrices[name]).scale, unpack(matrix).scale)
+    tokens = np.random.default_rng(1).integers(0, weights.config.vocab_size, 60).astype(np.int32)
+    found = []
+    for source in (weights, mapped):
+        runtime = native.Runtime(source, kv_blocks=8, threads=2, isa=isa)
+        found.append(logits_of(runtime, tokens, [1, 3, 20, 36]))
+        assert runtime.weight_bytes > 0
+        runtime.close()
+    np.testing.assert_array_equal(*found)

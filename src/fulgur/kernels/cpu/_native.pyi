@@ -57,7 +57,7 @@ class NativeRuntime:
     def __init__(
         self,
         dims: dict[str, Any],
-        matrices: dict[str, tuple[npt.NDArray[np.uint8], int, int, int, int]],
+        matrices: dict[str, tuple[npt.NDArray[np.uint8], int, int, int, int, bool]],
         vectors: dict[str, Float],
         plain: dict[str, npt.NDArray[np.uint16]],
         experts: dict[str, tuple[npt.NDArray[np.uint8], int, int, int, int]],

@@ -63,7 +63,7 @@ Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const ch
   return m;
 }
 
-// A model under construction: matrices and vectors by name, then one runtime over copies of them on huge pages.
+// A model under construction: matrices and vectors by name, then one runtime over them, or over copies on huge pages.
 class NativeRuntime {
  public:
   NativeRuntime(const nb::dict& dims, const nb::dict& matrices, const nb::dict& vectors, const nb::dict& plain,
@@ -93,14 +93,26 @@ class NativeRuntime {
 
     const Ops* ops = find_ops(isa);
     size_t total = 0;
+    bool in_place = false;  // matrices in pairs of tiles stay where they are, as experts do
     std::map<std::string, Matrix> views;
     for (auto [key, value] : matrices) {
       const auto name = nb::cast<std::string>(key);
       const auto t = nb::cast<nb::tuple>(value);
-      Matrix& m = views[name] = view(nb::cast<Bytes>(t[0]), nb::cast<int>(t[1]), nb::cast<int>(t[2]),
-                                     nb::cast<int>(t[3]), nb::cast<int>(t[4]), name.c_str());
-      m.interleave = choose_interleave(*ops, m, threads);
-      total += m.bytes();
+      const auto data = nb::cast<Bytes>(t[0]);
+      Matrix m{data.data(), nb::cast<int>(t[1]), nb::cast<int>(t[2]), nb::cast<int>(t[3]), nb::cast<int>(t[4]), 2};
+      if (views.empty()) in_place = nb::cast<bool>(t[5]);
+      if (in_place != nb::cast<bool>(t[5])) throw std::invalid_argument("some dense matrices lie in pairs of tiles");
+      if (in_place) {
+        check_kind(m, name.c_str());
+        if (data.size() != m.bytes()) throw std::invalid_argument("matrix '" + name + "' has the wrong size");
+        kept_.push_back(nb::cast(data));
+      } else {
+        m = view(data, m.bits, m.group, m.rows, m.cols, name.c_str());
+        m.interleave = choose_interleave(*ops, m, threads);
+        total += m.bytes();
+      }
+      weight_bytes_ += m.bytes();
+      views[name] = m;
     }
     weights_ = std::make_unique<Arena>(total);
     const auto matrix = [&](const std::string& name, int rows, int cols) -> Matrix {
@@ -206,7 +218,7 @@ class NativeRuntime {
     } else {
       model.embed = nullptr;
     }
-    blocks_ = arrange(model, threads, weights_->data());
+    if (!in_place) blocks_ = arrange(model, threads, weights_->data());
     const size_t rope = static_cast<size_t>(d.context) * d.rotary / 2;
     model.cos = keep(cos, rope, "cos");
     model.sin = keep(sin, rope, "sin");
@@ -297,7 +309,7 @@ class NativeRuntime {
 
   std::string isa() { return alive().ops().name; }
   int threads() { return alive().threads(); }
-  size_t weight_bytes() const { return weights_ ? weights_->bytes() : 0; }
+  size_t weight_bytes() const { return runtime_ ? weight_bytes_ : 0; }
   size_t kv_bytes() { return alive().kv_bytes(); }
 
  private:
@@ -324,6 +336,7 @@ class NativeRuntime {
 
   Dims dims_{};
   int kv_blocks_ = 0;
+  size_t weight_bytes_ = 0;  // of dense matrices
   std::unique_ptr<Arena> weights_;
   std::vector<const uint8_t*> blocks_;
   std::optional<Halves> embed_;   // large and rarely read: used in place

@@ -91,8 +91,9 @@ def _dims(config: ModelConfig, context: int, kv_bits: int) -> dict[str, object]:
 class Runtime:
     """One quantised model and its KV cache on a few persistent threads.
 
-    Dense weights are copied once onto huge pages in the order a step reads them; experts are read where they are, by
-    default in the memory map of their file. A row's result is bit-identical whatever else is in the step.
+    Dense weights are copied once onto huge pages in the order a step reads them. Experts, and matrices in pairs of
+    tiles, are read where they are, by default in the memory map of their file. A row's result is bit-identical whatever
+    else is in the step.
     """
 
     block_tokens: int = _native.BLOCK_TOKENS
@@ -118,7 +119,7 @@ class Runtime:
         self.vocab_size = config.vocab_size
         self.max_context = min(config.max_context, kv_blocks * self.block_tokens)
         cos, sin = rope_tables(config, self.max_context)
-        matrices = {name: (m.data, m.bits, m.group, m.rows, m.cols) for name, m in weights.matrices.items()}
+        matrices = {name: (m.data, m.bits, m.group, m.rows, m.cols, m.paired) for name, m in weights.matrices.items()}
         experts = {name: (m.data, m.bits, m.group, m.rows, m.cols) for name, m in weights.experts.items()}
         # The kernels' softmax is one in base 2.
         sinks = {name: v * np.float32(np.log2(np.e)) for name, v in weights.vectors.items() if name.endswith(".sinks")}
