@@ -61,6 +61,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
         ("/chat/completions", {"audio": {"voice": "x"}}, "audio"),
         ("/chat/completions", {"modalities": ["text", "audio"]}, "modalities"),
         ("/chat/completions", {"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
+        ("/chat/completions", {"web_search_options": {}}, "web_search_options"),  # as it is by default
         ("/chat/completions", {"store": True}, "store"),
         ("/chat/completions", {"reasoning_effort": "banana"}, "reasoning_effort"),
         ("/chat/completions", {"verbosity": "banana"}, "verbosity"),

@@ -26,6 +26,7 @@ log = logging.getLogger("fulgur.server")
 
 IGNORED = "x-fulgur-ignored"
 HERE = ("conversation", "context_management", "truncation", "store")
+EMPTY_ASKS = ("web_search_options",)  # as it is by default: {} asks for it too
 _MOST_TOLD = 100
 _told: set[str] = set()
 
@@ -115,7 +116,7 @@ def settle(body: bodies.Body, entry: ServedModel, door: Door | None = None) -> t
             passed[name] = value
         elif name not in door.not_offered:
             unknown.append(name)
-        elif value not in (None, False, [], {}, door.defaults.get(name)):
+        elif value not in (None, False, [], door.defaults.get(name)) and (value != {} or name in EMPTY_ASKS):
             raise invalid(f"'{name}' is not offered here: {door.not_offered[name]}.", name, "unsupported_parameter")
     return passed, ignored(unknown)
 
