@@ -137,7 +137,7 @@ def float_folder(pieces: Path, label: str, folder: Path) -> dict[str, Any]:
 
 def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | None) -> ModelConfig:
     """Pieces -> packed folder. 4-bit groups that were rounded once round to themselves, so nothing is lost here."""
-    from fulgur.model.packed_folder import save_packed
+    from fulgur.model.packed_folder import remember, save_packed
     from fulgur.model.weights import load
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -154,6 +154,7 @@ def pack(pieces: Path, label: str, out: Path, tokenizer: Path, head_bits: int | 
         if shared:
             config["fulgur"]["tokenizer"] = "../tokenizer.json"
         file.write_text(json.dumps(config, indent=2) + "\n")
+        remember(out)
     return config_from_json(description["config"], out / "config.json")
 
 

@@ -47,6 +47,7 @@ def get(wanted: Wanted = CODER) -> tuple[Path, list[tuple[int, int]]]:
 def test_a_model_is_fetched_checked_and_put_in_place(hub: Hub) -> None:
     folder, seen = get()
     assert sorted(path.name for path in folder.iterdir()) == [
+        "checksums.json",
         "config.json",
         here.RECORD,
         "model.safetensors",

@@ -61,11 +61,13 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
     from fulgur.engine.device import bits_of, choose
     from fulgur.engine.engine import Engine
     from fulgur.engine.speculate import measure_cost
+    from fulgur.model import checksums
     from fulgur.model.weights import load
 
     if options.runtime not in RUNTIMES:
         raise FulgurError(f"there is no runtime {options.runtime!r}", hint=f"Choose one of: {', '.join(RUNTIMES)}.")
     kv_bits = bits_of(options.kv_dtype)
+    checksums.check(options.model)
     tokenizer = open_tokenizer(options.model)
     choice, drafts = choose(options), engine_options.get("max_draft") != 0
     runtime: Runtime
@@ -116,16 +118,18 @@ def open_runtime(kind: str, weights: Weights, blocks: int, threads: int | None, 
 
 def open_tokenizer(model: Path) -> Tokenizer:
     """The tokenizer of a model folder or of a .gguf file."""
+    from fulgur.model.config import naming
     from fulgur.text.tokenizer import Tokenizer
 
-    if model.is_dir() and ((model / "tokenizer.json").exists() or not list(model.glob("*.gguf"))):
-        return Tokenizer.from_folder(model)
-    from fulgur.model.gguf import GgufSource
-    from fulgur.model.weights import open_source
+    with naming(model):
+        if model.is_dir() and ((model / "tokenizer.json").exists() or not list(model.glob("*.gguf"))):
+            return Tokenizer.from_folder(model)
+        from fulgur.model.gguf import GgufSource
+        from fulgur.model.weights import open_source
 
-    source = open_source(model)
-    assert isinstance(source, GgufSource)
-    return Tokenizer.from_gguf_metadata(source.tokenizer_metadata)
+        source = open_source(model)
+        assert isinstance(source, GgufSource)
+        return Tokenizer.from_gguf_metadata(source.tokenizer_metadata)
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_bits: int = 16) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 from fulgur.errors import FulgurError, UsageError
 from fulgur.hub.catalogue import Wanted
 from fulgur.hub.here import PART, RECORD, root
+from fulgur.model import checksums
 
 TRIES = 5  # of a file without a further byte
 CHUNK = 1 << 18  # bytes that are written at a time
@@ -123,6 +124,7 @@ def fetch(job: Plan, progress: Progress) -> Path:
     shutil.rmtree(job.part / ".cache", ignore_errors=True)  # the hub library's notes about half files
     files = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in job.files]
     record = {"repo": job.wanted.repo, "revision": job.revision, "files": files}
+    checksums.write(job.part, [file.name for file in job.files])
     (job.part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if job.folder.exists():  # an older revision
         shutil.rmtree(job.folder)

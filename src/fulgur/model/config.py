@@ -6,14 +6,18 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError
 from fulgur.model.family import DELTA, FAMILIES, FULL, SLIDING, Family
+from fulgur.small_files import read_small
 
-MAX_LAYERS = 1024  # far beyond any model: a damaged number must not make a list of millions of tensors
+MAX_LAYERS = 1024
+MAX_EXPERTS = 8192
+MAX_WIDTH = 1 << 23
+MAX_CONTEXT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,11 @@ class ModelConfig:
         for field in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "max_context"):
             if getattr(self, field) < 1:
                 raise FulgurError(f"model config: {field} is {getattr(self, field)}, it must be at least 1")
-        if self.n_layers > MAX_LAYERS:
-            raise FulgurError(f"model config: {self.n_layers} layers; no model has more than {MAX_LAYERS}")
+        for counted, most in self._bounds().items():
+            if most[0] > most[1]:
+                raise FulgurError(f"model config: {counted} is {most[0]:,}; no model has more than {most[1]:,}")
+        if self.bos_id is not None and (isinstance(self.bos_id, bool) or not isinstance(self.bos_id, int)):
+            raise FulgurError(f"model config: the token that begins a text is {self.bos_id!r:.50}, not a number")
         if self.n_heads % self.n_kv_heads:
             raise FulgurError(
                 f"model config: {self.n_heads} attention heads cannot share {self.n_kv_heads} key/value heads"
@@ -122,8 +129,37 @@ class ModelConfig:
             raise FulgurError("model config: a drafting head (MTP) without delta layers is not supported")
         if DELTA in self.layer_kinds:
             shape = self.delta
-            if shape is None or min(shape.k_heads, shape.k_dim, shape.v_dim) < 1 or shape.v_heads % shape.k_heads:
+            if shape is None or min(astuple(shape)) < 1 or shape.v_heads % shape.k_heads:
                 raise FulgurError(f"model config: delta layers with the shape {shape}")
+        if self.query_scaling is not None and not abs(self.query_scaling[0]) < 1e6:
+            raise FulgurError(f"model config: queries grow by {self.query_scaling[0]}")
+        if self.rope_scaling is not None:
+            from fulgur.model.rope import check_rope
+
+            check_rope(self)
+
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        """Counts and their limits, far beyond any model: a damaged number must not make lists of millions of tensors,
+        or arrays that fill the memory, before it is compared with what the file holds."""
+        delta = self.delta or DeltaShape(0, 0, 0, 0, 0)
+        widths = {
+            "hidden_size": self.d_model,
+            "d_ffn": self.d_ffn,
+            "d_expert": self.d_expert,
+            "d_shared": self.d_shared,
+            "heads * head_dim": max(self.n_heads, self.n_kv_heads) * self.head_dim,
+            "vocab_size": self.vocab_size,
+            "channels of a delta layer": delta.channels,
+            "taps": delta.taps,
+        }
+        return {
+            "n_layers": (self.n_layers, MAX_LAYERS),
+            "n_experts": (self.n_experts, MAX_EXPERTS),
+            "max_context": (self.max_context, MAX_CONTEXT),
+            "window": (self.window, MAX_CONTEXT),
+            "context of the query scale": (self.query_scaling[1] if self.query_scaling else 0, MAX_CONTEXT),
+            **{name: (width, MAX_WIDTH) for name, width in widths.items()},
+        }
 
     @property
     def traits(self) -> Family:
@@ -205,7 +241,8 @@ class ModelConfig:
             config = config_from_json(raw, path)
         generation = Path(folder) / "generation_config.json"
         if generation.exists():
-            extra = token_ids(read_json(generation).get("eos_token_id"))
+            with naming(generation):
+                extra = token_ids(read_json(generation).get("eos_token_id"))
             config = replace(config, eos_ids=tuple(dict.fromkeys(config.eos_ids + extra)))
         return config
 
@@ -222,11 +259,20 @@ class ModelConfig:
         return config_to_json(self)
 
 
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error from within names this file or folder, if it does not yet."""
+    """An error from within names this file or folder, if it does not yet.
+
+    A model is a stranger's file: numbers that are texts, lists or no numbers at all are errors of the model.
+    """
     try:
         yield
+    except _NONSENSE as error:
+        told = f"{type(error).__name__}: {str(error)[:200]}"
+        raise FulgurError(f"{path}: what is in it makes no model ({told})", hint="Fetch the model again.") from error
     except FulgurError as error:
         if str(path) in error.message:
             raise
@@ -235,10 +281,10 @@ def naming(path: Path) -> Iterator[None]:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_small(path))
     except FileNotFoundError:
         raise FulgurError(f"{path}: no such file", hint="Give a model folder (config.json + safetensors).") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FulgurError(f"{path}: not readable as JSON: {error}") from None
     if not isinstance(raw, dict):
         raise FulgurError(f"{path}: expected a JSON object, found {type(raw).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import re
 import struct
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ MAGIC = b"GGUF"
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_MOST_HEADER = 512 << 20  # bytes: a vocabulary of a million words takes some 50 MB
+_MOST_DIMENSIONS = 8
+_DEEPEST = 4  # arrays in arrays
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class _Cursor:
                 f"{self.path}: truncated: the file ends at byte {len(self.data)} within {self.reading}",
                 hint="Download the file again.",
             )
+        if self.at + count > _MOST_HEADER:
+            raise FulgurError(f"{self.path}: {self.reading} lies beyond {_MOST_HEADER >> 20} MB of metadata")
         raw = self.data[self.at : self.at + count]
         self.at += count
         return raw
@@ -96,7 +102,7 @@ class _Cursor:
     def text(self) -> str:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _SCALARS:
             return self.number(_SCALARS[kind])
         if kind == _STRING:
@@ -106,7 +112,9 @@ class _Cursor:
             if inner in _SCALARS:
                 code = _SCALARS[inner]
                 return list(struct.unpack(f"<{count}{code}", self.take(count * struct.calcsize(code))))
-            return [self.value(inner) for _ in range(count)]
+            if depth > _DEEPEST:
+                raise FulgurError(f"{self.path}: {self.reading} has arrays in arrays without end")
+            return [self.value(inner, depth + 1) for _ in range(count)]
         raise FulgurError(f"{self.path}: {self.reading} has the unknown value type {kind}")
 
 
@@ -114,7 +122,8 @@ class GgufFile:
     def __init__(self, path: Path, *, whole: bool = True) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            # Not blocking: a pipe of this name would never be opened.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if file.read(4) != MAGIC:
                     raise FulgurError(f"{path}: not a GGUF file (it does not start with {MAGIC.decode()!r})")
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -133,8 +142,14 @@ class GgufFile:
             self.metadata[key] = cursor.value(cursor.number("I"))
         self.tensors = self._read_tensors(cursor, n_tensors)
         self._parts: dict[str, GgufFile] = {}  # of tensors that lie in other files
-        if whole and self.metadata.get("split.count", 1) > 1:
-            self._open_parts(int(self.metadata["split.count"]))
+        if whole and (parts := self._whole_number("split.count", 1)) > 1:
+            self._open_parts(parts)
+
+    def _whole_number(self, key: str, default: int) -> int:
+        value = self.metadata.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise FulgurError(f"{self.path}: {key} is {value!r:.100}, a whole number is needed")
+        return value
 
     def _open_parts(self, count: int) -> None:
         """The other files of a model in several, which are named `<stem>-00002-of-00003.gguf`."""
@@ -158,12 +173,15 @@ class GgufFile:
         for _ in range(count):
             name = cursor.text()
             cursor.reading = f"the entry of tensor {name}"
-            shape = tuple(cursor.number("Q") for _ in range(cursor.number("I")))[::-1]
+            dimensions = cursor.number("I")
+            if dimensions > _MOST_DIMENSIONS:
+                raise FulgurError(f"{self.path}: tensor {name} has {dimensions} dimensions")
+            shape = tuple(cursor.number("Q") for _ in range(dimensions))[::-1]
             number, offset = cursor.number("I"), cursor.number("Q")
             if number not in TYPES:
                 raise FulgurError(f"{self.path}: tensor {name} {list(shape)}: unknown quantisation type {number}")
             listed.append((name, shape, TYPES[number], offset))
-        alignment = int(self.metadata.get("general.alignment", 32))
+        alignment = max(self._whole_number("general.alignment", 32), 1)
         base = -(-cursor.at // alignment) * alignment
         tensors: dict[str, GgufTensor] = {}
         for name, shape, kind, offset in listed:

@@ -10,6 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig, RopeScaling
 
 
@@ -20,6 +21,18 @@ def rope_tables(config: ModelConfig, length: int) -> tuple[npt.NDArray[np.float3
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies[None, :]
     wide = angles.astype(np.float64)
     return (np.cos(wide) * attention).astype(np.float32), (np.sin(wide) * attention).astype(np.float32)
+
+
+def check_rope(config: ModelConfig) -> None:
+    """An error for scaling that gives no angles: a logarithm of nothing, one factor too few."""
+    try:
+        with np.errstate(all="ignore"):
+            frequencies, attention = rope_frequencies(config)
+        sane = bool(np.isfinite(frequencies).all()) and math.isfinite(attention)
+    except (ArithmeticError, ValueError):
+        sane = False
+    if not sane:
+        raise FulgurError(f"model config: positions cannot be rotated with {config.rope_scaling!r:.300}")
 
 
 def query_scale(config: ModelConfig, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:

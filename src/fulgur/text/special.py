@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError
+from fulgur.small_files import read_small
 
 TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -31,10 +32,10 @@ class SpecialTokens:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, `{}` if the file is not there."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_small(path))
     except FileNotFoundError:
         return {}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise FulgurError(f"{path} cannot be read: {error}", hint="Download or export the file again.") from None
     if not isinstance(value, dict):
         raise FulgurError(f"{path} holds {type(value).__name__}, not a JSON object.")
@@ -110,7 +111,7 @@ def _templates(folder: Path, tokenizer_config: dict[str, Any]) -> dict[str, str]
         found.update({entry["name"]: entry["template"] for entry in written})
     main = folder / "chat_template.jinja"
     if main.is_file():
-        found["default"] = main.read_text(encoding="utf-8")
+        found["default"] = read_small(main).decode()
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[path.stem] = path.read_text(encoding="utf-8")
+        found[path.stem] = read_small(path).decode()
     return found

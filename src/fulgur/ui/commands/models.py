@@ -28,10 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     quantise = commands.add_parser("quantize", help="write a copy in fewer bits, for the CPU")
     quantise.add_argument("name", metavar="NAME", help="a fetched model, a folder or a GGUF file")
     quantise.add_argument("--bits", type=int, choices=(4, 8), default=4)
+    check = commands.add_parser("check", help="compare every byte of the models here with their checksums")
+    check.add_argument("names", metavar="NAME", nargs="*", help="models of `fulgur models list` (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    actions = {"list": _list, "fit": _fit, "pull": _pull, "rm": _remove, "quantize": _quantise}
+    actions = {
+        "list": _list, "fit": _fit, "pull": _pull, "rm": _remove, "quantize": _quantise, "check": _check
+    }  # fmt: skip
     return actions[args.action](args)
 
 
@@ -139,7 +143,26 @@ def _remove(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> int:
+    from fulgur.model import checksums
+
+    models = {f"fulgur-{folder.name.lower()}": folder for folder in _embedded()}
+    models |= {model.name: model.weights for model in here.fetched()}
+    if unknown := [name for name in args.names if name not in models]:
+        raise UsageError(f"there is no model {unknown[0]!r}", hint=f"Here are: {', '.join(models)}")
+    damaged = 0
+    for name in args.names or models:
+        try:
+            compared = checksums.check(models[name], whole=True)
+            out(f"✓ {name}: {compared} files" if compared else f"– {name}: it was fetched before there were checksums")
+        except FulgurError as error:
+            damaged += 1
+            note(f"✗ {name}: {error}")
+    return 1 if damaged else 0
+
+
 def _quantise(args: argparse.Namespace) -> int:
+    from fulgur.model import checksums
     from fulgur.model.packed_folder import save_packed
     from fulgur.model.weights import load
 
@@ -153,6 +176,7 @@ def _quantise(args: argparse.Namespace) -> int:
     if folder.exists():
         raise UsageError(f"{folder.name} is already here", hint=f"Remove it first: fulgur models rm {folder.name}")
     part = folder.with_name(folder.name + here.PART)
+    checksums.check(path, whole=True)
     weights = load(path, bits=args.bits, head_bits=8)
     save_packed(weights, part, companions=path if path.is_dir() else None)
     files = [{"name": file.name, "size": file.stat().st_size} for file in sorted(part.iterdir())]
