@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from small_models import SMALL
 from transformers_logits import reference_logits, shared_tensors
 
 from fulgur.errors import FulgurError
-from fulgur.kernels.cuda.build import architecture, compile_source, sources
-from fulgur.kernels.cuda.device import Module, probe
+from fulgur.kernels.cuda import prefill_kernels
+from fulgur.kernels.cuda.build import architecture, build, compile_source, cubin_of, sources
+from fulgur.kernels.cuda.device import Gpu, Module, probe
 from fulgur.kernels.cuda.fit import widest
 from fulgur.kernels.cuda.header import DRIVERS, header, layout
 from fulgur.kernels.cuda.pack import from_nibbles
@@ -54,6 +57,24 @@ def small_runtime(
     plan = widest(config, weights, None if not config.tied else "bf16", gpu)
     model = assemble(plan, lambda name: (tensors[name], None), device)
     return Runtime(model, kv_blocks=kv_blocks, driver=driver, gpu=gpu), tensors
+
+
+def compile_ahead(gpu: Gpu) -> list[Future[bytes]]:
+    """The kernels of all checks side by side: each model would compile its own, one after the other."""
+    arch, formats = architecture(gpu.capability), {family: ["bf16", "fp8", "int4"] for family in SMALL}
+    formats["qwen3"].append("fp8-rows")
+    formats["qwen3_moe"].append("int4-64")
+    pool, made, modules = ThreadPoolExecutor(os.cpu_count()), list[Future[bytes]](), set[tuple[str, str]]()
+    for family, weights in ((family, weights) for family, each in formats.items() for weights in each):
+        plan = widest(SMALL[family], weights, "bf16" if SMALL[family].tied else None, gpu)
+        modules |= set(prefill_kernels.modules(plan).values()) if gpu.wgmma else set()
+        for driver in DRIVERS:
+            for one in (plan, replace(plan, rows=1)):
+                memory = layout(one, driver, gpu.shared, wgmma=gpu.wgmma)
+                made.append(pool.submit(build, one, driver, memory, arch))
+    return made + [
+        pool.submit(cubin_of, stem, {**sources(stem), "instances.h": text}, arch) for stem, text in sorted(modules)
+    ]
 
 
 def table(kv_blocks: int = KV_BLOCKS) -> Any:
@@ -328,7 +349,7 @@ def run(device: Any, *, quick: bool, seconds: float, only: str = "") -> list[Res
     results: list[Result] = []
     deadline = time.monotonic() + seconds
     for name, check in checks(device, quick):
-        if only not in name:
+        if not any(text in name for text in only.split(",")):
             continue
         if time.monotonic() > deadline:
             results.append(Result(name, False, "not run: out of time", 0.0))
@@ -348,7 +369,7 @@ def run(device: Any, *, quick: bool, seconds: float, only: str = "") -> list[Res
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python tests/kernels/cuda/gpu_check.py", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="short sequences, bf16 only (for compute-sanitizer)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose name holds this text")
+    parser.add_argument("--only", default="", metavar="TEXT,TEXT", help="only checks whose names hold one of these")
     parser.add_argument("--seconds", type=float, default=300, help="start no further check after this time")
     options = parser.parse_args()
     try:
@@ -356,6 +377,10 @@ def main() -> int:
     except FulgurError as error:
         print(error, file=sys.stderr)
         return 1
+    if not options.only and not options.quick:
+        start = time.monotonic()
+        wait(compile_ahead(gpu))
+        print(f"kernels: {time.monotonic() - start:.0f} s", flush=True)
     results = run("cuda", quick=options.quick, seconds=options.seconds, only=options.only)
     failed = [r for r in results if not r.passed]
     print(f"\n{gpu.name}: {len(results) - len(failed)} of {len(results)} checks passed")
