@@ -23,6 +23,10 @@ SMALL = {
 }
 
 
+def begin(what: str, skipped: int = 0) -> None:
+    """No progress is shown."""
+
+
 @pytest.mark.parametrize("family", SMALL)
 def test_random_weights_run(family: str, tmp_path: Path) -> None:
     config = SMALL[family]
@@ -40,7 +44,7 @@ def test_random_weights_run(family: str, tmp_path: Path) -> None:
 def test_every_row_is_measured(tmp_path: Path) -> None:
     report = Report("test")
     files = Files(tmp_path, keep=False)
-    measure("tiny", SMALL["qwen3_5_moe"], 4, files, False, lambda what, skipped=0: None, report, repeat=1)
+    measure("tiny", SMALL["qwen3_5_moe"], 4, files, begin, report, repeat=1, turns=1, peer=False)
     rows = {row.name.removesuffix(".tiny.int4"): row.value for row in report.rows}
     assert {"engine.start_s", "engine.decode.tok_s", "engine.bandwidth_share", "engine.verify4.ratio"} <= rows.keys()
     assert rows["engine.first.decode.tok_s"] > 0 and rows["engine.first.faults"] > 0
@@ -51,7 +55,7 @@ def test_weights_are_kept_for_the_next_run(tmp_path: Path) -> None:
     files, config = Files(tmp_path, keep=True), SMALL["qwen3_moe"]
     times = []
     for _ in range(2):
-        measure("tiny", config, 4, files, False, lambda what, skipped=0: None, Report("test"), repeat=1)
+        measure("tiny", config, 4, files, begin, Report("test"), repeat=1, turns=1, peer=False)
         times.append((tmp_path / "tiny.int4" / "weights.safetensors").stat().st_mtime_ns)
     assert times[0] == times[1]
 

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 class Effort:
     rounds: int
     repeat: int  # decodes within a round
+    turns: int = 1  # of a large model and of the peer
 
 
-FULL, QUICK = Effort(rounds=7, repeat=5), Effort(rounds=2, repeat=2)
+FULL, QUICK = Effort(rounds=7, repeat=5, turns=2), Effort(rounds=2, repeat=2)
 _SECONDS, _FEWEST = 35.0, 3  # a model gets no further round after this long, if it had this many
 _REPEAT_LARGE = 3
 _KV_LARGE = 4096  # tokens of KV cache with which the memory of a large model is looked at
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> Report:
     watch = Watch()
     jobs = [(model, int(bits)) for model in models for bits in precisions]
     steps = len(jobs) * (effort.rounds + (3 if args.no_peer else 4))
-    steps += (len(large) * (2 if args.no_peer else 6) + 2 * ("hybrid" in chosen)) * len(precisions)
+    steps += (len(large) * (1 if args.no_peer else 1 + 2 * effort.turns) + 2 * ("hybrid" in chosen)) * len(precisions)
     with tempfile.TemporaryDirectory(prefix="fulgur-bench-") as folder, progress("engine", steps) as begin:
         from fulgur.bench.replay import write_tokenizer
 
@@ -110,9 +111,19 @@ def run(args: argparse.Namespace) -> Report:
             from fulgur.bench.large import Files, measure
 
             files = Files(args.files or Path(folder), keep=args.files is not None)
+            repeat = min(effort.repeat, _REPEAT_LARGE)
             for width in precisions:
-                repeat = min(effort.repeat, _REPEAT_LARGE)
-                measure(model, LARGE[model], int(width), files, not args.no_peer, begin, report, repeat)
+                measure(
+                    model,
+                    LARGE[model],
+                    int(width),
+                    files,
+                    begin,
+                    report,
+                    repeat=repeat,
+                    turns=effort.turns,
+                    peer=not args.no_peer,
+                )
         for width in precisions if "hybrid" in chosen else ():
             from fulgur.bench import own_drafts
 

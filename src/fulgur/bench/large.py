@@ -10,8 +10,8 @@ run. `first.*` are the first tokens and the first prompt after it: their pages a
 other rows are steady ones, with every page touched before; `faults` says how many pages a token still had to find, and
 a page that came from the disk is noted.
 
-The memory holds one model. So llama.cpp has its turn after ours, on a file of the same numbers, and both have two
-turns. Its settings are chosen beforehand on the first layers of the model.
+The memory holds one model. So llama.cpp has its turn after ours, on a file of the same numbers, and both have two turns
+(with `--quick` one). Its settings are chosen beforehand on the first layers of the model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fulgur.model.packed_folder import PACKED_FILE, load_packed
 CONTEXT, DECODE, PREFILL, VERIFY = 256, 16, 256, 4
 ROOM = CONTEXT + 2 * PREFILL  # tokens of the caches
 PROBE = 1 << 30  # bytes over which the bandwidth is measured: far beyond any cache, and little beside the model
-TURNS, TRIAL_LAYERS, TRIAL = 2, 4, 64
+TRIAL_LAYERS, TRIAL = 4, 64  # on which settings of the peer are tried, and tokens of context
 PEER_FILE = "peer.gguf"
 
 
@@ -71,22 +71,31 @@ def distinct(config: ModelConfig, rows: int) -> float:
 
 
 def measure(
-    model: str, config: ModelConfig, bits: int, files: Files, peer: bool, begin: Begin, report: Report, repeat: int
+    model: str,
+    config: ModelConfig,
+    bits: int,
+    files: Files,
+    begin: Begin,
+    report: Report,
+    *,
+    repeat: int,
+    turns: int,
+    peer: bool,
 ) -> None:
+    """`repeat` decodes a turn; without the peer there is one turn."""
     large = _Large(f"{model}.int{bits}", config, bits, files)
     try:
-        begin(f"{large.name}: random weights")
-        large.write(peer)
         choice = None
         if peer:
             begin(f"{large.name}: which settings suit llama.cpp")
             choice = large.choose()
             report.notes += choice.notes(large.name)
-        for turn in range(TURNS if choice is not None and choice.best else 1):
-            begin(f"{large.name}: steps, turn {turn + 1}")
+        for turn in range(1, 1 + (turns if choice is not None and choice.best else 1)):
+            begin(f"{large.name}: turn {turn}")
+            large.write()
             large.ours(repeat)
             if choice is not None and choice.best:
-                begin(f"{large.name}: llama.cpp, turn {turn + 1}")
+                begin(f"{large.name}: llama.cpp's turn {turn}")
                 large.peer(choice, repeat)
         large.add_rows(report)
     finally:
@@ -101,11 +110,9 @@ class _Large:
         self.samples: dict[str, list[float]] = defaultdict(list)  # one a turn
         self.notes: list[str] = []
 
-    def write(self, peer: bool) -> None:
+    def write(self) -> None:
         if not _is_there(self.place, self.config):
             write_random(self.config, self.place, self.bits, SEED)
-        if peer and not (self.place / PEER_FILE).exists():
-            _write_peer(self.place)
         weights = load_packed(self.place, None)
         experts, config = sum(e.data.nbytes for e in weights.experts.values()), self.config
         self.chosen_bytes = experts * config.experts_per_token // config.n_experts
@@ -162,6 +169,8 @@ class _Large:
             worker.close()
 
     def peer(self, choice: PeerChoice, repeat: int) -> None:
+        if not (self.place / PEER_FILE).exists():  # only now: it takes the place of ours in the page cache
+            _write_peer(self.place)
         settings = {kind: best for kind, (_, best) in choice.best.items()}
         for one in dict.fromkeys(settings.values()):
             try:
