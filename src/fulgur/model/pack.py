@@ -169,8 +169,7 @@ def _unpack_tiles(packed: Packed, tiles: npt.NDArray[np.integer]) -> QuantMatrix
     raw = _tiles(packed, tiles)
     scale = np.ascontiguousarray(raw[:, : cols // group * 2 * TILE]).view(np.float16).reshape(n, cols // group, TILE)
     if bits == 8:
-        blocks = (raw[:, head:] ^ 0x80).view(np.int8).reshape(n, cols // 4, TILE, 4)
-        q = blocks.transpose(0, 2, 1, 3)
+        q = (raw[:, head:] ^ 0x80).view(np.int8).reshape(n, cols // 4, TILE, 4).transpose(0, 2, 1, 3)
     else:
         blocks = raw[:, head:].reshape(n, cols // 8, TILE, 1, 4)
         halves = np.concatenate((blocks & 15, blocks >> 4), axis=3).astype(np.int8) - np.int8(8)
