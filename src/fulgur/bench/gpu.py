@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contexts", default="32768,131072", metavar="N,M", help="contexts to decode after; empty for none"
     )
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,NAME", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--parts", metavar="NAME,NAME",
+        help=f"some of {', '.join(PARTS)}; of a model of the general driver {', '.join(gpu_families.PARTS)}",
+    )  # fmt: skip
     parser.add_argument("--no-peer", action="store_true", help="without transformers")
 
 
@@ -60,9 +63,7 @@ def run(args: argparse.Namespace) -> Report:
         return _family(args)
     if args.model not in SHAPES:
         raise UsageError(f"--model: {args.model!r} is not one of {', '.join([*SHAPES, *FAMILY_SHAPES])}")
-    parts = args.parts.split(",")
-    if unknown := set(parts) - set(PARTS):
-        raise UsageError(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(PARTS)}")
+    parts = _parts(args, PARTS)
     lengths = _numbers("--prompts", args.prompts, 1) if "prompts" in parts else []
     contexts = _numbers("--contexts", args.contexts, 1024) if "contexts" in parts else []
     gpu = usable()
@@ -102,14 +103,23 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
     return found
 
 
+def _parts(args: argparse.Namespace, known: tuple[str, ...]) -> list[str]:
+    """What was asked for, or all."""
+    parts = list(known) if args.parts is None else str(args.parts).split(",")
+    if unknown := set(parts) - set(known):
+        raise UsageError(f"--parts: {', '.join(sorted(unknown))} is not one of {', '.join(known)}")
+    return parts
+
+
 def _family(args: argparse.Namespace) -> Report:
     """A model of the general driver."""
     from fulgur.bench.gpu_decode import read_bandwidth
     from fulgur.kernels.cuda.open import usable
 
+    parts = _parts(args, gpu_families.PARTS)
     gpu, report = usable(), Report("fulgur bench gpu")
     report.machine["gpu"] = gpu.name
-    gpu_families.run_model(args.model, args.weights, read_bandwidth(gpu), report)
+    gpu_families.run_model(args.model, args.weights, read_bandwidth(gpu), report, parts)
     return report
 
 
