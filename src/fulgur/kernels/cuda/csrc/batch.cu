@@ -4,7 +4,7 @@
 // Products over few rows are cut along their columns, so that all SMs read weights; whoever reads the sums adds their
 // parts up in order. Sums therefore do not depend on which CTA is first, nor on the other rows of the step. Launches
 // depend on each other (programmatic dependent launch): a product fetches its first weights before it waits.
-#include "attend_kernels.cuh"
+#include "attend.cuh"
 #include "wide.cuh"
 
 __device__ __forceinline__ float row_sum(float v, float* room, int warps) {  // of a CTA
