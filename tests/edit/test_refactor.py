@@ -363,3 +363,29 @@ def test_renaming_there_and_back_restores_real_files() -> None:
             assert len(list(ast.walk(ast.parse(there)))) == len(list(ast.walk(ast.parse(text))))
             done += 1
     assert done > 40
+
+
+MANAGER = """\
+class Manager:
+    def __init__(self):
+        self.libs = {}
+
+    def fast(self, name):
+        libs = self.get(name)
+        self.libs[name] = sorted(libs)
+
+    def get(self, name):
+        return self.libs[name]
+"""
+
+
+def test_whoever_names_a_class_means_its_attribute() -> None:
+    """Not the variable of a method, nor its parameter, that happens to be called so."""
+    after = apply_call(MANAGER, Call("rename", ("libs", "known")), (0, len(MANAGER)))
+    assert after == MANAGER.replace("self.libs", "self.known")
+    named = MANAGER.replace("def get(self, name)", "def get(self, libs)").replace("libs = self.get(name)", "pass")
+    after = apply_call(named, Call("rename", ("libs", "known")), (0, len(named)))
+    assert after == named.replace("self.libs", "self.known")
+    function = MANAGER.index("    def fast"), MANAGER.index("    def get")
+    after = apply_call(MANAGER, Call("rename", ("libs", "known")), function)
+    assert after == MANAGER.replace("    libs =", "    known =").replace("sorted(libs)", "sorted(known)")

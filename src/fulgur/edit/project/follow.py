@@ -14,7 +14,7 @@ from fulgur.edit.project.move import move_everywhere
 from fulgur.edit.project.references import References
 from fulgur.edit.project.rename import Changed, rename_everywhere
 from fulgur.edit.project.signature import SIGNATURE_CALLS, change_signature
-from fulgur.edit.refactor import RefactorError, attribute_too, parameter_owner
+from fulgur.edit.refactor import RefactorError, rename_means
 from fulgur.edit.refactor.rename import members
 from fulgur.edit.refactor.scopes import Names
 from fulgur.edit.refactor.source import Source, Unusable
@@ -52,9 +52,11 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
         return None
     old, new = call.args
     source = Source(before)
-    function = parameter_owner(source, old, at)
-    if function is not None and (owner := attribute_too(source, function, old, at)) is not None:
+    owner, function = rename_means(source, old, at)
+    if owner is not None and function is not None:
         return _rename_both(root, path, owner, old, new)
+    if owner is not None:
+        return rename_member_everywhere(root, path, owner.name, old, new, at)
     if function is not None:
         call = Call("rename_parameter", (function.name, old, new))
         return change_signature(root, path, call, source.whole_lines(function))

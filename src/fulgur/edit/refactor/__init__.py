@@ -23,7 +23,7 @@ from fulgur.edit.refactor.local import LOCAL, apply_local
 from fulgur.edit.refactor.local.exact import delete_symbol
 from fulgur.edit.refactor.meaning import told
 from fulgur.edit.refactor.rename import members, rename, rename_member
-from fulgur.edit.refactor.source import Function, Source, Unusable, parse
+from fulgur.edit.refactor.source import FUNCTIONS, Function, Source, Unusable, parse
 from fulgur.text.edit_format import Call
 
 Span = tuple[int, int] | None
@@ -54,23 +54,39 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
 
 def renamed(src: Source, old: str, new: str, at: Span) -> str:
     """A rename; a parameter of the function at `at` is renamed with the calls that name it."""
-    function = parameter_owner(src, old, at)
-    if function is not None and (owner := attribute_too(src, function, old, at)) is not None:
+    owner, function = rename_means(src, old, at)
+    if owner is not None:
         text = rename_member(src, owner.name, old, new, at)
+        if function is None:
+            return text
         return parameters.rename_parameter(Source(text), f"{owner.name}.__init__", old, new, None)
     if function is not None:
         return parameters.rename_parameter(src, function.name, old, new, src.whole_lines(function))
     return rename(src, old, new, at)
 
 
-def attribute_too(src: Source, function: Function, name: str, at: Span) -> ast.ClassDef | None:
-    """The class at `at`, if it keeps this parameter of its constructor in an attribute of the same name: whoever names
-    the class means both."""
-    owner = src.class_of(function)
-    if owner is None or function.name != "__init__" or at is None or name not in members(owner):
-        return None
-    start, end = src.whole_lines(owner)
-    return owner if at[0] <= start and end <= at[1] else None
+def rename_means(src: Source, name: str, at: Span) -> tuple[ast.ClassDef | None, Function | None]:
+    """The class whose attribute is meant, and the function whose parameter is; neither for any other name.
+
+    Whoever names a class means its attribute, whatever the variables of its methods are called, and with the attribute
+    the parameter of the constructor that it is set from.
+    """
+    function = parameter_owner(src, name, at)
+    covered = [c for c in src.of(ast.ClassDef) if at is not None and _covers(at, src.whole_lines(c))]
+    having = [c for c in covered if name in members(c)]
+    for owner in having:
+        made = next((f for f in owner.body if isinstance(f, FUNCTIONS) and f.name == "__init__"), None)
+        taken = made is not None and name in {arg.arg for arg in ast.walk(made.args) if isinstance(arg, ast.arg)}
+        named = at is not None and src.whole_lines(owner)[0] == at[0] and len(having) == 1
+        if (named and taken) or (taken and function is made):
+            return owner, made
+        if named:
+            return owner, None
+    return None, function
+
+
+def _covers(at: tuple[int, int], lines: tuple[int, int]) -> bool:
+    return at[0] <= lines[0] and lines[1] <= at[1]
 
 
 def parameter_owner(src: Source, name: str, at: Span) -> Function | None:
@@ -144,6 +160,5 @@ __all__ = [
     "RefactorError",
     "apply_call",
     "apply_local",
-    "attribute_too",
-    "parameter_owner",
+    "rename_means",
 ]
