@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agent_world import agent_on, call, say, serving
 
-from fulgur.agent.session.history import call_output, item_text, message
+from fulgur.agent.session.history import call_output, call_title, item_text, message
 from fulgur.agent.session.log import SessionLog, find_session, summaries
 from fulgur.agent.session.state import SessionState
 from fulgur.errors import FulgurError, UsageError
@@ -220,3 +220,22 @@ def test_a_file_cut_anywhere_loads_with_every_whole_turn(workspace: Path, home: 
         again = SessionState.load(SessionLog(copy))
         assert again.history.everything() == loaded.history.everything()
         again.log.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "title"),
+    [
+        ("shell", '{"command": "pytest -q", "timeout": 60}', "$ pytest -q"),
+        ("read", '{"path": "app.py", "limit": 20}', "read app.py, 20"),
+        (
+            "apply_patch",
+            '{"patch": "*** Begin Patch\\n*** Add File: a.py\\n+x\\n*** Update File: b.py\\n"}',
+            "apply_patch a.py, b.py",
+        ),
+        ("update_plan", '{"plan": [{"step": "look", "status": "completed"}]}', "update_plan"),
+        ("shell", '{"command": ', 'shell {"command": '),
+        ("read", "", "read"),
+    ],
+)
+def test_a_stored_call_is_one_line_for_people(name: str, arguments: str, title: str) -> None:
+    assert call_title(name, arguments) == title

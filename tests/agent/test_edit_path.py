@@ -59,7 +59,7 @@ async def test_a_folder_without_files_says_which_model_writes_new_ones(workspace
 async def test_a_region_is_rewritten(project: Path) -> None:
     events = await edits(project, [say(NEW)], "add type hints to load")
     started = next(e for e in events if isinstance(e, TurnStarted))
-    assert (started.way, started.reason) == ("edit", "m edits one place at a time and calls no tools")
+    assert (started.way, started.reason) == ("edit", "m makes the edits that you name and calls no tools")
     tool = next(e for e in events if isinstance(e, ToolStarted))
     assert tool.title == "rewrite pkg/store.py:4-5 (load is defined in pkg/store.py:4)"
     assert "".join(e.text for e in events if isinstance(e, ToolOutput)) == NEW

@@ -55,7 +55,7 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
         </button>
         {prefix.length > 0 && (
           <button disabled={!ready} onClick={() => answer("always")} title="In this project, from now on">
-            {exact(`Always ${asked["exact"] ? "this command" : `“${prefix.join(" ")} …”`}`)} <kbd>a</kbd>
+            {exact(`Always ${covers(asked, prefix)}`)} <kbd>a</kbd>
           </button>
         )}
         <button disabled={!ready} onClick={() => answer("deny")}>
@@ -68,4 +68,11 @@ function Question({ session, asked }: { session: Session; asked: AgentEvent }) {
       </div>
     </div>
   );
+}
+
+/** What "always" would allow from now on. */
+function covers(asked: AgentEvent, prefix: string[]): string {
+  if (asked["exact"]) return "this command";
+  if (String(asked["title"]).startsWith("$ ")) return `“${prefix.join(" ")} …”`;
+  return prefix[0] === "mcp" ? "this tool" : `edits of ${prefix.slice(1).join(", ")}`;
 }

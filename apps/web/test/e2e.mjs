@@ -183,6 +183,18 @@ try {
   assert.equal(await first.locator(".said.user").count(), 1);
   passed("a reload in mid-turn loses nothing");
 
+  // ---- a queued prompt is taken back into the composer
+  const composer = first.locator(".composer textarea");
+  await composer.fill("for later");
+  await composer.press("Alt+Enter");
+  await first.locator(".queued").getByText("for later").waitFor();
+  await picture("4-queued");
+  await first.getByRole("button", { name: "Take back: for later" }).click();
+  await until("it is in the composer", async () => (await composer.inputValue()) === "for later");
+  assert.equal(await first.locator(".queued").count(), 0);
+  await composer.fill("");
+  passed("a queued prompt is taken back");
+
   // ---- steer in mid-stream, with Enter
   await first.locator(".composer textarea").fill("say it briefly");
   await first.locator(".composer textarea").press("Enter");

@@ -69,7 +69,7 @@ def _on(entry: Entry, device: Device, families: set[str]) -> Fit:
     if entry.family not in families:
         why = f"its family ({entry.family}) does not run on {device.name} yet"
     elif need > device.memory_gb:
-        why = f"needs {need:.0f} GB, {device.name} has {device.memory_gb:.0f}"
+        why = f"needs {need:.1f} GB, {device.name} has {device.memory_gb:.1f}"
     return Fit(entry, device, need, device.bandwidth_gb_s * share / read, why)
 
 

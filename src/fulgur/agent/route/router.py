@@ -12,7 +12,7 @@ def route(info: ModelInfo, settings: Settings) -> tuple[Way, str]:
     if "tools" in info.abilities:
         return "tools", f"{info.name} works with tools"
     if "edit" in info.abilities and settings.flag("features.edit_path"):
-        return "edit", f"{info.name} edits one place at a time and calls no tools"
+        return "edit", f"{info.name} makes the edits that you name and calls no tools"
     if "chat" in info.abilities:
         return "chat", f"plain answers: {info.name} calls no tools, so it cannot change files"
     return "chat", f"plain answers: {info.name} neither calls tools nor edits"

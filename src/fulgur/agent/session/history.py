@@ -5,7 +5,10 @@ A compaction does not rewrite the line: it notes a new beginning, and what lies 
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import msgspec
 
 Item = dict[str, Any]
 
@@ -89,3 +92,21 @@ def estimate_tokens(items: list[Item]) -> int:
 def _images(item: Item) -> int:
     content = item.get("content")
     return sum(part.get("type") == "input_image" for part in content) if isinstance(content, list) else 0
+
+
+_PATCHED = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.+)$", re.MULTILINE)
+_LONGEST_VALUE = 200
+
+
+def call_title(name: str, arguments: str) -> str:
+    """A stored call in one line for people: `$ pytest -q`, `read app.py`, `apply_patch app.py, test_app.py`."""
+    try:
+        given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return f"{name} {arguments[:_LONGEST_VALUE]}"
+    if isinstance(command := given.get("command"), str):
+        return f"$ {command}"
+    values = [str(value) for value in given.values() if isinstance(value, str | int | float)]
+    if isinstance(patch := given.get("patch"), str):
+        values = _PATCHED.findall(patch)
+    return " ".join([name, ", ".join(value.partition("\n")[0][:_LONGEST_VALUE] for value in values)]).rstrip()

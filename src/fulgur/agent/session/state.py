@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fulgur.agent.session.history import STOPPED_OUTPUT, History, Item, call_output, item_text, message
+from fulgur.agent.session.history import STOPPED_OUTPUT, History, Item, call_output, call_title, item_text, message
 from fulgur.agent.session.log import Record, SessionLog, damage
 from fulgur.protocol.agent import MemberFinished, PlanStep
 from fulgur.protocol.session import TranscriptEntry
@@ -235,7 +235,7 @@ class SessionState:
                 self._open_text = ""
             self._show("assistant" if own else kind or "note", item_text(item))
         elif item.get("type") == "function_call":
-            self._show("tool", f"{item.get('name')} {item.get('arguments', '')}")
+            self._show("tool", call_title(str(item.get("name")), str(item.get("arguments", ""))))
 
     def _show(self, kind: str, text: str) -> None:
         turn = self.turns[-1].number if self.turns else 0

@@ -13,6 +13,7 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from fulgur.protocol.agent import ApprovalAsked
 from fulgur.ui.foreign import one_row, shown
 from fulgur.ui.tui.blocks import PLAN_MARKS, TASK_MARKS, count, duration, fits_one_row, task_text
 from fulgur.ui.tui.diff import diff_rows
@@ -29,6 +30,16 @@ _MEMBER_ROWS = 6
 _TASK_ROWS = 6
 _WAITING_ROWS = 4
 Draw = Callable[[], StyleAndTextTuples]
+
+
+def always_covers(asked: ApprovalAsked) -> str:
+    """What `always` would allow from now on, in a few words."""
+    kind, *names = asked.prefix
+    if asked.exact:
+        return "exactly this"
+    if asked.title.startswith("$ "):
+        return f"`{one_row(' '.join(asked.prefix))} …`"
+    return "this tool" if kind == "mcp" else f"edits of {one_row(', '.join(names))}"
 
 
 def style() -> Style:
@@ -219,8 +230,7 @@ class LiveArea:
         elif not self._tui.approvals.refusing:
             keys = [("y", "allow once")]
             if asked.prefix:
-                what = "exactly this" if asked.exact else f"`{one_row(' '.join(asked.prefix))} …`"
-                keys.append(("a", f"always {what}"))
+                keys.append(("a", f"always {always_covers(asked)}"))
             if asked.hunks:
                 keys.append(("h", f"choose among {len(asked.hunks)} hunks"))
             rows += self._keys(*keys, ("n", "no, with a reason"), ("Esc", "stop"))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from fulgur.edit.checks import TESTS
 from fulgur.protocol import agent as events
 from fulgur.protocol.session import TranscriptEntry
-from fulgur.ui.foreign import exact, shown, uncoloured
+from fulgur.ui.foreign import one_row, shown, uncoloured
 from fulgur.ui.tui import blocks
 from fulgur.ui.tui.blocks import REWRITE
 from fulgur.ui.tui.diff import diff_rows, file_header
 from fulgur.ui.tui.prose import Prose
 from fulgur.ui.tui.theme import BLANK, Row, Span, paint
 from fulgur.ui.tui.variants import variant_rows
+from fulgur.ui.tui.wrap import shorten
 
 _DIFF_ROWS = 60
 _OUTPUT_KEPT = 2000  # characters of a running call's output, for its live row
@@ -75,6 +76,7 @@ class Transcript:
         self._latest: dict[str, events.GuardReported] = {}  # of this turn
         self._unapplied = ""  # a rewrite that no diff has shown yet
         self._asked_diff = ""  # the diff of the last approval
+        self._asked: dict[str, str] = {}  # what the open questions are about
 
     def take(self) -> list[Row]:
         """The rows closed since the last call."""
@@ -170,6 +172,7 @@ class Transcript:
             case events.GuardReported():
                 self._guard(event)
             case events.ApprovalAsked():
+                self._asked[event.approval_id] = event.title
                 # The live area has room for one row of it; nobody should allow what they cannot read.
                 if not blocks.fits_one_row(event.title, self.width):
                     self.add("approval", blocks.approval_rows(event.title, self.width))
@@ -287,6 +290,8 @@ class Transcript:
         words = {"once": "allowed once", "always": "allowed from now on", "deny": "not allowed", "stop": "stopped"}
         left_out = f", without {len(event.rejected)} of its hunks" if event.rejected else ""
         text = words[event.decision] + left_out + ("" if event.by == "user" else f" ({event.by})")
+        if about := one_row(self._asked.pop(event.approval_id, "")):
+            text = shorten(f"{text}: {about}", self.width - 3)
         self.add("approval", blocks.note(text, self.width))
 
     def _undone(self, event: events.Undone) -> None:
@@ -307,6 +312,6 @@ class Transcript:
                 case "diff":
                     self.add("diff", diff_rows(entry.text, limit=_DIFF_ROWS))
                 case "tool":
-                    self.add("tool", [paint([("dim", f"  {line}")]) for line in exact(entry.text).split("\n")[:3]])
+                    self.add("tool", [paint([("dim", shorten(f"  {one_row(entry.text)}", self.width - 1))])])
                 case _:
                     self.add("note", blocks.note(entry.text, self.width))
