@@ -72,6 +72,7 @@ class Run:
         self._steers = Steers()
         self._applied: list[Steer] = []  # what the current response was opened for
         self.generation: Generation | None = None
+        self._spent: Generation | None = None  # let go when its end was told: a long prompt takes a while to free
         self._parts: AsyncIterator[Part] | None = None
         self._work: asyncio.Future[Any] | None = None  # a wait for a slot, a prefill or a compaction
         self._begin(prepared, known)
@@ -303,7 +304,7 @@ class Run:
 
     def _ended(self, finish: Finish) -> None:
         self.usage = finish.usage
-        self.generation = None
+        self._spent, self.generation = self.generation, None
         error = ending.settle(self.response, self.output, self.emitter, finish, self.stopped)
         if error is not None:
             self._fail(error.code, error.message)
