@@ -48,7 +48,6 @@ class FamilyRuntime:
     driver, threads = "general", 1
     prefilling = None
     following = None
-    following = None  # its steps wait for the host
 
     def __init__(
         self, weights: FamilyWeights, *, kv_blocks: int, gpu: Gpu | None = None, slots: int = SLOTS,
