@@ -102,3 +102,22 @@ def test_tokens_that_only_spell_the_beginning_do_not_count(engine: Engine, begin
         again += 1
     [finished] = [event for event in events if isinstance(event, Finished)]
     assert finished.reason == "length" and finished.usage.completion_tokens == limit == len(tokens) - again
+
+
+def test_the_given_text_is_weighed_by_the_model_itself(engine: Engine) -> None:
+    """Otherwise its probability is that among the tokens that spell it."""
+    prompt, text = engine.tokenizer.encode("def f(a):"), "\n    return a\n"
+    own = engine.tokenizer.encode(text, special=False, continuation=True)
+
+    def weights(asked: list[int], params: SamplingParams) -> list[float]:
+        engine.submit(GenerateRequest(asked, params))
+        events = []
+        while not any(isinstance(event, Finished) for event in events):
+            events += engine.step()
+        return [event.logprob.logprob for event in events if isinstance(event, Token) and event.logprob is not None]
+
+    given = weights(prompt, SamplingParams(max_tokens=1, begins=text, weigh_begins=True, logprobs=0, ignore_eos=True))
+    for number, token in enumerate(own[:-1]):  # the last one may go beyond the text
+        chosen = SamplingParams(max_tokens=1, logit_bias=((token, 1e4),), logprobs=0, ignore_eos=True)
+        [alone] = weights([*prompt, *own[:number]], chosen)
+        assert given[number] == pytest.approx(alone, abs=1e-4)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fulgur.text.code_prompt import following
 from fulgur.text.search import Branch, Candidate, Step, best, branches
 
 WORDS = [" a", " b", "\n", " re", " return", "\ufffd"]
@@ -51,3 +52,16 @@ def test_what_speaks_against_a_line(before: str, after: str, texts: list[str], w
 def test_a_line_that_is_reached_twice_counts_twice() -> None:
     found = best([Candidate("a", -1.0), Candidate("b", -1.2), Candidate("b", -1.2)], "", "", "a.txt")
     assert found.text == "b" and found.log_probability == pytest.approx(-0.507, abs=1e-3)
+
+
+def test_a_line_after_which_the_next_ones_are_likely() -> None:
+    found = [Candidate("a", -1.0), Candidate("b", -1.5)]
+    assert best(found, "", "", "a.txt", {"a": -9.0, "b": -3.0}).text == "b"
+    assert best(found, "", "", "a.txt", {"a": -3.5, "b": -3.0}).text == "a"
+    assert best(found, "", "", "a.txt", {}).text == "a"
+
+
+def test_the_lines_that_judge_a_guess() -> None:
+    assert following("\n\n  one\n\n  two\n  three\n") == "\n\n  one\n\n  two\n"
+    assert following(")\n  one") == ")\n  one\n"
+    assert following(")\n\n") == following("") == ""

@@ -138,6 +138,7 @@ class Sampling:
     seed: int | None = None
     stop: list[str] = field(default_factory=list)
     begins: str = ""  # the answer starts with this text, which is not written again
+    weigh_begins: bool = False  # its log-probability counts too
 
 
 @dataclass

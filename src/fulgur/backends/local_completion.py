@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fulgur.backends.base import Completion, Generation, Sampling
 from fulgur.backends.local_generation import LocalGeneration
 from fulgur.protocol.items import Item
+from fulgur.text.edit_format import encode_pieces
 from fulgur.text.parts import Finish, Part, TextDelta, Usage
 from fulgur.text.search import ALTERNATIVES, Candidate, best, beyond, branches
 from fulgur.text.sure import SURE, SureText
@@ -99,12 +100,37 @@ class CursorCompletion(Generation):
                 if part.reason == "stop":
                     found = [Candidate(written, running.log_probability)]
                     found += await self._alternatives(prompt, running, part.usage)
-                    written = best(found, *prompt.around, prompt.path).text
+                    forward = await self._read_forward(prompt, {one.text for one in found}, part.usage)
+                    written = best(found, *prompt.around, prompt.path, forward).text
                 if written:
                     yield TextDelta(written)
                 yield part
             else:
                 yield part
+
+    async def _read_forward(self, prompt: CodePrompt, lines: Collection[str], usage: Usage) -> dict[str, float]:
+        """How likely each line is with the lines that follow it, where there are any and there is a choice."""
+        if not prompt.following or len(lines) < 2:
+            return {}
+        backend = self._backend
+        tokens = encode_pieces(backend.prompts.tokenizer, prompt.forward)
+        texts = {line: f"{prompt.begins}{line}{prompt.following}" for line in lines}
+        sampling = Sampling(max_tokens=1, temperature=0.0, top_logprobs=0, weigh_begins=True)
+        self._branches = [
+            LocalGeneration(
+                backend, Completion(tokens, sampling=replace(sampling, begins=text), owner=self._asked.owner)
+            )
+            for text in texts.values()
+        ]
+        if self._cancelled:
+            self.cancel()
+        ends = await asyncio.gather(*map(_read, self._branches))
+        usage.output_tokens += sum(end.tokens for end in ends)
+        given = {line: len(backend.spelled(text)) for line, text in texts.items()}
+        return {
+            line: sum(step.log_probability for step in generation.steps[: given[line]])
+            for line, generation in zip(texts, self._branches, strict=True)
+        }
 
     async def _alternatives(self, prompt: CodePrompt, running: LocalGeneration, usage: Usage) -> list[Candidate]:
         backend = self._backend

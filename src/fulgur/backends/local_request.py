@@ -44,6 +44,7 @@ def sampling_params(
         stop_tokens=stops,
         grammar=grammar,
         begins=sampling.begins,
+        weigh_begins=sampling.weigh_begins,
     )
 
 

@@ -22,7 +22,7 @@ class SamplingParams:
     log-probability of each token in the model's own distribution (before penalties, grammar and temperature)
     and of that many most likely alternatives. Without a seed one is drawn when the request is submitted.
     The answer starts with the text `begins`, which is not reported again (`begin.py`); tokens that only spell it do not
-    count.
+    count. With `weigh_begins` their log-probabilities are the model's own too: how likely it finds the given text.
     """
 
     max_tokens: int = 512
@@ -41,6 +41,7 @@ class SamplingParams:
     ignore_eos: bool = False
     grammar: GrammarSpec | None = None
     begins: str = ""
+    weigh_begins: bool = False
 
     @property
     def needs_logits(self) -> bool:

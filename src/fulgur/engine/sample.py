@@ -53,7 +53,7 @@ class Sampler:
     def on_device(self) -> Sampling | None:
         """What a device that samples is told; None where it cannot do this."""
         cold = 0.0 < self.params.temperature < COLDEST
-        return self.sampling if self._draws and not cold else None
+        return self.sampling if self._draws and not cold and not self.params.weigh_begins else None
 
     def note_prompt(self, tokens: Iterable[int]) -> None:
         """Tokens that were given, not chosen: only the repetition penalty looks at them."""
@@ -88,7 +88,7 @@ class Sampler:
             token = draw(work, params, uniform(self.seed, position), self._room)
         if params.logprobs is None:
             return token, None
-        row = work if matcher is not None and matcher.given else logits
+        row = work if matcher is not None and matcher.given and not params.weigh_begins else logits
         return token, token_logprob(row, token, params.logprobs)
 
 

@@ -150,10 +150,32 @@ class Asker:
             end = self._reply(replace(prompts[index], begins=""), run)
             if end.ended:
                 found[index].append(Candidate(branch.text + end.text, branch.log_probability + end.log_probability))
+        forward = self._read_forward(prompts, [{one.text for one in candidates} for candidates in found])
         return [
-            replace(reply, text=best(candidates, *prompt.around, prompt.path).text)
-            for prompt, reply, candidates in zip(prompts, replies, found, strict=True)
+            replace(reply, text=best(candidates, *prompt.around, prompt.path, read).text)
+            for prompt, reply, candidates, read in zip(prompts, replies, found, forward, strict=True)
         ]
+
+    def _read_forward(self, prompts: Sequence[CodePrompt], lines: Sequence[set[str]]) -> list[dict[str, float]]:
+        """Of each prompt: how likely each line is with the lines that follow it (`backends/local_completion.py`)."""
+        asked = [
+            (index, line, f"{prompt.begins}{line}{prompt.following}")
+            for index, (prompt, some) in enumerate(zip(prompts, lines, strict=True))
+            for line in (some if prompt.following and len(some) > 1 else ())
+        ]
+        requests = [
+            GenerateRequest(
+                encode_pieces(self.tokenizer, prompts[index].forward),
+                SamplingParams(max_tokens=1, logprobs=0, begins=text, weigh_begins=True, stop_tokens=self.stops),
+            )
+            for index, _, text in asked
+        ]
+        read: list[dict[str, float]] = [{} for _ in prompts]
+        for (index, line, text), run in zip(asked, self._run(requests), strict=True):
+            given = len(self.tokenizer.encode(text, special=False, continuation=True))
+            weights = [event.logprob.logprob for event in run.tokens if event.logprob is not None]
+            read[index][line] = sum(weights[:given])
+        return read
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(list(tokens), skip_special=False)

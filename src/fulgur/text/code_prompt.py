@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import Piece, RecentEdit, completion_pieces, edit_pieces
+from fulgur.text.edit_format import FILE, Piece, RecentEdit, Special, completion_pieces, edit_pieces
 
 PREFIX_CHARS = 4200  # at most what a completion sees before and after the cursor
 SUFFIX_CHARS = 1200
+FOLLOWING = 2  # lines by which a whole guess is judged (`text/search.py`)
 _LEEWAY = 1200  # a long prefix begins within so many characters
 UNNAMED = "main.py"  # every text the models were trained on had a name
 ANSWER_ROOM, MARGIN = 1.5, 96  # an answer may be this much longer than its region
@@ -48,6 +49,8 @@ class CodePrompt:
     begins: str = ""  # the end of the prefix, which the model writes again
     path: str = ""
     around: tuple[str, str] = ("", "")  # the text before and behind a cursor
+    forward: Sequence[Piece] = ()  # the text before it alone, as a file that is read from its top
+    following: str = ""  # the next lines behind it
 
 
 def edit_request(
@@ -95,7 +98,16 @@ def completion_request(
         raise FulgurError(f"{max_tokens} tokens do not fit the model's context ({context})")
     prefix, suffix = shortened(count, prefix, suffix, most)
     pieces = completion_pieces(path, prefix, suffix, suffix_first=suffix_first)
-    return CodePrompt(pieces, None, max_tokens, one_line, begins, path, seen)
+    below = following(suffix) if one_line and suffix_first else ""
+    forward: list[Piece] = [Special(FILE), f"{path}\n{prefix}"] if below else []
+    return CodePrompt(pieces, None, max_tokens, one_line, begins, path, seen, forward, below)
+
+
+def following(suffix: str) -> str:
+    """A text behind a cursor, to the end of the next lines that say something; empty when there are none."""
+    rest, *lines = suffix.split("\n")
+    said = [number for number, line in enumerate(lines, 1) if line.strip()][:FOLLOWING]
+    return "\n".join([rest, *lines[: said[-1]], ""]) if said else ""
 
 
 def healed(prefix: str) -> tuple[str, str]:
