@@ -36,7 +36,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	@touch $@
 
 run: $(VENV)/.installed
-	@$(BIN)/fulgur $(if $(shell test -t 0 && test -t 1 && echo tty),,demo)
+	@if test -t 0 && test -t 1; then exec $(BIN)/fulgur; else exec $(BIN)/fulgur demo; fi
 
 # `make test TESTS=tests/agent` runs one part.
 test: $(VENV)/.dev
