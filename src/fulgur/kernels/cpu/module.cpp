@@ -1,67 +1,17 @@
 // The Python module fulgur.kernels.cpu._native. Shapes are checked here, once; the kernels trust them.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+#include "module.h"
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <map>
 #include <optional>
-#include <span>
-#include <stdexcept>
-#include <string>
 
 #include "arrange.h"
-#include "runtime.h"
-
-namespace nb = nanobind;
-using namespace fulgur;
-
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
-using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Table8 = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using IntsOut = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using FloatsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 namespace {
-
-std::vector<const Ops*> available() {  // best first; the emulated one is for tests and never chosen
-  std::vector<const Ops*> list;
-  for (const Ops* ops : {ops_amx(), ops_avx512bf16(), ops_avx512(), ops_avxvnni(), ops_avx2(), ops_neon_i8mm(),
-                         ops_neon(), ops_portable()})
-    if (ops) list.push_back(ops);
-  return list;
-}
-
-const Ops* find_ops(const std::string& name) {
-  if (name.empty()) return available().front();
-  for (const Ops* ops : available())
-    if (name == ops->name) return ops;
-  if (name == "amx_emulated" && ops_amx_emulated()) return ops_amx_emulated();
-  throw std::invalid_argument("this CPU or build has no kernels named '" + name + "'");
-}
-
-void check_kind(const Matrix& m, const char* name) {
-  if ((m.bits != 4 && m.bits != 8) || m.group < 32 || m.group % 32 || m.cols % m.group || m.rows <= 0)
-    throw std::invalid_argument(std::string(name) +
-                                ": bits must be 4 or 8 and group a multiple of 32 that divides the columns");
-}
-
-// A matrix in the file's layout; `data` still points into the file.
-Matrix view(const Bytes& data, int bits, int group, int rows, int cols, const char* name) {
-  Matrix m{data.data(), bits, group, rows, cols, 1};
-  check_kind(m, name);
-  if (data.size() != m.file_bytes())
-    throw std::invalid_argument(std::string(name) + ": " + std::to_string(data.size()) + " packed bytes, " +
-                                std::to_string(m.file_bytes()) + " expected");
-  return m;
-}
 
 // A model under construction: matrices and vectors by name, then one runtime over them, or over copies on huge pages.
 class NativeRuntime {
@@ -345,157 +295,12 @@ class NativeRuntime {
   std::unique_ptr<Runtime> runtime_;  // declared last: its threads end before the memory they read is freed
 };
 
-// Runs work(thread), which returns how much it did, on all threads several times; returns the best rate per nanosecond.
-template <class Work>
-double best_rate(int threads, double seconds, Work&& work) {
-  nb::gil_scoped_release release;
-  Team team(threads);
-  double best = 0;
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  do {
-    std::atomic<uint64_t> done{0};
-    const auto start = Clock::now();
-    team.run([&](int t) { done += work(t); });
-    const double took = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, static_cast<double>(done) / took / 1e9);
-  } while (Clock::now() < end);
-  return best;
-}
-
-// Read bandwidth over `bytes`, in GB/s: the bound of any decoder on this machine.
-double read_bandwidth(size_t bytes, int threads, double seconds) {
-  const Ops* ops = available().front();
-  Arena arena(bytes);
-  std::memset(arena.data(), 1, bytes);
-  const size_t part = bytes / threads & ~size_t{511};
-  std::atomic<uint64_t> sink{0};
-  return best_rate(threads, seconds, [&](int t) {
-    sink += ops->read(arena.data() + t * part, part);
-    return part;
-  });
-}
-
-// Byte multiply-adds per nanosecond: the bound of any step of many rows.
-double multiply_rate(int threads, double seconds) {
-  const Ops* ops = available().front();
-  return best_rate(threads, seconds, [&](int) { return ops->multiply(20000); });
-}
-
-// Single operations, for the table-driven test of every instruction set against the reference.
-void op_norm_quantise(const std::string& isa, const Floats& x, const std::optional<Floats>& weight, float eps, int bits,
-                      int group, const nb::ndarray<int8_t, nb::c_contig>& q,
-                      const nb::ndarray<float, nb::c_contig>& scale,
-                      const nb::ndarray<int32_t, nb::c_contig>& correction) {
-  const int n = static_cast<int>(x.size());
-  std::vector<float> squares(n / group);
-  const Acts acts{q.data(), scale.data(), correction.data(), squares.data(), static_cast<size_t>(n), 1};
-  const Matrix w{nullptr, bits, group, 16, n};
-  find_ops(isa)->quantise(x.data(), weight ? weight->data() : nullptr, w, acts, 0, 0, n);
-  if (weight)
-    for (float factor = norm_factor(acts, 0, w, eps); float& s : std::span(scale.data(), squares.size())) s *= factor;
-}
-
-// Packed weights laid out as the kernels of one instruction set read them.
-class ArrangedMatrix {
- public:
-  ArrangedMatrix(const std::string& isa, const Bytes& data, int bits, int group, int rows, int cols, int threads)
-      : ops(find_ops(isa)), matrix(view(data, bits, group, rows, cols, "weights")) {
-    matrix.interleave = choose_interleave(*ops, matrix, threads);
-    memory_ = std::make_unique<Arena>(matrix.bytes());
-    arrange(matrix, memory_->data());
-  }
-  const Ops* ops;
-  Matrix matrix;
-
- private:
-  std::unique_ptr<Arena> memory_;
-};
-
-void op_linear(const ArrangedMatrix& weights, const std::string& kind,
-               const nb::ndarray<int8_t, nb::ndim<2>, nb::c_contig>& q,
-               const nb::ndarray<float, nb::ndim<2>, nb::c_contig>& scale,
-               const nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig>& correction, const FloatsOut& out,
-               const std::optional<IntsOut>& out_index) {
-  const Ops* ops = weights.ops;
-  const Matrix& w = weights.matrix;
-  const int m = static_cast<int>(q.shape(0));
-  // The kernels expect the rows of a group next to each other.
-  std::vector<float> scales(scale.size());
-  std::vector<int32_t> corrections(scale.size());
-  for (size_t i = 0, groups = scale.shape(1); i < scale.size(); i++) {
-    const size_t at = i % groups * m + i / groups;
-    scales[at] = scale.data()[i], corrections[at] = correction.data()[i];
-  }
-  const Acts acts{q.data(), scales.data(), corrections.data(), nullptr, q.shape(1), static_cast<size_t>(m)};
-  std::vector<uint8_t> scratch(scratch_bytes(*ops, w.cols) + 64);
-  uint8_t* tile = scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
-  const size_t ld = out.shape(1);
-  if (kind == "store")
-    ops->linear(w, 0, w.tiles(), acts, m, tile, nullptr, out.data(), ld);
-  else if (kind == "add")
-    ops->linear_add(w, 0, w.tiles(), acts, m, tile, out.data(), ld);
-  else if (kind == "swiglu")
-    ops->linear_swiglu(w, 0, w.tiles() / 2, acts, m, tile, out.data(), ld);
-  else if (kind == "argmax") {
-    std::vector<Best> best(m);
-    for (auto& b : best) clear(b);
-    ops->linear_argmax(w, 0, w.tiles(), acts, m, tile, best.data(), out.data(), ld);
-    for (int i = 0; i < m; i++) out_index.value().data()[i] = argmax(best[i]);
-  } else
-    throw std::invalid_argument("unknown kind '" + kind + "'");
-}
-
-void op_attention(const std::string& isa, const Floats& keys, const Floats& values, const Floats& q,
-                  const FloatsOut& out, int kv_bits) {
-  // keys, values [length][head_dim]; q [heads][head_dim], unscaled; every token in its own place of a shuffled table.
-  const Ops* ops = find_ops(isa);
-  const int length = static_cast<int>(keys.shape(0)), dim = static_cast<int>(keys.shape(1)),
-            heads = static_cast<int>(q.shape(0));
-  const int blocks = (length + kBlockTokens - 1) / kBlockTokens;
-  KvCache cache{nullptr, 1, 1, dim, blocks, kv_bits};
-  std::vector<uint32_t> memory(cache.size());
-  cache.data = memory.data();
-  std::vector<int32_t> table(blocks);
-  for (int b = 0; b < blocks; b++) table[b] = blocks - 1 - b;
-  for (int i = 0; i < length; i++)
-    ops->store_kv(cache, table[i / kBlockTokens], 0, 0, i % kBlockTokens, keys.data() + i * dim,
-                  values.data() + i * dim);
-  std::vector<float> scaled(q.data(), q.data() + heads * dim), scratch(attention_scratch(length));
-  for (auto& v : scaled) v *= 1.44269504f / __builtin_sqrtf(static_cast<float>(dim));
-  const Queries queries{scaled.data(), 0, out.data(), 0, 1, heads, length};
-  ops->attend(cache, table.data(), 0, 0, queries, scratch.data());
-}
-
-void op_norm_rope(const std::string& isa, const nb::ndarray<float, nb::ndim<1>, nb::c_contig>& head,
-                  const std::optional<Floats>& weight, float eps, const Floats& cos, const Floats& sin) {
-  find_ops(isa)->norm_rope(head.data(), weight ? weight->data() : nullptr, eps, cos.data(), sin.data(),
-                           static_cast<int>(head.size()), static_cast<int>(2 * cos.size()), 1.f);
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "Fulgur's CPU kernels: one model's decode step on a few persistent threads.";
   m.attr("BLOCK_TOKENS") = kBlockTokens;
-  m.def(
-      "isas",
-      [] {
-        std::vector<std::string> names;
-        for (const Ops* ops : available()) names.emplace_back(ops->name);
-        return names;
-      },
-      "Instruction sets with kernels that this CPU runs, best first.");
-  m.def("has_emulated_amx", [] { return ops_amx_emulated() != nullptr; });
-  m.def("read_bandwidth", &read_bandwidth, nb::arg("bytes"), nb::arg("threads"), nb::arg("seconds") = 0.3);
-  m.def("multiply_rate", &multiply_rate, nb::arg("threads"), nb::arg("seconds") = 0.1);
-  m.def("op_norm_quantise", &op_norm_quantise, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg());
-  nb::class_<ArrangedMatrix>(m, "ArrangedMatrix")
-      .def(nb::init<const std::string&, const Bytes&, int, int, int, int, int>());
-  m.def("op_linear", &op_linear);
-  m.def("op_attention", &op_attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("kv_bits") = 16);
-  m.def("op_norm_rope", &op_norm_rope, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  define_operations(m);
   nb::class_<NativeRuntime>(m, "NativeRuntime")
       .def(nb::init<const nb::dict&, const nb::dict&, const nb::dict&, const nb::dict&, const nb::dict&,
                     const std::optional<Halves>&, const Floats&, const Floats&, int, int, int, const std::string&>(),

@@ -14,6 +14,8 @@
 
 namespace fulgur {
 
+constexpr int kNarrow = 4;  // up to so many rows every thread quantises all of a step's inputs itself
+
 // How many tiles of a matrix to interleave: what the kernels prefer, or half of it if few large blocks would leave some
 // threads with less to do.
 inline int choose_interleave(const Ops& ops, const Matrix& w, int threads) {
