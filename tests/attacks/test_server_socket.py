@@ -14,13 +14,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+import waiting
 from serving import backend_of, script, serving, text
 
 from fulgur.protocol.items import text_of
 from fulgur.server import app, lanes, limits, websocket
 from fulgur.server.auth import ANONYMOUS
 from fulgur.server.config import ServerConfig
-from fulgur.server.frames import Gate
+from fulgur.server.frames import Gate, GatedSocket
 
 SECONDS = float(os.environ.get("FULGUR_FUZZ_SECONDS", "2"))
 
@@ -137,6 +138,21 @@ async def test_who_does_not_read_is_not_read_from() -> None:
         assert server_side._req.transport.get_write_buffer_size() < 4 << 20  # type: ignore[union-attr]
         transport.resume_reading()
         assert (await until(socket, "error"))["error"]["code"] == "unknown_event_type"
+
+
+async def test_few_tiny_messages_wait_for_who_does_not_read() -> None:
+    """Thousands of each socket made every collection of garbage a pause for everybody."""
+    async with connected() as (running, socket):
+        transport = socket._response.connection.transport  # type: ignore[union-attr]
+        transport.pause_reading()
+        (server_side,) = running.server.sockets
+        assert isinstance(server_side, GatedSocket)
+        frames = b"".join(_masked(b'{"type":"nonsense"}', 1, last=True) for _ in range(50_000))
+        transport.write(frames)
+        protocol = server_side._req._protocol  # type: ignore[union-attr]
+        await waiting.until(lambda: protocol._reading_paused and protocol.writing_paused)
+        assert len(server_side.gate.leases) < 1000
+        transport.abort()
 
 
 async def test_steers_are_bounded() -> None:

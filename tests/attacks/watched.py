@@ -3,14 +3,15 @@
     python -m tests.attacks.watched FILE serve …
 
 On SIGUSR1 the longest turns since the last signal are written to FILE as JSON and forgotten. A turn is what happens
-between two looks at the sockets. `cpu_ms` is the loop's own work; `held_ms` adds that of the process's other threads,
-which may hold the interpreter meanwhile; `wall_ms` adds what other processes took. On a busy machine only the first two
-say something about the server.
+between two looks at the sockets; collections of garbage are named beside the callbacks that they interrupt. `cpu_ms` is
+the loop's own work; `held_ms` adds that of the process's other threads, which may hold the interpreter meanwhile;
+`wall_ms` adds what other processes took. On a busy machine only the first two say something about the server.
 """
 
 from __future__ import annotations
 
 import asyncio.events
+import gc
 import json
 import selectors
 import signal
@@ -101,6 +102,18 @@ def install(watch: Watch) -> None:
         run(self)
         watch.ran(name, time.thread_time() - began)
 
+    collecting = 0.0
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        nonlocal collecting
+        if threading.get_ident() != main:
+            return
+        if phase == "start":
+            collecting = time.thread_time()
+        else:
+            watch.ran(f"collection of generation {info['generation']}", time.thread_time() - collecting)
+
+    gc.callbacks.append(collected)
     selectors.EpollSelector.select = watched_select  # type: ignore[method-assign]
     asyncio.events.Handle._run = watched_run  # type: ignore[attr-defined]
     signal.signal(signal.SIGUSR1, watch.tell)

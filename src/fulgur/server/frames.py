@@ -7,11 +7,13 @@ gets an error and keeps its connection.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_ws import WebSocketDataQueue, WebSocketReader
 
 from fulgur.protocol.errors import ApiError
 from fulgur.server.limits import READ_BYTES, SMALL, Lease, no_room
@@ -20,6 +22,7 @@ _END = b"\x80\x80\0\0\0\0"  # a last, empty fragment, masked as a client's must 
 _PIECE = 64 << 10  # bytes: a larger frame is cut. A multiple of 4, so that the mask is the same in every piece
 _LONGEST_HEAD = 14
 _MANY_FRAMES = 64  # in one read
+_QUEUED = 8 << 10  # bytes of messages that wait for the session: twice as many stop the reading
 
 
 class GatedSocket(web.WebSocketResponse):
@@ -33,8 +36,11 @@ class GatedSocket(web.WebSocketResponse):
         protocol = request.protocol
         early, protocol._message_tail = protocol._message_tail, b""  # frames that came with the handshake
         super()._post_start(request, *rest)
-        # What aiohttp has set to read frames: where it keeps it besides differs between versions.
-        self.gate = Gate(protocol._payload_parser, *self._gate_options, request.transport)
+        # aiohttp would queue half a megabyte: thousands of tiny messages of each socket, and every collection of
+        # garbage goes through all of them.
+        self._reader = WebSocketDataQueue(protocol, _QUEUED, loop=asyncio.get_running_loop())
+        self._parser = WebSocketReader(self._reader, self._max_msg_size, compress=False, decode_text=False)
+        self.gate = Gate(self._parser, *self._gate_options, request.transport)
         protocol._payload_parser = self.gate
         if early:
             self.gate.feed_data(early)

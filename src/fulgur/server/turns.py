@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 MOST_REST_S = 0.05
 SWITCH_S = 0.001  # a thread that runs Python gives the interpreter back to the loop after so long
+COLLECT = (1000, 20, 20)  # a collection of everything takes ten milliseconds beside many clients: seldom, then
 _MMAP_BYTES = 1 << 20  # a block of memory this large goes back to the system when it is freed
 _TRIM_BYTES = 16 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -50,6 +51,7 @@ def settle() -> None:
     """For a process that only serves: call it when what stays for good has been loaded."""
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
+    gc.set_threshold(*COLLECT)
     gc.freeze()  # what is there now is never looked at again: a full collection takes as long as there are objects
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
