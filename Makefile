@@ -18,7 +18,7 @@ $(BIN)/python:
 
 # One stamp an install: the package with its compiled kernels, then what each target needs on top.
 $(VENV)/.installed: pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "Fetching the packages and building the CPU kernels: two minutes or so, once."
+	@echo "Fetching the packages and building the CPU kernels: a few minutes, once."
 	$(BIN)/pip install -q $(BUILD)
 	$(BIN)/pip install -q --no-build-isolation -e .
 	@touch $@
