@@ -17,16 +17,18 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
 from fulgur.kernels.cuda.batch_step import StepRows
+from fulgur.kernels.cuda.beside import Beside
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.family_draft import DraftLogs
 from fulgur.kernels.cuda.family_graphs import FamilyGraphs
 from fulgur.kernels.cuda.family_kernels import FamilyKernels
-from fulgur.kernels.cuda.family_plan import HIDDEN
 from fulgur.kernels.cuda.family_prefill_fast import prefill_for
+from fulgur.kernels.cuda.family_prompts import FamilyPrompts
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.plan import KV_BLOCK
+from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.records import RING, STOPS, Mailbox
 from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
 from fulgur.kernels.cuda.stream import TokenStream
@@ -46,7 +48,6 @@ SLOTS, SNAPSHOTS = 8, 16
 class FamilyRuntime:
     block_tokens = KV_BLOCK
     driver, threads = "general", 1
-    prefilling = None
     following = None
 
     def __init__(
@@ -103,6 +104,8 @@ class FamilyRuntime:
         self._prefill = prefill_for(
             self.weights, self._kv, rope, query_scales, self.states, self.gpu, self._stream
         )  # fmt: skip
+        self._prompts = FamilyPrompts(self._prefill, self.states, self._drafts, self._stream)
+        self._beside = Beside(self._stream, self._synchronize)
         self._sampler = DeviceSampler(c.vocab_size, self.plan.rows, self.gpu, device, self._stream)
         self._draft_sampler = DeviceSampler(c.draft_vocab, 1, self.gpu, device, self._stream) if c.draft_vocab else None
         self._logits = self.steps.buffers["logits"]
@@ -114,6 +117,14 @@ class FamilyRuntime:
     @property
     def streaming(self) -> FamilyRuntime:
         return self
+
+    @property
+    def prefilling(self) -> FamilyRuntime:
+        return self
+
+    @property
+    def step_seconds(self) -> float:
+        return self._beside.step_seconds
 
     @property
     def drafting(self) -> FamilyRuntime | None:
@@ -157,10 +168,8 @@ class FamilyRuntime:
             end = min(begin + self.plan.rows, n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, None if choices is None else choices[place[begin + row]]) for row in here]
-            self._pass(tokens[begin:end], positions[begin:end], sequences[begin:end], tables, bool(here))
-            if chosen:
-                self._sampler.choose(chosen, self._logits.data_ptr())
-            self._synchronize()
+            part = tokens[begin:end], positions[begin:end], sequences[begin:end]
+            self._beside.step(lambda part=part, chosen=chosen: self._queue(*part, tables, chosen))  # type: ignore[misc]
             found, said = self._sampler.chosen(chosen) if chosen else ([], [])
             for i, row in enumerate(here):
                 best[place[begin + row]], told[place[begin + row]] = found[i], said[i]
@@ -172,6 +181,14 @@ class FamilyRuntime:
             assert self.states is not None
             self.states.after_passes(slot, tokens[own].tolist())
         return best, told
+
+    def _queue(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, chosen: list[tuple[int, RowChoice | None]]
+    ) -> None:  # fmt: skip
+        """A pass, and the choice of the tokens that are wanted."""
+        self._pass(tokens, positions, sequences, tables, bool(chosen))
+        if chosen:
+            self._sampler.choose(chosen, self._logits.data_ptr())
 
     def _before_long(
         self, positions: Int, sequences: Int, tables: Int, logit_rows: Int, begin: int
@@ -327,40 +344,22 @@ class FamilyRuntime:
 
     def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
         """How many leading rows, a long run of one prompt without logits, were prefilled at once."""
-        torch = self._torch
         n = int(logit_rows.min()) if len(logit_rows) else len(tokens)
         n = min(n, int((sequences == sequences[0]).sum()))
         if n < self.prefill_from:
             return 0
-        slot, position = int(sequences[0]), int(positions[0])
-        device = self._kv.device
-        with torch.cuda.stream(self._stream), torch.no_grad():
-            if self.states is not None:
-                self.states.settle(slot, position, tables[slot])
-            table = torch.from_numpy(np.maximum(tables[slot], 0)).to(device)
-            given = torch.from_numpy(tokens[:n]).long().to(device)
-            if self._drafts is not None and position:
-                self._drafts.catch_up(slot, tables[slot], position)
-            hidden = self._prefill.run(given, position, table, slot)
-            if self.states is not None:
-                self.states.computed(slot, position + n)
-            if self._drafts is not None:
-                self._see_prompt(given, hidden, position, table, slot)
+        slot = int(sequences[0])
+        done = self._prompts.rows(tokens[:n], int(positions[0]), tables[slot], slot)
         self._synchronize()
-        return n
+        return done
 
-    def _see_prompt(self, tokens: Any, hidden: Any, position: int, table: Any, slot: int) -> None:
-        """The drafting head sees a part of a prompt: each token with the hidden state before it, if that is known."""
-        drafts, torch = self._drafts, self._torch
-        assert drafts is not None
-        before = hidden[:-1]
-        known = position > 0 and drafts.knows(slot, position)
-        if known:
-            before = torch.cat((drafts.ring[slot, (position - 1) % HIDDEN][None], before))
-        skip = 0 if known else 1
-        if len(tokens) > skip:
-            self._prefill.see(tokens[skip:], before, position + skip, table)
-        drafts.prefilled(slot, position + len(tokens), hidden[-1])
+    def begin_prefill(self, tokens: Int, position: int, table: Int, slot: int = 0) -> PrefillRun:
+        """The next tokens of a prompt, from `position` on, in parts: see `PrefillRun`."""
+        zeros = np.zeros(len(tokens), np.int32)
+        positions = np.arange(position, position + len(tokens), dtype=np.int32)
+        tokens, row = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(table, np.int32)
+        check_step(self, tokens, positions, zeros, row[None], zeros[:0])
+        return self._beside.begin(self._prompts.begin(tokens, position, row.copy(), slot))
 
     def copy_block(self, source: int, target: int) -> None:
         for block in (source, target):
@@ -388,9 +387,10 @@ class FamilyRuntime:
         except RuntimeError as error:  # torch's error for a failed kernel
             raise _failed(error) from None
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, what: Any = None) -> None:
+        """Wait for an event, or for all that is queued."""
         try:
-            self._stream.synchronize()
+            (what or self._stream).synchronize()
         except RuntimeError as error:
             raise _failed(error) from None
 
