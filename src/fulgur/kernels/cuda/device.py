@@ -148,17 +148,20 @@ class Module:
         self._cu = load_driver()
         torch.cuda.synchronize()  # the driver calls below need torch's context to exist and to be current
         self._module = _check(self._cu.cuModuleLoadData(cubin), "loading the GPU code")
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, tuple[Any, int]] = {}  # with the shared memory that each was allowed
         self._configs: dict[tuple[int, int, int, int, bool, bool], Any] = {}
 
     def function(self, name: str, shared: int) -> Any:
-        if name not in self._functions:
-            cu = self._cu
+        """The kernel, which may be launched with as much shared memory from now on."""
+        cu = self._cu
+        found, allowed = self._functions.get(name, (None, -1))
+        if found is None:
             found = _check(cu.cuModuleGetFunction(self._module, name.encode()), f"finding {name}")
+        if shared > allowed:
             attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _check(cu.cuFuncSetAttribute(found, attribute, shared), f"{shared} bytes of shared memory for {name}")
-            self._functions[name] = found
-        return self._functions[name]
+            self._functions[name] = found, shared
+        return found
 
     def launch(
         self,

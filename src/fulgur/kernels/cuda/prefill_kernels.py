@@ -178,7 +178,7 @@ class Kernels:
         self._stream = stream.cuda_stream
         found = compiled(wanted, architecture(gpu.capability))
         self._modules = {name: Module(cubin) for name, cubin in found.items()}
-        self._functions: dict[str, int] = {}
+        self._functions: dict[tuple[str, int], int] = {}
         # By ctypes: launches must cost the host less than the device, and there are a dozen in a layer.
         self._launch = ctypes.CDLL(LIBRARY).cuLaunchKernel
         self._launch.argtypes = [_P, *[ctypes.c_uint] * 7, _P, _P, _P]
@@ -192,10 +192,10 @@ class Kernels:
         )  # fmt: skip
 
     def run(self, launch: Launch) -> None:
-        function = self._functions.get(launch.name)
+        key = launch.name, launch.shared
+        function = self._functions.get(key)
         if function is None:
-            function = int(self._module(launch.name).function(launch.name, launch.shared))
-            self._functions[launch.name] = function
+            function = self._functions[key] = int(self._module(launch.name).function(*key))
         self._parameters[0] = ctypes.addressof(launch.arguments)
         status = self._launch(
             function, launch.ctas, 1, 1, launch.threads, 1, 1, launch.shared, self._stream, self._parameters, None
