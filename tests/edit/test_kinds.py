@@ -118,6 +118,7 @@ def test_a_definition_is_not_renamed_away_from_all_its_uses(workspace: Path) -> 
         "class Buffer:\n    def getfile(self):\n        return self\n\n\n"
         "def read(source):\n    return source.getfile()\n"
     )
+    (workspace / "test_app.py").write_text("from app import File\n\n\ndef test_it():\n    File().getfile()\n")
     with pytest.raises(RefactorError, match=r"app.py:12 may use getfile or that of another class"):
         rename_member_everywhere(workspace, workspace / "app.py", "File", "getfile", "file", None)
 
