@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fulgur.engine.engine import Engine
@@ -100,6 +101,19 @@ def test_every_value_of_a_config(family: str, tmp_path: Path, limited: None) -> 
                 opened(folder)
         file.write_text(json.dumps(whole))
     assert opened(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_none(value: float, tmp_path: Path) -> None:
+    """A row of logits without a largest one gives some token of the vocabulary, never one behind its end."""
+    config = tiny_config("qwen3", vocab_size=VOCAB)
+    assert VOCAB % 16, "the last tile has rows that stand for no token"
+    for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
+        tensors = random_model(config, 0)
+        tensors[name] = np.full_like(tensors[name], value)
+        write_hf_folder(tmp_path / name, config, tensors)
+        write_tokenizer(tmp_path / name)
+        assert opened(tmp_path / name)
 
 
 def chained(folder: Path) -> dict[str, Callable[[Path], None]]:

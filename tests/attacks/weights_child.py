@@ -20,6 +20,7 @@ from fulgur.engine.events import Finished
 from fulgur.engine.load import kv_blocks, open_runtime
 from fulgur.engine.params import GenerateRequest, SamplingParams
 from fulgur.errors import FulgurError
+from fulgur.model import checksums
 from fulgur.model.weights import load
 from fulgur.text.tokenizer import Tokenizer
 
@@ -28,7 +29,8 @@ _HEAD = 4000  # bytes at the beginning of a file that are hit as often as all ot
 
 def main(model: Path, tokenizer: Path, number: int) -> None:
     """Report `seed file ok`, or the error; a traceback ends the program."""
-    files = [model] if model.is_file() else sorted(path for path in model.iterdir() if path.is_file())
+    folder = model if model.is_dir() else model.parent
+    files = sorted(path for path in folder.iterdir() if path.is_file())
     whole = Tokenizer.from_folder(tokenizer)
     for seed, random in rounds(number):
         path = random.choice(files)
@@ -38,11 +40,12 @@ def main(model: Path, tokenizer: Path, number: int) -> None:
         bit = 1 << random.randrange(8)
         _flip(path, place, bit)
         try:
+            checksums.check(model)
             own = Tokenizer.from_folder(model) if model.is_dir() else whole
             _write(model, own, random)
             print("ok", flush=True)
         except FulgurError as error:
-            print("refused", "and named" if str(model) in str(error) else f"without its name: {error}", flush=True)
+            print("refused", "and named" if str(folder) in str(error) else f"without its name: {error}", flush=True)
         finally:
             _flip(path, place, bit)
 

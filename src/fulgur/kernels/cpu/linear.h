@@ -168,7 +168,7 @@ static void linear_argmax(const Matrix& w, int begin, int end, const Acts& acts,
     const int first = tile * kTileRows;
     const int valid = w.rows - first < kTileRows ? w.rows - first : kTileRows;
     for (int i = 0; i < rows; i++) {
-      const F16 x = valid == kTileRows ? v[i] : keep(v[i], valid, -3.0e38f);
+      const F16 x = valid == kTileRows ? v[i] : keep(v[i], valid, -3.4e38f);
       Best& b = best[row + i];
       const F16 old = load(b.value);
       storei(b.index, where_greater(x, old, seti(first), loadi(b.index)));
