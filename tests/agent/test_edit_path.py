@@ -234,6 +234,16 @@ def test_a_path_that_was_understood_is_no_word_for_the_model(
     assert find_place(prompt, project, home).instruction == instruction
 
 
+def test_a_verb_is_not_the_place(project: Path, home: Path) -> None:
+    """An instruction begins with a verb; a function of that name, or several, is not what it is about."""
+    (project / "one.py").write_text("def rename():\n    pass\n\n\ndef cheapest():\n    pass\n")
+    assert find_place("rename cheapest to lowest", project, home).target.symbol == "cheapest"
+    (project / "two.py").write_text("def rename():\n    pass\n")
+    assert find_place("rename cheapest to lowest", project, home).target.symbol == "cheapest"
+    with pytest.raises(FulgurError, match="rename is defined in 2 places"):
+        find_place("rename should return None", project, home)
+
+
 def test_places_that_are_not_clear(project: Path, home: Path) -> None:
     with pytest.raises(FulgurError, match="which file"):
         find_place("make it nicer", project, home)

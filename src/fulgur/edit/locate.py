@@ -44,7 +44,8 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
     index = SymbolIndex(workspace, home)
     index.refresh()
     plain = [word for word in _NAME.findall(text) if len(word) > 3]
-    names = list(dict.fromkeys([*code_words(text), *plain]))  # those that look most like code first
+    # Those that look most like code first. An instruction begins with a verb, and a project may have a `rename` too.
+    names = list(dict.fromkeys([*code_words(text), *plain[1:], *plain[:1]]))
     for name in names:
         defined = [(path, symbol) for path, symbol in index.named(name) if symbol.kind != "constant"] or index.named(
             name

@@ -217,8 +217,8 @@ class SessionState:
             case "withdrawn":
                 del self.queued[len(self.queued) - 1 - self.queued[::-1].index(record["text"])]
             case "member":
-                who = ", ".join(record["models"]) or "nobody"
-                note = f"{record['member']}: {record['how']}, answered by {who} (asked for: {record['model']})"
+                who = f"answered by {', '.join(record['models'])}" if record["models"] else "without a model"
+                note = f"{record['member']}: {record['how']}, {who} (asked for: {record['model']})"
                 self._show("note", f"{note}, session {record['session_id']}")
             case "undo":
                 if not 1 <= record["turn"] <= len(self.turns):

@@ -153,10 +153,10 @@ def plan_rows(steps: Sequence[PlanStep], width: int) -> list[Row]:
 def member_rows(done: MemberFinished, width: int) -> list[Row]:
     """A subagent's end: who answered, what it said and changed, and what could not be merged."""
     ok = done.how == "done" and not done.conflicts and bool(done.paths or not done.left_out)
-    who = ", ".join(done.models) or "nobody"
+    who = f"answered by {', '.join(done.models)}" if done.models else "without a model"
     asked = "" if done.models in ((), (done.model,)) else f", asked for {done.model}"
     numbers = f"{duration(done.seconds)}, {count(done.output_tokens)} tokens"
-    head = f"{done.member}: {done.how}, answered by {who}{asked} · {numbers}"
+    head = f"{done.member}: {done.how}, {who}{asked} · {numbers}"
     rows = wrapped(head, width, first=[("good", "✓ ") if ok else ("bad", "✗ ")], indent=2)
     lines = [line.rstrip() for line in shown(done.text).strip("\n").split("\n") if line.strip()]
     lines += [f"changed {', '.join(done.paths)}"] if done.paths else []
