@@ -131,3 +131,12 @@ def test_values_that_disagree_say_nothing(workspace: Path) -> None:
     )
     result = rename_member_everywhere(workspace, workspace / "app.py", "File", "size", "length", None)
     assert [place.text for place in result.unsure] == ["return source.size()"]
+
+
+def test_an_abstract_class_overrides_nothing(workspace: Path) -> None:
+    """`register` is a method of the metaclass of ABC, and defined in its module."""
+    (workspace / "app.py").write_text(
+        "from abc import ABC\n\n\nclass Extra(ABC):\n    def register(self):\n        return self.register\n"
+    )
+    result = rename_member_everywhere(workspace, workspace / "app.py", "Extra", "register", "enable", None)
+    assert "register" not in result.files[workspace / "app.py"][1]

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fulgur.edit.project.modules import Module, Project
+from fulgur.edit.refactor.source import dotted
 
+_EMPTY = frozenset({"ABC", "Generic", "Protocol", "object"})  # they have no members that a class could override
 MOST_FILES = 400  # of one package; a larger one is taken to define every name
 
 
@@ -38,6 +40,8 @@ def outer_base(project: Project, module: Module, node: ast.ClassDef) -> str | No
         if project.imported(module.path, origin.level, origin.module) is None:
             outside |= {alias.asname or alias.name for alias in origin.names}
     for base in node.bases:
+        if (dotted(base.value if isinstance(base, ast.Subscript) else base) or "").rpartition(".")[2] in _EMPTY:
+            continue
         names = [part.id for part in ast.walk(base) if isinstance(part, ast.Name)]
         if names and names[0] in outside:
             return ast.unparse(base)
