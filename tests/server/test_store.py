@@ -16,7 +16,9 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.response import Response
 from fulgur.server.config import Key, ServerConfig
 from fulgur.server.store import base, migrate, patient
+from fulgur.server.store import owed as owed_file
 from fulgur.server.store.base import Answer, Store, StoreAway, Stored
+from fulgur.server.store.owed import Owed, _read
 from fulgur.server.store.patient import PatientStore
 from fulgur.text.parts import Usage
 from fulgur.ui.cli import main
@@ -334,22 +336,42 @@ async def test_what_still_waits_is_written_when_the_server_stops(tmp_path: Path)
 
 
 async def test_nobody_waits_until_what_was_used_is_in_the_embedded_store(tmp_path: Path) -> None:
-    inner, slow = Away(base.make(config(str(tmp_path / "s")))), asyncio.Event()
-    store = PatientStore(inner)  # type: ignore[arg-type]
+    place, owed = str(tmp_path / "s"), tmp_path / "owed"
+    inner, slow = Away(base.make(config(place))), asyncio.Event()
+    store = PatientStore(inner, owed, near=True)  # type: ignore[arg-type]
     await store.open()
     inner.before = slow.wait
     assert await store.end(answer("first")) and await store.end(answer("second"))
     asking = asyncio.create_task(used(store))
     await asyncio.sleep(0)
     assert not asking.done(), "who asks hears of all that was told"
+    # A process that is killed now leaves a file behind.
+    [file] = owed.iterdir()
+    assert [*_read(file.open("rb"), file)] == ["first", "second"]
     slow.set()
     assert await asking == [("a", 2, 20, 8, 6, 1.0)]
+    assert file.read_bytes() == b"", "nothing is owed"
     slow.clear()
     assert await store.end(answer("last"))
     asyncio.get_running_loop().call_soon(slow.set)
     await store.close()
-    async with opened(str(tmp_path / "s")) as reopened:
+    assert list(owed.iterdir()) == []
+    async with opened(place) as reopened:
         assert await used(reopened) == [("a", 3, 30, 12, 9, 1.5)]
+
+
+def test_the_file_of_what_is_owed_does_not_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owed_file, "MOST_BYTES", 2000)
+    owed = Owed(tmp_path)
+    owed.add(answer("stays"))
+    for number in range(200):
+        owed.add(answer(f"a{number}"))
+        owed.paid(f"a{number}")
+        [file] = tmp_path.iterdir()
+        assert file.stat().st_size < 3000 and "stays" in _read(file.open("rb"), file)
+    owed.paid("stays")
+    owed.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_usage_outlives_a_server_that_is_killed_while_the_database_is_away(

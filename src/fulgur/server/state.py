@@ -45,8 +45,10 @@ class Server:
     def __init__(self, config: ServerConfig, models: registry.Registry | None = None) -> None:
         self.config = config
         self.models = models or registry.build(config)
-        owed = folder_of(config.server.store) if store.is_url(config.server.store) else None
-        self.store = PatientStore(store.make(config), owed)
+        elsewhere = store.is_url(config.server.store)
+        place = config.server.store if elsewhere else store.store_path(config)
+        owed = folder_of(str(place)) if place is not None else None
+        self.store = PatientStore(store.make(config), owed, near=not elsewhere)
         self.live = live.make(config)
         self.fronts = Fronts(self) if self.live.shared else None
         self.metrics = Metrics()

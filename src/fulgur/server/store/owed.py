@@ -21,6 +21,8 @@ import msgspec
 from fulgur.server.store.base import Answer
 from fulgur.workspace import folders
 
+MOST_BYTES = 1 << 20  # of a file, before it is written anew without what was paid
+
 log = logging.getLogger("fulgur.server")
 
 
@@ -35,7 +37,7 @@ _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(Line).dec
 
 
 def folder_of(url: str) -> Path:
-    """Where servers of this machine keep what they owe to a database, whoever they log in as."""
+    """Where servers of this machine keep what they owe to a database (or a file), whoever they log in as."""
     parts = urlsplit(url)
     name = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return folders.home() / "owed" / hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -47,6 +49,8 @@ class Owed:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
+        self._size = 0
+        self._owed: dict[str, Answer] = {}
 
     def take_up(self) -> list[Answer]:
         """What servers that are gone have left; from now on this one owes it."""
@@ -57,23 +61,28 @@ class Owed:
                 left = _read(file, path)
                 for answer in left.values():
                     self._write(Line(answer))
+                self._owed |= left
                 found |= left
                 path.unlink(missing_ok=True)
         return list(found.values())
 
     def add(self, answer: Answer) -> None:
+        self._owed[answer.id] = answer
         try:
             self._write(Line(answer))
         except OSError as error:
             log.warning("usage that the database lacks is only in memory: %s: %s", self._folder, error)
 
-    def paid(self, answer_id: str, *, last: bool) -> None:
-        """It is in the store; after the `last` one nothing is owed any more."""
-        if self._file is None:
+    def paid(self, answer_id: str) -> None:
+        """It is in the store."""
+        if self._owed.pop(answer_id, None) is None or self._file is None:
             return
         with contextlib.suppress(OSError):  # then it is committed twice, and counts once
-            if last:
+            if not self._owed:
                 self._file.truncate(0)
+                self._size = 0
+            elif self._size > MOST_BYTES:
+                self._write_anew(self._file)
             else:
                 self._write(Line(paid=answer_id))
 
@@ -90,7 +99,15 @@ class Owed:
         """In the hands of the system when this returns: a process that is killed loses nothing."""
         if self._file is None:
             self._file = self._make()
-        self._file.write(_encode(line) + b"\n")
+        self._size += self._file.write(_encode(line) + b"\n")
+
+    def _write_anew(self, old: IO[bytes]) -> None:
+        """Both files are there until the new one is whole."""
+        self._file, self._size = self._make(), 0
+        for answer in self._owed.values():
+            self._write(Line(answer))
+        Path(old.name).with_suffix(".jsonl").unlink(missing_ok=True)
+        old.close()
 
     def _make(self) -> IO[bytes]:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

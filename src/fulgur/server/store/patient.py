@@ -1,9 +1,12 @@
 """Ends that cannot be committed now are kept in memory, can be read, and are tried again until they are in the store.
 
 A stored response waits for a database that is away, so that who sees its end can ask for it at any front. Afterwards,
-and on a full disk, it says `store: false`. What another answer used is committed while its end is told, where the
-store is this process's own. A database elsewhere may take longer than this process lives: its commit is waited for,
-and what it does not have then is written to a file (`owed.py`) until it has.
+and on a full disk, it says `store: false`.
+
+Nobody asks again for another answer: it is only counted. Where the store is on this machine (`near`), what it used is
+written to a file (`owed.py`), and committed while its end is told: the hop to the database's thread takes longer than
+all else that is done for a short answer. A database elsewhere is waited for, and what it does not have then is
+written to the file, which the machine may lose.
 """
 
 from __future__ import annotations
@@ -35,10 +38,11 @@ class _Waiting:
 
 
 class PatientStore:
-    """A store in front of another one. `owed` is the folder for usage that a database elsewhere does not have yet."""
+    """A store in front of another one. `owed` is the folder for usage that the other one does not have yet."""
 
-    def __init__(self, store: Store, owed: Path | None = None) -> None:
+    def __init__(self, store: Store, owed: Path | None = None, *, near: bool = False) -> None:
         self.store = store
+        self._near = near
         self._owed = Owed(owed) if owed is not None else None
         self._waiting: dict[str, _Waiting] = {}
         self._retrying: asyncio.Task[None] | None = None
@@ -63,7 +67,8 @@ class PatientStore:
         return self.store.problem()
 
     async def end(self, answer: Answer, stored: Stored | None = None, events: Sequence[bytes] = ()) -> bool:
-        if stored is None and self._owed is None:
+        if stored is None and self._near:
+            self._owe(answer)
             counting = asyncio.create_task(self._count(answer))
             self._counting.add(counting)
             counting.add_done_callback(self._counting.discard)
@@ -87,6 +92,8 @@ class PatientStore:
             await self.store.end(answer)
         except Exception:  # whatever it is, what was used must not be lost by it
             self._keep(answer, None, ())
+            return
+        self._paid(answer.id)
 
     async def _counted(self) -> None:
         if self._counting:
@@ -95,6 +102,10 @@ class PatientStore:
     def _owe(self, answer: Answer) -> None:
         if self._owed is not None:
             self._owed.add(answer)
+
+    def _paid(self, answer_id: str) -> None:
+        if self._owed is not None:
+            self._owed.paid(answer_id)
 
     def _keep(self, answer: Answer, stored: Stored | None, events: Sequence[bytes]) -> asyncio.Future[bool]:
         responses = [each for each in self._waiting.values() if each.stored is not None]
@@ -123,8 +134,7 @@ class PatientStore:
             except Exception:  # a full disk may have room for the next one
                 continue
             self._waiting.pop(name, None)
-            if self._owed is not None:
-                self._owed.paid(name, last=not self._waiting)
+            self._paid(name)
             if not each.committed.done():
                 each.committed.set_result(ended)
 
