@@ -10,7 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from fulgur.bench.packed_gguf import write_packed_gguf
+from fulgur.bench.peer import Peer, Settings
 from fulgur.bench.random_folder import write_random
+from fulgur.bench.shapes import LARGE
+from fulgur.kernels.cpu.native import Runtime
 from fulgur.model.bfloat16 import from_bfloat16
 from fulgur.model.config import DeltaShape
 from fulgur.model.gguf import GgufSource
@@ -55,6 +58,26 @@ def test_the_same_numbers(family: str, tmp_path: Path) -> None:
             packed = ours.experts[f"{to}experts.{name}"].expert(expert)
             other = gather(theirs, expert_plan(config, layer, expert, name))
             np.testing.assert_array_equal(floats(packed), other, err_msg=f"{layer}{name}")
+
+
+@pytest.mark.parametrize("model", LARGE)
+def test_llama_cpp_computes_the_same(model: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    large, count = LARGE[model], 40
+    config = replace(large, n_layers=4, layer_kinds=large.layer_kinds[:4], vocab_size=512, n_experts=8, d_expert=256)
+    config = replace(config, d_model=512, d_shared=min(config.d_shared, 256))
+    write_random(config, tmp_path, 4, SEED)
+    write_packed_gguf(tmp_path, tmp_path / "peer.gguf", SEED)
+    peer = Peer(str(tmp_path / "peer.gguf"), 256, Settings(1, flash=False, repack=False))
+    peer._run(0, count, count)
+    rows = np.arange(count, dtype=np.int32)
+    logits = (peer.lib.llama_get_logits_ith(peer.context, i) for i in range(count))
+    theirs = np.stack([np.ctypeslib.as_array(row, (config.vocab_size,)).copy() for row in logits])
+    ours, runtime = np.zeros_like(theirs), Runtime(load(tmp_path), kv_blocks=1, threads=1)
+    tokens = np.array(peer.tokens[:count], np.int32)
+    runtime.step(tokens, rows, np.zeros(count, np.int32), np.zeros((1, 1), np.int32), rows, ours)
+    # Both round activations to 8 bits, each in its own way.
+    assert np.median(np.sqrt(((ours - theirs) ** 2).mean(axis=1)) / theirs.std(axis=1)) < 0.03
 
 
 def floats(packed: Packed) -> npt.NDArray[np.float32]:
