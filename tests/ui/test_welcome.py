@@ -36,6 +36,10 @@ def test_what_to_try_names_what_is_in_the_folder(tmp_path: Path) -> None:
     assert "what does @test_shop.py do?" in to_try(status("tools", tmp_path))
     (tmp_path / ".git").mkdir()
     assert "/review" in to_try(status("tools", tmp_path))
+    (tmp_path / "inn.py").write_text("def feed(guest):\n    return guest\n\n\ndef sleep(hours):\n    return hours\n")
+    assert to_try(status("edit", tmp_path))[0] == "rename sleep to my_sleep"  # there is one of it
+    (tmp_path / "day.py").write_text("class Day:\n    def sleep(self):\n        pass\n")
+    assert to_try(status("edit", tmp_path))[0] == "rename feed to my_feed in inn.py"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -24,6 +26,7 @@ _FILES = 400  # looked at for something to name
 _BYTES = 60_000  # of a file
 # A function at the top of a file whose parameters stand in one row, without stars: any of the edits below can be made.
 _FUNCTION = re.compile(r"^def ([a-z][a-z0-9_]{2,30})\([^*()\n]*\)", re.MULTILINE)
+_DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 _TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest)")
 
 
@@ -69,10 +72,14 @@ def to_try(status: Status) -> list[str]:
     """Three prompts that fit what the model can do and what lies in the folder; none where there is nothing to do."""
     workspace = Path(status.workspace)
     if status.way == "edit":
-        name = _some_function(workspace)
+        name, where = _some_function(workspace)
         if not name:
             return []
-        return [f"rename {name} to my_{name}", f"add a parameter debug=False to {name}", f"where is {name}?"]
+        return [
+            f"rename {name} to my_{name}{where}",
+            f"add a parameter debug=False to {name}{where}",
+            f"where is {name}?",
+        ]
     file = next((_name(entry.path, workspace) for entry in walk(workspace, limit=1)), "")
     if not file:
         return ["write a to-do list for the command line in Python, with tests"] if status.way == "tools" else []
@@ -90,21 +97,24 @@ def try_rows(ideas: list[str], width: int) -> list[Row]:
     return rows
 
 
-def _some_function(workspace: Path) -> str:
-    return next(_functions(workspace), "")
+def _some_function(workspace: Path) -> tuple[str, str]:
+    """The name of a function outside the tests, and ` in FILE` where others may have the same name."""
+    files = dict(_python_files(workspace))
+    defined = Counter(name for text in files.values() for name in _DEFINED.findall(text))
+    named = [(name, file) for file, text in files.items() if not _TEST.search(file) for name in _FUNCTION.findall(text)]
+    name, file = next(((name, file) for name, file in named if defined[name] == 1), named[0] if named else ("", ""))
+    alone = defined[name] == 1 and next(islice(walk(workspace), _FILES, None), None) is None
+    return name, "" if alone else f" in {file}"
 
 
-def _functions(workspace: Path) -> Iterator[str]:
-    """Names of functions in Python files, those of tests left out."""
+def _python_files(workspace: Path) -> Iterator[tuple[str, str]]:
+    """Names and texts of the first files."""
     for entry in islice(walk(workspace), _FILES):
         name = _name(entry.path, workspace)
-        if not name.endswith(".py") or _TEST.search(name):
+        if not name.endswith(".py"):
             continue
-        try:
-            text = beneath.read(workspace, Path(entry.path), _BYTES).decode(errors="replace")
-        except (OSError, FulgurError):
-            continue
-        yield from _FUNCTION.findall(text)
+        with contextlib.suppress(OSError, FulgurError):
+            yield name, beneath.read(workspace, Path(entry.path), _BYTES).decode(errors="replace")
 
 
 def _name(path: str, workspace: Path) -> str:
