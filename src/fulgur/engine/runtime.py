@@ -239,7 +239,11 @@ class PrefillingRuntime(Runtime, Protocol):
     """A runtime that computes a long run of a prompt, up to `prefill_rows`, with whole steps of others in between."""
 
     prefill_from: int  # from so many on it pays
-    step_seconds: float  # of the last step beside a run, its own rows alone
+
+    @property
+    def step_seconds(self) -> float:
+        """Of the last step beside a run, its own rows alone."""
+        ...
 
     def begin_prefill(self, tokens: IntArray, position: int, table: IntArray, slot: int = 0) -> PrefillRun:
         """The next tokens of a sequence; `slot` is where its recurrent state is, which is its own until the run is

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,7 +170,7 @@ class FamilyRuntime:
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, None if choices is None else choices[place[begin + row]]) for row in here]
             part = tokens[begin:end], positions[begin:end], sequences[begin:end]
-            self._beside.step(lambda part=part, chosen=chosen: self._queue(*part, tables, chosen))  # type: ignore[misc]
+            self._beside.step(partial(self._queue, *part, tables, chosen))
             found, said = self._sampler.chosen(chosen) if chosen else ([], [])
             for i, row in enumerate(here):
                 best[place[begin + row]], told[place[begin + row]] = found[i], said[i]
