@@ -140,3 +140,9 @@ def test_an_abstract_class_overrides_nothing(workspace: Path) -> None:
     )
     result = rename_member_everywhere(workspace, workspace / "app.py", "Extra", "register", "enable", None)
     assert "register" not in result.files[workspace / "app.py"][1]
+
+
+def test_a_method_of_a_builtin_is_not_renamed_away(workspace: Path) -> None:
+    (workspace / "app.py").write_text("class Rows(dict):\n    def update(self, more):\n        self.update(more)\n")
+    with pytest.raises(RefactorError, match=r"Rows.update overrides the one of dict"):
+        rename_member_everywhere(workspace, workspace / "app.py", "Rows", "update", "extend", None)

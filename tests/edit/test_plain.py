@@ -106,6 +106,8 @@ READ: list[tuple[str, str, str]] = [
     ("mode and limit keyword only", FUNCTION, "keyword_only load mode limit"),
     ("limit must be passed by keyword only", FUNCTION, None),
     ("force limit to be passed by keyword", FUNCTION, "keyword_only load limit"),
+    ("pass limit by keyword only", FUNCTION, "keyword_only load limit"),
+    ("pass limit by keyword", FUNCTION, None),  # in a call
     ("error message should be 'no file'", FUNCTION, "set_message no file"),
     ("casefold instead of lower", "def f(s):\n    return s.lower()\n", "replace_text .lower( .casefold("),
     ("drop .strip()", "def f(s):\n    return s.strip()\n", "replace_text .strip() "),

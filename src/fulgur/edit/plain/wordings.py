@@ -56,7 +56,7 @@ RULES: list[tuple[str, Rule]] = [
         keyword_only,
     ),
     (
-        rf"(force|require|only allow|pass|accept) [the] (?P<names>`?\w+`?((, ?| and |, and )`?\w+`?)*)( {ARG}s?)? "
+        rf"(force|require|only allow|pass(?=.* only\b)|accept) [the] (?P<names>`?\w+`?((, ?| and |, and )`?\w+`?)*)( {ARG}s?)? "
         rf"[to be passed|only|passed|must be passed] [only] (by|as|via) (key-?words?|name) [only]( {ARG}s?)?",
         keyword_only,
     ),

@@ -8,6 +8,7 @@ too. Otherwise it is listed, and so are texts that name it.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +80,9 @@ def _may_be_renamed(project: Project, module: Module, node: ast.ClassDef, old: s
         raise RefactorError(f"{new} already exists in {node.name}")
     if has_keys(node) and old in members(node):
         raise RefactorError(f"{node.name} is a TypedDict: its keys are strings, and those are not followed")
+    for known in map(last_name, node.bases) if old in members(node) else ():
+        if hasattr(getattr(builtins, known, None), old):
+            raise RefactorError(f"{node.name}.{old} overrides the one of {known}")
     base = outer_base(project, module, node) if old in members(node) else None
     if base is not None and defined_outside(project, module, old):
         raise RefactorError(f"{node.name}.{old} may override the one of {base}, which is not of this project")
