@@ -56,8 +56,8 @@ RULES: list[tuple[str, Rule]] = [
         keyword_only,
     ),
     (
-        rf"(force|require|only allow|pass(?=.* only\b)|accept) [the] (?P<names>`?\w+`?((, ?| and |, and )`?\w+`?)*)( {ARG}s?)? "
-        rf"[to be passed|only|passed|must be passed] [only] (by|as|via) (key-?words?|name) [only]( {ARG}s?)?",
+        r"(force|require|only allow|pass(?=.* only\b)|accept) [the] (?P<names>`?\w+`?((, ?| and |, and )`?\w+`?)*)"
+        rf"( {ARG}s?)? [to be passed|only|passed|must be passed] [only] (by|as|via) (key-?words?|name) [only]( {ARG}s?)?",
         keyword_only,
     ),
     # defaults and values
