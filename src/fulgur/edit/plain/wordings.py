@@ -57,7 +57,8 @@ RULES: list[tuple[str, Rule]] = [
     ),
     (
         r"(force|require|only allow|pass(?=.* only\b)|accept) [the] (?P<names>`?\w+`?((, ?| and |, and )`?\w+`?)*)"
-        rf"( {ARG}s?)? [to be passed|only|passed|must be passed] [only] (by|as|via) (key-?words?|name) [only]( {ARG}s?)?",
+        rf"( {ARG}s?)? [to be passed|only|passed|must be passed] [only] (by|as|via) (key-?words?|name) [only]"
+        rf"( {ARG}s?)?",
         keyword_only,
     ),
     # defaults and values
