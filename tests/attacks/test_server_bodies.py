@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yarl
 
 from fulgur.bench.chat_model import write_chat_model
 from fulgur.server import app
@@ -99,6 +100,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "fim/completions": {"model": "m", "prompt": "x", "suffix": "y", "max_tokens": 4, "random_seed": 1},
     "tokenize": {"model": "m", "content": "x", "add_special": True, "with_pieces": True},
     "detokenize": {"model": "m", "tokens": [1, 2]},
+    "embeddings": {"model": "m", "input": ["x"]},
+    "api/embed": {"model": "m", "input": ["x"]},
+    "edits/suggest": {
+        "model": "m",
+        "path": "a.py",
+        "text": "def f(a):\n    return a\n",
+        "instruction": "rename a to b",
+        "range": {"start": {"line": 0, "character": 0}, "end": {"line": 1, "character": 3}},
+        "position": {"line": 0, "character": 5},
+    },
 }
 WRONG: list[Any] = [
     None,
@@ -117,7 +128,31 @@ WRONG: list[Any] = [
     [{}],
     {"type": "x"},
     {"type": []},
+    2**31,
+    2**63,
+    -(2**70),
+    1e308,
+    float("nan"),
+    "\ud800",
+    "\0\x1b[2J",
+    "<|im_end|>" * 9,
+    "../../etc/passwd",
+    "x" * 100_000,
+    [2**63],
+    [-1],
+    [[[[[[[[[[]]]]]]]]]],
 ]
+# What comes in the address: of a response that is there (ID), and of none.
+ADDRESSES = [
+    f"responses/{name}{rest}?{query}"
+    for name in ("ID", "resp_x", "%00", "%ff", "..%2f..", "%F0%9F%98%80" * 50)
+    for rest in ("", "/input_items")
+    for query in (
+        "stream=true&starting_after=VALUE", "limit=VALUE", "after=VALUE", "before=VALUE", "order=VALUE", "VALUE",
+        "include[]=VALUE",
+    )
+]  # fmt: skip
+VALUES = ["", "-1", "0", "1.5", "nan", "9" * 30, "9" * 5000, "%00", "%ff", "x", "%C2%B2", "true"]
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -158,3 +193,22 @@ async def fuzz(session: aiohttp.ClientSession, root: str, door: str) -> None:
         async with session.post(f"{root}/{door}", data=json.dumps(body).encode()) as answer:
             said = await answer.text()
             assert answer.status < 500 and "server_error" not in said, (door, said, body)
+
+
+async def test_addresses_are_answered_or_refused(folder: Path) -> None:
+    config = ServerConfig(models={"m": Model(backend="scripted")})
+    config.server.port, config.server.store = 0, ":memory:"
+    running = await app.start(config)
+    session = aiohttp.ClientSession()
+    try:
+        async with session.post(f"{running.base_url}/responses", json={"model": "m", "input": "hello"}) as answer:
+            there = (await answer.json())["id"]
+        for address in ADDRESSES:
+            for value in VALUES:
+                url = f"{running.base_url}/{address.replace('ID', there).replace('VALUE', value)}"
+                async with session.get(yarl.URL(url, encoded=True)) as answer:
+                    said = await answer.text()
+                    assert answer.status < 500 and "server_error" not in said, (url, said)
+    finally:
+        await session.close()
+        await running.close()

@@ -130,7 +130,10 @@ class LocalBackend(Backend):
         return usage
 
     async def count(self, turn: Turn) -> int:
-        return len((await self.prompt(turn)).tokens)
+        try:
+            return len((await self.prompt(turn)).tokens)
+        except FulgurError as error:
+            raise api_error(error, self.name) from None
 
     async def prompt(self, turn: Turn, *, unfinished: bool = False, thinking: bool = True) -> Prompt:
         """The turn's tokens; a long text that is not known yet is encoded beside the event loop."""
