@@ -154,7 +154,8 @@ async def test_what_was_seen_to_end_was_counted_though_the_server_is_killed(plac
     await process.wait()
     results = await asyncio.gather(*clients, return_exceptions=True)
     assert all(isinstance(result, aiohttp.ClientError) for result in results), results
-    async with opened(place) as store:
+    async with serving(script(text("x")), config=config(place)) as running:  # it takes up what the other one left
+        store = running.server.store
         [used] = await store.usage(1)
         tokens = {name: each["usage"]["output_tokens"] for name, each in seen.items()}
         assert set(tokens.values()) == {12}

@@ -52,6 +52,8 @@ class PatientStore:
         await self.store.open()
         for answer in self._owed.take_up() if self._owed is not None else ():
             self._keep(answer, None, ())
+        if self._near and self._waiting:
+            await self._try_again()  # who asks for the usage from now on finds it whole
 
     async def close(self) -> None:
         await self._counted()
