@@ -335,6 +335,14 @@ async def test_what_still_waits_is_written_when_the_server_stops(tmp_path: Path)
         assert await reopened.events("a", "r1") == EVENTS and await used(reopened) == [("a", 4, 40, 16, 12, 2.0)]
 
 
+async def test_what_a_killed_server_owed_is_counted_at_once(tmp_path: Path) -> None:
+    Owed(tmp_path / "owed").add(answer("left"))
+    store = PatientStore(base.make(config(str(tmp_path / "s"))), tmp_path / "owed", near=True)
+    await store.open()
+    assert await used(store) == [("a", 1, 10, 4, 3, 0.5)]
+    await store.close()
+
+
 async def test_nobody_waits_until_what_was_used_is_in_the_embedded_store(tmp_path: Path) -> None:
     place, owed = str(tmp_path / "s"), tmp_path / "owed"
     inner, slow = Away(base.make(config(place))), asyncio.Event()
