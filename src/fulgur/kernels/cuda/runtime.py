@@ -204,7 +204,7 @@ class Runtime:
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
             together = self.together.choose(sequences[begin:])
-            most = together.most if together is not None else 1 if n <= self.together.ones_to else self._wide.plan.rows
+            most = together.most if together is not None else self._wide.plan.rows
             end = min(begin + most, n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, choices[place[begin + row]]) for row in here] if choices is not None else []

@@ -35,7 +35,6 @@ class Together:
         self.batch = BatchStep(prefill, given, stream) if possible(prefill) else None
         self.few = few_step(weights, given, prefill.kv, prefill.rope, gpu, stream)
         self.few_from = self.batch_from = NEVER
-        self.ones_to = 0  # rows up to which the decode kernels take them one by one: the kernel for one row is faster
         self.timed: dict[int, dict[str, float]] = {}  # by rows and way: seconds of a step
 
     @property
@@ -54,20 +53,20 @@ class Together:
 
     def measure(self, step: Step, vocab: int, tokens: int) -> None:
         """Warm everything up, and time steps over cached sequences; the cache holds `tokens`."""
-        ways = {"decode": (NEVER, NEVER, 0), "ones": (NEVER, NEVER, ROWS)}
+        ways = {"decode": (NEVER, NEVER)}
         if self.few is not None:
             self.few.warm()
-            ways["few"] = (2, NEVER, 0)
+            ways["few"] = (2, NEVER)
         if self.batch is not None:
             self.batch.warm(ROWS)
-            ways["batch"] = (NEVER, 2, 0)
+            ways["batch"] = (NEVER, 2)
         context, fastest = min(CONTEXT, tokens - ROWS), dict[int, str]()
         unknown = ("few" in ways and FEW_FROM is None) or ("batch" in ways and BATCH_FROM is None)
         if context >= 0 and unknown:
             tables = np.tile(np.arange(-(-(context + ROWS) // KV_BLOCK), dtype=np.int32), (ROWS, 1))
             for rows in TRIED:
                 seconds = self.timed[rows] = {}
-                for way, (self.few_from, self.batch_from, self.ones_to) in ways.items():
+                for way, (self.few_from, self.batch_from) in ways.items():
                     seconds[way] = _seconds(step, rows, context, tables, vocab)
                 fastest[rows] = min(seconds, key=lambda way: seconds[way])
                 if fastest[rows] == "batch":
@@ -76,8 +75,6 @@ class Together:
         def first(wanted: str) -> int:
             return min((rows for rows, way in fastest.items() if way == wanted), default=NEVER)
 
-        ones = (rows for rows in fastest if any(fastest[fewer] != "ones" for fewer in fastest if fewer <= rows))
-        self.ones_to = min(ones, default=max(fastest, default=1) + 1) - 1
         self.few_from = (FEW_FROM or first("few")) if self.few is not None else NEVER
         self.batch_from = (BATCH_FROM or first("batch")) if self.batch is not None else NEVER
 
