@@ -22,6 +22,7 @@ STAGES = {
     "drafting": "what that head is worth on a CPU or GPU",
     "distil": "distil the small model from the large one",
     "quantise": "measure what rounding costs",
+    "versus": "the model a run began with beside the one it made",
     "export": "pieces to carry, and the packed folder",
     "plot": "the losses of a run as SVG",
     "run": "all of the above on one GPU machine, unattended",

@@ -22,7 +22,7 @@ from lab.train.streams import Mixture, Stream
 from lab.train.trainer import Stage, add_arguments, compiled, prepare
 
 EDIT_SHARE = 0.36
-FIM_SHARE = 0.75  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
+FIM_SHARE = 0.8  # of the rows that are not edits: dense fill-in-the-middle; the others are code as in pretraining
 # Every token of a code row counts, but only the answers of an edit row: halved, it still weighs about two of those.
 CODE_EMPHASIS = 0.5
 

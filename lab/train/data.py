@@ -55,8 +55,9 @@ CUTTINGS = {
         0.65, 0.5, 0.1, 1.0, Kinds(rest=0.28, several=0.3, block=0.1, node=0.12, piece=0.06, lines=0.1), 1.0
     ),
     # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
+    # Mostly the rest of one line, which is what is shown; pieces up to what a prompt holds (`text/code_prompt.py`).
     "fim": Cutting(
-        0.97, 0.1, 0.06, 0.5, Kinds(rest=0.38, several=0.42, block=0.06, node=0.06, piece=0.04, lines=0.03), 0.4, 0.25
+        0.97, 0.1, 0.08, 0.6, Kinds(rest=0.55, several=0.28, block=0.05, node=0.05, piece=0.03, lines=0.02), 0.4, 0.1
     ),
 }
 

@@ -17,6 +17,9 @@ LONGEST = 1_200  # characters of a hidden span
 LONGEST_BLOCK = 8  # lines of a run of statements
 SEVERAL = 5  # lines of what a completion of several lines writes
 AT_WORDS = 0.7  # share of cursors inside a line that stand before a word or a sign
+WHOLE = 0.4  # share of single lines that are hidden from their first character on
+SHORTEST_LINE = 6  # characters of a line that says something
+DULL = 0.25  # share of prose and of shorter lines that is taken all the same: people seldom complete these
 _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -47,6 +50,7 @@ class Syntax:
     nodes: list[tuple[int, int]]  # statements, bodies, calls, values, arguments
     blocks: list[tuple[int, int]]  # one to four statements in a row, to the end of the last line
     several: list[tuple[int, int]]  # those of them that are two to five lines inside a function or class
+    prose: frozenset[int] = frozenset()  # numbers of the lines inside strings of several lines, from 0
 
 
 def syntax_spans(text: str, lines: Lines) -> Syntax:
@@ -57,7 +61,10 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Syntax([], [], [])
     spans, runs, several = set(), set(), set()
+    prose: set[int] = set()
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno != node.end_lineno:
+            prose.update(range(node.lineno - 1, node.end_lineno or 0))
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and not isinstance(node, ast.Module):
             first, last = body[0], body[-1]
@@ -94,7 +101,8 @@ def syntax_spans(text: str, lines: Lines) -> Syntax:
         [(lines.offset(a, b), line_end(text, lines, c)) for a, b, c in each if c] for each in (runs, several)
     )
     found = (nodes, blocks, whole)
-    return Syntax(*(sorted(span for span in each if 2 <= span[1] - span[0] <= LONGEST) for each in found))
+    fitting = [sorted(span for span in each if 2 <= span[1] - span[0] <= LONGEST) for each in found]
+    return Syntax(fitting[0], fitting[1], fitting[2], frozenset(prose))
 
 
 def line_end(text: str, lines: Lines, number: int) -> int:
@@ -119,7 +127,7 @@ class Kinds:
 def choose_span(
     text: str, begin: int, end: int, lines: Lines, syntax: Syntax, rng: random.Random, kinds: Kinds
 ) -> tuple[int, int]:
-    """A span to hide inside text[begin:end]."""
+    """A span to hide inside text[begin:end], more often in its later part: a prompt has more before than behind."""
     kind, structured = rng.random(), kinds.several + kinds.block + kinds.node
     if kind < structured:
         spans = syntax.blocks if kind < kinds.several + kinds.block else syntax.nodes
@@ -132,17 +140,19 @@ def choose_span(
     if first > last:
         return _stretch(begin, end, rng)
     for _ in range(8):  # look for a line with something on it
-        number = rng.randint(first, last)
+        number = later(first, last, rng)
         start = lines.starts[number]
         stop = lines.starts[number + 1] - 1 if number + 1 < len(lines.starts) else len(text)
         stop = min(stop, end)
-        if text[start:stop].strip():
+        line = text[start:stop].strip()
+        dull = len(line) < SHORTEST_LINE or line.startswith("#") or number in syntax.prose
+        if line and (not dull or rng.random() < DULL):
             break
     else:
         return _stretch(begin, end, rng)
     indented = start + len(text[start:stop]) - len(text[start:stop].lstrip())
-    if kind < kinds.rest:  # one time in three all of the line
-        return (indented if rng.random() < 0.33 else cursor(text, indented, stop, rng)), stop
+    if kind < kinds.rest:
+        return (indented if rng.random() < WHOLE else cursor(text, indented, stop, rng)), stop
     if kind < kinds.rest + kinds.piece:
         a = cursor(text, indented, stop, rng)
         return a, rng.randint(a + 1, stop)
@@ -155,11 +165,16 @@ def choose_span(
     return _stretch(begin, end, rng)
 
 
+def later(first: int, last: int, rng: random.Random) -> int:
+    """A number of the range, twice as far from its beginning as from its end on average."""
+    return max(rng.randint(first, last), rng.randint(first, last))
+
+
 def _inside(spans: list[tuple[int, int]], begin: int, end: int, rng: random.Random) -> tuple[int, int] | None:
     low, high = bisect_left(spans, (begin, 0)), bisect_right(spans, (end, 0))
     for _ in range(4):
         if low < high:
-            span = spans[rng.randrange(low, high)]
+            span = spans[later(low, high - 1, rng)]
             if span[1] <= end:
                 return span
     return None

@@ -2,9 +2,10 @@
 
     python -m lab.train registry --names popular.txt --out ROUND --megabytes 1200
 
-Packages of sources.txt are left out (earlier rounds saw them), and so are those named in heldout.txt, which evaluate
-what is trained on this. Writes ROUND/NNNN.jsonl (documents, 500 packages a file) and ROUND/packages.txt (what was
-taken, and why the others were not). Started again it goes on behind the last package in packages.txt.
+Packages of sources.txt and of the lists of earlier rounds (round*.txt) are left out, and so are those named in
+heldout.txt, which evaluate what is trained on this. Writes ROUND/NNNN.jsonl (documents, 500 packages a file) and
+ROUND/packages.txt (what was taken, and why the others were not). Started again it goes on behind the last package in
+packages.txt.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from lab.train.sources import normalise, read_sources
 INDEX = "https://pypi.org/pypi/{}/json"
 FILES = "https://files.pythonhosted.org/packages/"
 HELDOUT = Path(__file__).with_name("heldout.txt")
+ROUNDS = "round*.txt"  # beside it: what earlier rounds took
 LARGEST_FILE = 12_000_000  # bytes of an archive
 PACKAGE_MEGABYTES = 2.5
 AHEAD = 12  # packages being downloaded while one is read
 # Families of packages that one generator writes: a little of each says all.
 FAMILIES = re.compile(
     r"^(azure|google-cloud|types|mypy-boto3|types-aiobotocore|types-boto3|tencentcloud|alibabacloud|aws-cdk|huaweicloud"
-    r"|oci|odoo|pulumi|opentelemetry|yandexcloud|msgraph|volcengine|bce|ibm|aliyun|cdk|cdktf|jdcloud|ucloud|stubs)[-.]"
+    r"|oci|odoo|pulumi|opentelemetry|yandexcloud|msgraph|volcengine|bce|ibm|aliyun|cdk|cdktf|jdcloud|ucloud|stubs"
+    r"|pyobjc|llama-index|pyats|genie|vonage|openinference)[-.]"
     r"|(-stubs|-sdk|-api-client|-openapi)$"
 )
 FAMILY_MEGABYTES = 0.15
@@ -189,6 +192,12 @@ def heldout() -> list[str]:
     return [normalise(line) for line in lines if line and not line.startswith("#")]
 
 
+def earlier(folder: Path = HELDOUT.parent) -> set[str]:
+    """Packages that an earlier round took from the registry."""
+    lines = [line for listed in sorted(folder.glob(ROUNDS)) for line in listed.read_text().splitlines()]
+    return {normalise(line.split()[0]) for line in lines if line and not line.startswith("#")}
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.train registry", description="Source from the registry.")
     parser.add_argument("--names", type=Path, help="package names, the most wanted first; without: heldout.txt")
@@ -196,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=float, default=1200)
     args = parser.parse_args(argv)
     if args.names:
-        known = {source.key for source in read_sources()} | set(heldout())
+        known = {source.key for source in read_sources()} | set(heldout()) | earlier()
         names = [normalise(line) for line in args.names.read_text().split()]
         total = gather([n for n in dict.fromkeys(names) if n not in known], args.out, args.megabytes)
     else:

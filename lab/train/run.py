@@ -39,10 +39,12 @@ COPIED = "FULGUR_RUN_COPY"  # set in the environment of the process that works o
 EXPORT_SECONDS, HANDOVER_SECONDS = 35, 8  # after the last stage; between two stages
 ARCHIVE_SECONDS = 240  # how long parts of the archive are waited for
 SHORTEST_EDITS = 60  # seconds that making edit rows gets at least
-EDIT_SECONDS = 40  # for the edits of an archive that arrives
+EDIT_SECONDS = 20  # for the edits of an archive that arrives; of the first one three times that
+CODE_EVERY = 4  # of so many archives one is made into rows of code too: more are not read
 EARLY_PASSES = 3  # passes over the code that are made before anything else
-# Learning rates for a model that goes on from an earlier one.
+# For a model that goes on from an earlier one: learning rates, and fewer edits, which it knows better than completions.
 LOWER_RATES = ["--matrix-rate", "2e-3", "--vector-rate", "1.7e-3"]
+FEWER_EDITS = ["--edit-share", "0.26"]
 
 
 @dataclass(frozen=True)
@@ -115,13 +117,12 @@ class Pipeline:
         options: list[object] = ["--shape", self.args.shape]
         if self.args.init:  # the model has seen edits: they stay in the mix from the start
             options += ["--init", self.folder / "init", *LOWER_RATES, "--warmup", 60]
-            options += ["--fim-share", 0.35, "--edit-share", 0.25]
+            options += ["--fim-share", 0.55, *FEWER_EDITS]
         return self.stage("pretrain", self.ends.pretrain, *options)
 
     def anneal(self) -> bool:
-        return self.stage(
-            "anneal", self.ends.anneal, "--shape", self.args.shape, *(LOWER_RATES if self.args.init else [])
-        )
+        going_on = [*LOWER_RATES, *FEWER_EDITS] if self.args.init else []
+        return self.stage("anneal", self.ends.anneal, "--shape", self.args.shape, *going_on)
 
     def distil(self) -> bool:
         options: list[object] = [
@@ -159,7 +160,7 @@ class Pipeline:
         return edits.result()
 
     def rows_as_they_arrive(self) -> bool:
-        """Each archive is one part of the corpus and one pass of every kind."""
+        """Each archive is one part of the corpus and one pass of completions; of code and edits there are enough."""
         edits = []
         for number in range(self.args.parts):
             archive = self.args.archive / f"part-{number:02d}.jsonl.xz"
@@ -169,16 +170,18 @@ class Pipeline:
                 time.sleep(0.3)
             which = ["--part", number, "--parts", self.args.parts]
             given = ["--archive", archive, "--out", self.folder / "corpus", "--no-installed", *which]
-            command = python("corpus", *given, *shlex.split(self.args.corpus_options))
-            self.scheduler.attempt(f"corpus-{number}", command)
+            if not (self.folder / "corpus" / f"report-{number:02d}.json").exists():
+                command = python("corpus", *given, *shlex.split(self.args.corpus_options))
+                self.scheduler.attempt(f"corpus-{number}", command)
             one = ["--parts", self.args.parts, "--first-pass", number]
-            self.make("code" if not number else "fim", f"rows-first-{number}", *one)
+            if number % CODE_EVERY == 0:
+                self.make("code", f"rows-code-{number}", *one, nice=2 if number else 0)
+            self.make("fim", f"rows-fim-{number}", *one, nice=2 if number else 0)
             edits.append(self.scheduler.start(functools.partial(self.make_part_of_edits, number, one)))
-            self.make("fim" if not number else "code", f"rows-second-{number}", *one, nice=5)
         return all(job.result() for job in edits)
 
     def make_part_of_edits(self, number: int, one: list[object]) -> bool:
-        seconds = EDIT_SECONDS * (2 if not number else 1)
+        seconds = EDIT_SECONDS * (1 if number else 3)
         options = [*one, "--minutes", seconds / 60]
         return self.make("edits", f"rows-edits-{number}", *options, nice=3, seconds=seconds + 60)
 
@@ -198,6 +201,9 @@ class Pipeline:
         if self.scheduler.attempt(f"export-{size}", [*pieces, "--out", "out"]):
             (self.folder / f"{size}-ready").touch()
         self.scheduler.attempt(f"quantise-{size}", python("quantise", "--run", self.folder, "--stage", stage))
+        if size == "large" and self.args.init:
+            compared = python("versus", "--run", self.folder, "--stage", stage, "--out", "out/versus.json")
+            self.scheduler.attempt("versus", compared)
         if size == "large":
             self.scheduler.attempt("export-bf16-large", [*pieces, "--out", "bf16", "--precision", "bf16"], nice=5)
 

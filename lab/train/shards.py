@@ -1,15 +1,18 @@
 """What `registry` brought -> archives of a size that travels, each with whole packages, without near-duplicates.
 
-    python -m lab.train shards --round ROUND --heldout HELD… --forbid HumanEval.jsonl.gz --out SHARDS --mebibytes 12.5
+    python -m lab.train shards --round ROUND… --heldout HELD… --forbid HumanEval.jsonl.gz --out SHARDS --mebibytes 12.5
 
 Of files that resemble each other the first stays; held-out packages come first, so it is the training file that goes.
-Files with a line of the forbidden problems are left out. Writes part-NN.jsonl.xz, manifest.jsonl.xz and packages.txt.
+Packages of earlier rounds may be given with them. Tests, documentation, tables and files with a line of the forbidden
+problems are left out. Some held-out files travel in the first archive: the run is measured on them.
+Writes part-NN.jsonl.xz, manifest.jsonl.xz and packages.txt.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -20,10 +23,12 @@ from pathlib import Path
 
 from lab.train.dedupe import signature, unique
 from lab.train.documents import Document, read_documents, write_manifest
+from lab.train.filters import is_data, is_source
 from lab.train.registry import heldout
 from lab.train.sources import heldout_names
 
 TELLING = 40  # characters from which on a line of a forbidden problem is looked for
+MOST_OF_A_PACKAGE, MOST_HELD_OUT = 1.2e6, 4e6  # characters
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 2, "dict_size": 64 << 20, "lc": 4, "lp": 0, "pb": 0}]
 
 
@@ -43,30 +48,46 @@ def read_round(folders: Iterable[Path]) -> Iterator[Document]:
             yield from read_documents(shard)
 
 
-def fresh(folder: Path, held: list[Path], forbidden: frozenset[str]) -> list[Document]:
+def fresh(folders: list[Path], held: list[Path], forbidden: frozenset[str]) -> list[Document]:
     """The training documents of a round that are like no other and like none that is held out."""
     apart = set(heldout()) | heldout_names()
-    documents = list(read_round(held))
-    kept_back = len(documents)
+    documents: list[Document] = []
     seen: set[str] = set()
-    for document in read_round([folder]):
+    for document in read_round(folders):
         if document.package in apart or document.sha256 in seen:
             continue
         seen.add(document.sha256)
+        if not is_source(document.path) or is_data(document.text):
+            continue
         if forbidden.isdisjoint(line.strip() for line in document.text.splitlines()):
             documents.append(document)
-    flags = unique(signature(document.text) for document in documents)
-    return [d for d, flag in zip(documents[kept_back:], flags[kept_back:], strict=True) if flag]
+    kept_back = [signature(document.text) for document in read_round(held)]
+    flags = unique(itertools.chain(kept_back, (signature(document.text) for document in documents)))
+    return [d for d, flag in zip(documents, flags[len(kept_back) :], strict=True) if flag]
 
 
 def in_packages(documents: list[Document], seed: int) -> list[list[Document]]:
-    """The files of each package together, the packages in a random order."""
+    """The files of each package together, the packages in a random order; of a large one hashes decide what stays."""
     packages: dict[str, list[Document]] = defaultdict(list)
-    for document in documents:
-        packages[document.package].append(document)
-    order = list(packages.values())
+    room: dict[str, float] = defaultdict(lambda: MOST_OF_A_PACKAGE)
+    for document in sorted(documents, key=lambda d: d.sha256):
+        if len(document.text) <= room[document.package]:
+            room[document.package] -= len(document.text)
+            packages[document.package].append(document)
+    order = [sorted(packages[name], key=lambda d: d.path) for name in sorted(packages)]
     random.Random(seed).shuffle(order)
     return order
+
+
+def some_held_out(folders: list[Path]) -> list[Document]:
+    """Held-out files from all packages, as many as a run needs to measure itself."""
+    found = [d for d in read_round(folders) if d.split == "heldout"]
+    room, chosen = MOST_HELD_OUT, []
+    for document in sorted(found, key=lambda d: d.sha256):
+        if len(document.text) <= room and is_source(document.path) and not is_data(document.text):
+            room -= len(document.text)
+            chosen.append(document)
+    return chosen
 
 
 def write_parts(packages: list[list[Document]], out: Path, most: int) -> int:
@@ -91,22 +112,22 @@ def write_parts(packages: list[list[Document]], out: Path, most: int) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.train shards", description="Archives of a size that travels.")
-    parser.add_argument("--round", type=Path, required=True, help="the folder that `registry` wrote")
-    parser.add_argument("--heldout", type=Path, nargs="*", default=[], help="folders of held-out packages")
+    parser.add_argument("--round", type=Path, nargs="+", required=True, help="the folders that `registry` wrote")
+    parser.add_argument("--heldout", type=Path, nargs="*", default=[], help="folders of held-out or earlier packages")
     parser.add_argument("--forbid", type=Path, help="problems (JSON lines, gzip) whose lines may not be trained on")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mebibytes", type=float, default=12.5, help="of one archive")
     parser.add_argument("--seed", type=int, default=4)
     args = parser.parse_args(argv)
-    documents = fresh(args.round, args.heldout, forbidden_lines(args.forbid))
-    packages = in_packages(documents, args.seed)
+    packages = in_packages(fresh(args.round, args.heldout, forbidden_lines(args.forbid)), args.seed)
+    documents = [document for package in packages for document in package]
     print(f"{len(documents)} files of {len(packages)} packages, {sum(len(d.text) for d in documents) / 1e6:.0f} MB")
     args.out.mkdir(parents=True, exist_ok=True)
     listed = sorted({(d.package, d.version, d.licence) for d in documents})
     (args.out / "packages.txt").write_text(
         "".join(f"{name} {version} {licence}\n" for name, version, licence in listed)
     )
-    write_parts(packages, args.out, int(args.mebibytes * 2**20))
+    write_parts([some_held_out(args.heldout), *packages], args.out, int(args.mebibytes * 2**20))
     write_manifest(args.out / "manifest.jsonl.xz", documents)
     return 0
 

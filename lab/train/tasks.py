@@ -23,13 +23,13 @@ from fulgur.eval.tasks import EditExample, Hole, Tasks, write_tasks
 from fulgur.text.edit_format import NoEdit
 from lab.train.documents import read_documents
 from lab.train.edits import OPERATIONS, generate_file
+from lab.train.filters import is_data, is_source
 from lab.train.gather import find_package, licence_text, read_packages
 from lab.train.sources import read_sources
 
 SPLITS = ("seen", "heldout_phrasing", "heldout_op")
 PREFIX_CHARS, SUFFIX_CHARS = 2400, 800
 LONGEST_REGION = 2200  # characters; with its answer it fits the context even where tokens are short
-NOT_SOURCE = re.compile(r"(^|/)(tests?|testing|docs?|examples?)/|(^|/)(test_|conftest|setup\.py)|_test\.py$")
 MOST_FILES = 700  # rare operations may stay short of their quota
 
 
@@ -136,7 +136,7 @@ def make_cursors(files: Iterable[File], count: int, typed: int, seed: int) -> di
     """Cursors of each kind, and lines to type; tests, examples and docs are left out, the packages taken in turn."""
     rng = random.Random(seed)
     usable = [file for file in files if 300 <= len(file.text) <= 200_000 and not is_data(file.text)]
-    ordered = in_turn([file for file in usable if not NOT_SOURCE.search(file.path)], rng)
+    ordered = in_turn([file for file in usable if is_source(file.path)], rng)
     found: dict[str, list[Hole]] = {}
     for kind, wanted in (*((kind, count) for kind in KINDS), (TYPED, typed)):
         found[kind] = []
@@ -171,12 +171,6 @@ def cursor_in(file: File, kind: str, rng: random.Random) -> Hole | None:
         return None
     at = rng.choice(places)
     return hole(file, base + at, base + len(line))
-
-
-def is_data(source: str) -> bool:
-    """Tables of numbers and strings: completing them says nothing about code."""
-    lines = [line for line in source.split("\n") if line.strip()]
-    return sum(bool(re.match(r"\s*[-\"'\d(\[{]", line)) for line in lines) > 0.4 * len(lines)
 
 
 def in_turn(files: Iterable[File], rng: random.Random) -> list[File]:

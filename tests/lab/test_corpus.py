@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fulgur.errors import FulgurError
-from lab.train import gather
+from lab.train import gather, registry
 from lab.train.dedupe import signature, unique
 from lab.train.documents import Document, read_documents, write_documents
 from lab.train.filters import clean, keep_path
@@ -67,6 +67,14 @@ def test_the_list_is_permissive_and_holds_packages_out() -> None:
     names = [source.key for source in sources]
     assert len(names) == len(set(names)) > 300
     assert len([source for source in sources if source.split == "heldout"]) >= 25
+
+
+def test_packages_of_an_earlier_round_are_known(tmp_path: Path) -> None:
+    (tmp_path / "round4.txt").write_text("# name version licence\nSome.Package 1.0 MIT\n")
+    (tmp_path / "round5.txt").write_text("other 2.0 (MIT OR Apache-2.0)\n")
+    assert registry.earlier(tmp_path) == {"some-package", "other"}
+    apart = set(registry.heldout()) | {source.key for source in read_sources() if source.split == "heldout"}
+    assert registry.earlier() and not registry.earlier() & apart
 
 
 def test_a_bad_line_in_the_list_is_named(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fulgur.text.edit_format import (
 from fulgur.workspace.folders import TOKENIZER
 from lab.train import data
 from lab.train.documents import write_documents
-from lab.train.fim import Lines, choose_span, cursor, syntax_spans
+from lab.train.fim import Kinds, Lines, choose_span, cursor, syntax_spans
 from lab.train.rows import WEIGHT_UNIT, load_rows, pack
 from lab.train.tokenizer import CodeTokenizer
 
@@ -80,6 +80,21 @@ def test_spans_lie_inside_and_follow_the_syntax() -> None:
         begin, end = sorted(rng.sample(range(len(text)), 2))
         a, b = choose_span(text, begin, end, lines, syntax, rng, data.CUTTINGS["fim"].kinds)
         assert begin <= a < b <= end
+
+
+def test_lines_of_code_are_hidden_more_often_than_prose_and_later_ones_more_often_than_early_ones() -> None:
+    text = (
+        "def f(value):\n" + '    """\n' + "    a line of prose\n" * 20 + '    """\n' + "    value = other(value)\n" * 20
+    )
+    lines = Lines.of(text)
+    syntax, kinds = syntax_spans(text, lines), Kinds(rest=1.0, several=0, block=0, node=0, piece=0, lines=0)
+    assert text.splitlines()[min(syntax.prose)].strip() == '"""' and 1 in syntax.prose and 0 not in syntax.prose
+    rng = random.Random(2)
+    spans = [choose_span(text, 0, len(text), lines, syntax, rng, kinds) for _ in range(400)]
+    prose = sum(text.count("\n", 0, a) in syntax.prose for a, _ in spans)
+    assert 0 < prose < 80  # two lines in three, and the earlier ones
+    late = sum(a > text.index("value = other") + 200 for a, _ in spans)
+    assert late > 400 - prose - late
 
 
 def test_non_ascii_columns_are_characters() -> None:

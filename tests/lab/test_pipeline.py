@@ -18,7 +18,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.reference import FloatModel, Runtime
 from fulgur.model.weights import load, open_source
 from fulgur.text.tokenizer import Tokenizer
-from lab.train import anneal, checkpoint, distil, export, plot, pretrain, quantise
+from lab.train import anneal, checkpoint, distil, export, plot, pretrain, quantise, versus
 from lab.train.model import Model
 from lab.train.shapes import shape
 from lab.train.tokenizer import CodeTokenizer
@@ -135,6 +135,26 @@ def test_quantisation_report_and_choice(trained: Path) -> None:
     assert abs(table["int4, head int8"]["code"] - table["float"]["code"]) < 0.3
     worse = {**table, "int4, head int4": {kind: value + 1 for kind, value in table["int4, head int8"].items()}}
     assert quantise.chosen_head_bits(worse) == 8
+
+
+def test_the_model_before_is_compared_with_the_one_after(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(FulgurError, match="no earlier model"):
+        versus.main(["--run", str(tmp_path)])
+    arguments = ["pack", str(trained / "out"), "--label", "toy-quantised", "--out", str(tmp_path / "init")]
+    export.main([*arguments, "--tokenizer", str(trained / "tokenizer.json"), "--head-bits", "4"])
+    for name in ("rows", "anneal"):
+        (tmp_path / name).symlink_to(trained / name)
+    versus.main(["--run", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "versus.json")])
+    table = json.loads((tmp_path / "versus.json").read_text())
+    assert list(table) == ["code", "fim", "edits"] and "answers" not in table["code"]
+    for row in table.values():  # the weights are the same ones, rounded
+        assert abs(row["loss_after"] - row["loss_before"]) < 0.01
+    assert table["fim"]["answers"] > 20 and table["fim"]["lost"] + table["fim"]["gained"] < 5
+
+
+def test_answers_are_runs_of_heavy_tokens() -> None:
+    weights = np.array([0, 0.5, 3, 3, 0, 3, 1, 3, 3], np.float32)
+    assert versus.answers(weights, 3.0) == [(2, 4), (5, 6), (7, 9)]
 
 
 def test_plot_shows_every_stage(trained: Path, tmp_path: Path) -> None:
