@@ -178,7 +178,7 @@ def _measure_plain(
     plain = 1 / median(times)
     report.add(f"gpu.decode.tok_s.{name}", plain, "tok/s", bar=BARS.get(name))
     plan = runtime.plan
-    read = plan.weight_bytes_per_token + 2 * plan.slot_bytes + plan.kv_bytes_per_token * (prompt + steps // 2)
+    read = plan.weight_bytes_per_token + 2 * plan.slot_bytes + plan.kv_bytes_per_token("bf16") * (prompt + steps // 2)
     report.add(f"gpu.decode.bandwidth_share.{name}", read * plain / bandwidth, "")
     report.notes.append(f"{name}: {len(set(made))} distinct of {steps} tokens, {read / 1e9:.2f} GB a token")
     return plain

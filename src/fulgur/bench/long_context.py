@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from fulgur.bench.report import Report
-from fulgur.engine.device import KV_DTYPES
+from fulgur.engine.device import CPU_KV_DTYPES, KV_DTYPES
 from fulgur.engine.load import kv_bytes_per_token
 from fulgur.kernels.cpu import _native
 from fulgur.kernels.cpu.native import Runtime
@@ -37,7 +37,7 @@ def measure_long(folder: Path, name: str, rounds: int, report: Report) -> None:
     weights = load(folder)
     weights.config = config = replace(weights.config, max_context=LONG + Runtime.block_tokens)
     blocks = LONG // Runtime.block_tokens + 1
-    runtimes = {dtype: Runtime(weights, kv_blocks=blocks, kv_bits=bits) for dtype, bits in KV_DTYPES.items()}
+    runtimes = {dtype: Runtime(weights, kv_blocks=blocks, kv_bits=KV_DTYPES[dtype]) for dtype in CPU_KV_DTYPES}
     samples = {dtype: _Samples() for dtype in runtimes}
     for number in range(rounds + 1):
         for dtype, runtime in runtimes.items():

@@ -12,7 +12,8 @@ from fulgur.errors import FulgurError, UsageError
 if TYPE_CHECKING:
     from fulgur.engine.load import EngineOptions
 
-KV_DTYPES = {"bf16": 16, "int8": 8}  # of keys and values, with their bits; int8 on the CPU only
+KV_DTYPES = {"bf16": 16, "int8": 8, "fp8": 8}  # of keys and values, with their bits
+CPU_KV_DTYPES, GPU_KV_DTYPES = ("bf16", "int8"), ("bf16", "fp8")
 DEVICES = "auto, cpu, cuda or cuda:N (the N-th GPU, from 0)"
 SMALL = 1 << 30  # bytes of weights: below, the CPU is fast enough and starts sooner; the GPU is left to larger models
 
@@ -46,14 +47,28 @@ def choose(options: EngineOptions) -> Choice:
         for name, unused in (
             ("threads", options.threads),
             ("the reference runtime", options.runtime == "reference"),
-            (f"kv_dtype {options.kv_dtype!r}", options.kv_dtype != "bf16"),
         ):
             if unused:
                 raise FulgurError(f"{name} is for the CPU, and the device is {options.device}")
-        return Choice(int(options.device.partition(":")[2] or 0), "asked for")
-    if options.device == "cpu":
-        return Choice(None, "asked for")
-    return _automatic(options)
+        choice = Choice(int(options.device.partition(":")[2] or 0), "asked for")
+    elif options.device == "cpu":
+        choice = Choice(None, "asked for")
+    else:
+        choice = _automatic(options)
+    _check_kv_dtype(options.kv_dtype, choice)
+    return choice
+
+
+def _check_kv_dtype(kv_dtype: str, choice: Choice) -> None:
+    """Keys and values are never kept otherwise than was asked for."""
+    if kv_dtype not in (CPU_KV_DTYPES if choice.gpu is None else GPU_KV_DTYPES):
+        here, there, known = "CPU", "GPU", CPU_KV_DTYPES
+        if choice.gpu is not None:
+            here, there, known = "GPU", "CPU", GPU_KV_DTYPES
+        raise FulgurError(
+            f"kv_dtype {kv_dtype!r} is for the {there}, and the model would run on the {here}: {choice.reason}",
+            hint=f"On the {here} kv_dtype is {' or '.join(known)}; the setting `device` names another one.",
+        )
 
 
 def _automatic(options: EngineOptions) -> Choice:
@@ -61,12 +76,12 @@ def _automatic(options: EngineOptions) -> Choice:
 
     if options.runtime == "reference" or options.threads:
         return Choice(None, "threads were asked for" if options.threads else "the reference runtime was asked for")
-    if options.kv_dtype != "bf16":
+    if options.kv_dtype not in GPU_KV_DTYPES:
         return Choice(None, f"kv_dtype {options.kv_dtype!r} was asked for")
     size = weight_bytes(options.model)
     if size is None:
         return Choice(None, "GGUF files and packed folders run on the CPU")
-    if size < SMALL:
+    if size < SMALL and options.kv_dtype in CPU_KV_DTYPES:
         return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
     try:
         survey()  # asks the driver: a machine without one does not wait for torch

@@ -75,13 +75,14 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         from fulgur.kernels.cuda.open import open_folder
 
         runtime = gpu = open_folder(
-            options.model, bits=options.bits, kv_tokens=options.kv_tokens, index=choice.gpu, drafts=drafts
-        )
-        config, weight_bytes, blocks = gpu.config, gpu.weight_bytes, gpu.kv_blocks
+            options.model, bits=options.bits, kv_tokens=options.kv_tokens, kv_dtype=options.kv_dtype,
+            index=choice.gpu, drafts=drafts,
+        )  # fmt: skip
+        weight_bytes, blocks, kv_bytes = gpu.weight_bytes, gpu.kv_blocks, gpu.cache.nbytes
     else:
         weights = load(options.model, bits=options.bits, drafts=drafts)
-        config, weight_bytes = weights.config, weights.nbytes
-        blocks = kv_blocks(config, options.kv_tokens, kv_bits)
+        weight_bytes, blocks = weights.nbytes, kv_blocks(weights.config, options.kv_tokens, kv_bits)
+        kv_bytes = blocks * BLOCK_TOKENS * kv_bytes_per_token(weights.config, kv_bits)
         runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)
     if "cost" not in engine_options:
         engine_options["cost"] = measure_cost(runtime)
@@ -95,7 +96,7 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         isa=runtime.isa,
         threads=runtime.threads,
         weight_bytes=weight_bytes,
-        kv_bytes=blocks * BLOCK_TOKENS * kv_bytes_per_token(config, kv_bits),
+        kv_bytes=kv_bytes,
         memory=process_memory(),
         pid=os.getpid(),
         reason=choice.reason,

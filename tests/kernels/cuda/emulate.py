@@ -86,7 +86,10 @@ class Emulated:
         cos, sin = rope_tables(c, context)
         blocks = -(-context // 64)
         self.buffers["rope"] = fenced(np.concatenate((cos, sin), axis=1))
-        self.buffers["kv"] = fenced(np.zeros((c.n_layers, 2, blocks, c.n_kv_heads, 64, c.head_dim), np.uint16))
+        heads, narrow = (c.n_layers, 2, blocks, c.n_kv_heads, 64), plan.kv_dtype == "fp8"
+        self.buffers["kv"] = fenced(np.zeros((*heads, c.head_dim), np.uint8 if narrow else np.uint16))
+        if narrow:
+            self.buffers["exponents"] = fenced(np.zeros(heads, np.uint8))
         self.buffers["logits"] = fenced(np.full((plan.rows, c.vocab_size), np.nan, np.float32))
         # Blocks in an order of their own, so that a table that is not used shows.
         self.buffers["tables"] = fenced(np.random.default_rng(5).permutation(blocks).astype(np.int32)[None])

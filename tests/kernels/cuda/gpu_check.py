@@ -49,14 +49,20 @@ class Result:
 
 
 def small_runtime(
-    family: str, weights: str, driver: str, device: Any, seed: int = 3, kv_blocks: int = KV_BLOCKS
+    family: str,
+    weights: str,
+    driver: str,
+    device: Any,
+    seed: int = 3,
+    kv_blocks: int = KV_BLOCKS,
+    kv_dtype: str = "bf16",
 ) -> tuple[Runtime, dict[str, Any]]:
     config = SMALL[family]
     gpu = probe()
     tensors = shared_tensors(config, weights, device, seed)
     plan = widest(config, weights, None if not config.tied else "bf16", gpu)
     model = assemble(plan, lambda name: (tensors[name], None), device)
-    return Runtime(model, kv_blocks=kv_blocks, driver=driver, gpu=gpu), tensors
+    return Runtime(model, kv_blocks=kv_blocks, kv_dtype=kv_dtype, driver=driver, gpu=gpu), tensors
 
 
 def compile_ahead(gpu: Gpu) -> list[Future[bytes]]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fulgur.kernels.cuda.formats import WARPS
 from fulgur.kernels.cuda.header import norm_stride
+from fulgur.kernels.cuda.kv_cache import from_fp8, to_fp8
 from fulgur.kernels.cuda.pack import unpack
 from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Phase, Plan
 from fulgur.kernels.cuda.weights import GpuWeights
@@ -61,6 +62,15 @@ class Interpreter:
 
     def _round(self, x: Float) -> Float:
         return from_bfloat16(to_bfloat16(x)) if self.narrow else x
+
+    def _kept(self, x: Float) -> Float:
+        """As the cache holds heads."""
+        if self.plan.kv_dtype == "bf16":
+            return self._round(x)
+        import torch
+
+        kept: Float = from_fp8(*to_fp8(torch.from_numpy(np.ascontiguousarray(x)))).float().numpy()
+        return kept
 
     def _passed(self, x: Float) -> Float:
         """Between CTAs: without the last 8 bits (exchange.cuh)."""
@@ -137,7 +147,7 @@ class Interpreter:
             k = rms_norm(k, self._vector(i, 2 * c.d_model + c.head_dim, c.head_dim), c.norm_eps)
         here = np.arange(b["position"], b["position"] + n)
         q, k = rotate(q, self._cos[here], self._sin[here]), rotate(k, self._cos[here], self._sin[here])
-        self.cache[i, 0, here], self.cache[i, 1, here] = self._round(k), self._round(v)
+        self.cache[i, 0, here], self.cache[i, 1, here] = self._kept(k), self._kept(v)
         rows = [self._attend(i, q[r], int(here[r])) for r in range(n)]
         return {f"kv.{i}": self.cache[i], "attended": self._round(np.stack(rows).reshape(n, -1))}
 

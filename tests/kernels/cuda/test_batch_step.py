@@ -3,6 +3,7 @@ weights, in the emulator."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import emulated_family
@@ -16,6 +17,7 @@ from small_models import SMALL
 
 from fulgur.kernels.cuda.batch_step import BatchStep, StepInput, possible
 from fulgur.kernels.cuda.few_step import FewStep, plan_over
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.weights import assemble
@@ -31,7 +33,7 @@ def test_steps_of_every_size(family: str, weights: str, folder: Path, monkeypatc
     tensors = random_model(config, 4)
     plan = make_plan(config, weights=weights, ctas=4)
     model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
-    kv = torch.zeros((config.n_layers, 2, 64, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
+    kv = KvCache(config.n_layers, 64, config.n_kv_heads, config.head_dim, "bf16", "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(config, 256), axis=1))
     prefill = FastPrefill(model, kv, rope, emulated_prefill.EmulatedKernels(plan, folder, 5))
     assert possible(prefill)
@@ -53,18 +55,21 @@ def test_steps_of_every_size(family: str, weights: str, folder: Path, monkeypatc
         assert np.array_equal(found[rows], found[63][:rows]), rows
 
 
-@pytest.mark.parametrize(("family", "weights"), [("llama", "bf16"), ("qwen2", "int4"), ("qwen3_moe", "fp8")])
+@pytest.mark.parametrize(
+    ("family", "weights", "kv_dtype"),
+    [("llama", "bf16", "bf16"), ("qwen2", "int4", "fp8"), ("qwen2", "int4", "bf16"), ("qwen3_moe", "fp8", "bf16")],
+)
 @pytest.mark.parametrize("kernels", ["batch", "few"])
 def test_rows_of_several_sequences(
-    kernels: str, family: str, weights: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: str, family: str, weights: str, kv_dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits are those of the plan within bf16, and a row has the same bits alone and in company."""
     emulated_gpu.install(monkeypatch, folder)
     config, noise = SMALL[family], np.random.default_rng(3)
     tensors = random_model(config, 4)
-    plan = make_plan(config, weights=weights, ctas=4)
+    plan = replace(make_plan(config, weights=weights, ctas=4), kv_dtype=kv_dtype)
     model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
-    kv = torch.zeros((config.n_layers, 2, 8, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
+    kv = KvCache(config.n_layers, 8, config.n_kv_heads, config.head_dim, kv_dtype, "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(config, 256), axis=1))
     tables = np.array([[2, 0, -1], [-1, -1, -1], [7, 5, -1]], np.int32)
     lengths, expected, rows = {0: 70, 2: 3}, [], []
@@ -73,8 +78,8 @@ def test_rows_of_several_sequences(
         interpreter = Interpreter(model, 256)
         interpreter.step(tokens[:length], 0)
         held = torch.from_numpy(np.ascontiguousarray(interpreter.cache[:, :, :length])).bfloat16()
-        for at in range(length):
-            kv[:, :, tables[sequence, at // 64], :, at % 64] = held[:, :, at]
+        for layer, (keys, values) in enumerate(held):
+            kv.store(layer, keys, values, 0, torch.from_numpy(tables[sequence]))
         for at in (length, length + 1):  # the second as a draft of the first
             expected.append(interpreter.step([tokens[at]], at)[0])
             rows.append((tokens[at], at, sequence))

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,13 +126,14 @@ def stack_frames(cubin: bytes) -> list[int]:
 
 
 @pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize(("name", "weights"), [(n, w) for n, w, _ in TABLE])
 def test_nothing_is_spilled_where_it_was_measured(
-    name: str, weights: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, weights: str, kv_dtype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A few spilled registers cost a sixth of the speed on an H200, `wgmma` that wait for each other 3%."""
     caplog.set_level(logging.INFO)
-    plan = make_plan(SHAPES[name], weights=weights, rows=1)
+    plan = replace(make_plan(SHAPES[name], weights=weights, rows=1), kv_dtype=kv_dtype)
     cubin = building.build(plan, "persistent", layout(plan, "persistent", wgmma=True), "sm_90a", cache=tmp_path)
     frames = stack_frames(cubin)
     assert frames and not any(frames)

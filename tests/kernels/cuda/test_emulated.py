@@ -15,6 +15,7 @@ from emulate import Emulated
 from interpreter import Interpreter
 from small_models import SMALL
 
+from fulgur.kernels.cuda.kv_cache import to_fp8
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.weights import GpuWeights, assemble
 from fulgur.model.bfloat16 import to_bfloat16
@@ -52,11 +53,14 @@ def weights_of(family: str, weights: str, rows: int, head: str | None = None) ->
 def fill_cache(position: int, emulated: Emulated, interpreter: Interpreter) -> None:
     """The same random keys and values for every position below `position`."""
     values = np.random.default_rng(7).standard_normal(interpreter.cache[:, :, :position].shape).astype(np.float32)
-    interpreter.cache[:, :, :position] = interpreter._round(values)
+    interpreter.cache[:, :, :position] = interpreter._kept(values)
     blocks = emulated.buffers["tables"][0][np.arange(position) // 64]
-    kv = emulated.buffers["kv"]
-    for at in range(position):
-        kv[:, :, blocks[at], :, at % 64] = to_bfloat16(values[:, :, at])
+    held = {"kv": to_bfloat16(values)}
+    if emulated.plan.kv_dtype == "fp8":
+        held = dict(zip(("kv", "exponents"), (t.numpy() for t in to_fp8(torch.from_numpy(values))), strict=True))
+    for name, parts in held.items():
+        for at in range(position):
+            emulated.buffers[name][:, :, blocks[at], :, at % 64] = parts[:, :, at]
 
 
 @pytest.mark.parametrize(("family", "weights", "driver", "wgmma"), CASES)

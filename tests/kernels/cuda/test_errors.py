@@ -153,12 +153,12 @@ def test_prefill_that_runs_out_of_memory_takes_fewer_rows(monkeypatch: pytest.Mo
 def test_the_cache_is_what_the_gpu_has_room_for() -> None:
     plan = make_plan(SHAPES["qwen3-coder-30b-a3b"], weights="fp8")
     per_token = 2 * 2 * 48 * 4 * 128
-    assert kv_blocks(plan, None, 110 << 30) == 2 * 262144 // 64  # two contexts
-    tight = kv_blocks(plan, None, 20 << 30) * 64
+    assert kv_blocks(plan, None, "bf16", 110 << 30) == 2 * 262144 // 64  # two contexts
+    tight = kv_blocks(plan, None, "bf16", 20 << 30) * 64
     assert 0.5 * (20 << 30) < tight * per_token < 0.9 * (20 << 30)
-    assert kv_blocks(plan, 100_000, 20 << 30) == -(-100_000 // 64)
+    assert kv_blocks(plan, 100_000, "bf16", 20 << 30) == -(-100_000 // 64)
     for tokens, free in ((None, 3 << 30), (300_000, 20 << 30)):
         with pytest.raises(FulgurError, match="are free, which holds"):
-            kv_blocks(plan, tokens, free)
+            kv_blocks(plan, tokens, "bf16", free)
     with pytest.raises(FulgurError, match="too small"):
-        kv_blocks(plan, 10, 110 << 30)
+        kv_blocks(plan, 10, "bf16", 110 << 30)

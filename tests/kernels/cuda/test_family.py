@@ -181,12 +181,12 @@ def test_a_sequence_goes_back_after_its_draft_whatever_happens_beside_it() -> No
         step((sequence, 0, tokens[:3]))
     step((0, 3, tokens[3:5] + wrong[5:10]))
     model.copy_block(1, 2)
-    model._kv[:, :, 1] = 7.0
+    model.cache.held[:, :, 1] = 7.0
     tables[0] = 2
     mine, others = step((0, 5, tokens[5:6]), (1, 3, tokens[3:4] + wrong[4:10]))
     assert np.array_equal(mine[0], single[5])
     assert np.array_equal(others[0], single[3])
-    assert bool((model._kv[:, :, 1] == 7.0).all())
+    assert bool((model.cache.held[:, :, 1] == 7.0).all())
     model.copy_block(0, 3)
     tables[1] = 3
     assert np.array_equal(step((1, 4, tokens[4:6]))[0], np.stack(single[4:6]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from emulated_prefill import EmulatedKernels
+from held_caches import values_of
 from held_models import held_source
 from test_family import FAMILIES
 
@@ -17,6 +18,7 @@ from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.family_prefill_fast import FastFamilyPrefill, possible
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights, assemble
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.prefill_kernels import Kernels
 from fulgur.model.config import DeltaShape, ModelConfig
 from fulgur.model.random import tiny_config
@@ -49,11 +51,15 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> tup
 
 
 def after(
-    weights: FamilyWeights, tokens: np.ndarray, cuts: tuple[int, ...], kernels: Kernels | None = None
+    weights: FamilyWeights,
+    tokens: np.ndarray,
+    cuts: tuple[int, ...],
+    kernels: Kernels | None = None,
+    kv_dtype: str = "bf16",
 ) -> list[torch.Tensor]:
     """Hidden states, keys and values, recurrent states."""
     c, plan = weights.plan.config, weights.plan
-    kv = torch.zeros((plan.kv_layers, 2, 4, c.n_kv_heads, 64, c.head_dim), dtype=torch.bfloat16)
+    kv = KvCache(plan.kv_layers, 4, c.n_kv_heads, c.head_dim, kv_dtype, "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(c, 256), axis=1))
     scales = torch.from_numpy(query_scale(c, np.arange(256))) if c.query_scaling is not None else None
     states = None
@@ -68,7 +74,7 @@ def after(
         if c.draft_vocab and begin:
             prefill.see(part, hidden[-1], begin, TABLE)
     held = [] if states is None else [states.held[1].float()]
-    return [torch.cat(hidden), kv.float(), *held]
+    return [torch.cat(hidden), values_of(kv), *held]
 
 
 @pytest.mark.parametrize(("case", "library"), [*((case, NEVER) for case in CASES), ("qwen3_5 fp8, heads of 128", 0)])

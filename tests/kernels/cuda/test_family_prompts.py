@@ -19,6 +19,7 @@ from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.family_prompts import FamilyPrompts
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights, assemble
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.model.rope import rope_tables
 
 TABLES = np.array([[0, 3, -1], [2, 1, -1]], np.int32)
@@ -35,7 +36,7 @@ class Device:
 
     def __init__(self, weights: FamilyWeights) -> None:
         c, plan = weights.plan.config, weights.plan
-        self.kv = torch.zeros((plan.kv_layers, 2, 4, c.n_kv_heads, 64, c.head_dim), dtype=torch.bfloat16)
+        self.kv = KvCache(plan.kv_layers, 4, c.n_kv_heads, c.head_dim, "bf16", "cpu")
         rope = torch.from_numpy(np.concatenate(rope_tables(c, 256), axis=1))
         seen: Any = None
         self.drafts = DraftLogs(2, 1, c.d_model, "cpu", None, seen) if c.draft_vocab else None
@@ -52,7 +53,7 @@ class Device:
 
     def held(self) -> list[torch.Tensor]:
         states = [] if self.states is None else [self.states.held[:2], self.states.known]
-        return [t.clone() for t in [self.kv, *states, *([] if self.drafts is None else [self.drafts.ring])]]
+        return [t.clone() for t in [self.kv.held, *states, *([] if self.drafts is None else [self.drafts.ring])]]
 
 
 def weights_of(case: str) -> FamilyWeights:

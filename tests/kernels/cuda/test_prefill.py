@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from emulated_prefill import EmulatedKernels
+from held_caches import values_of
 from interpreter import Interpreter
 from small_models import SMALL
 
 from fulgur.kernels.cuda import prefill_attention, prefill_fast
 from fulgur.kernels.cuda.formats import FORMATS, format_named
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.pack import order, pack, quantise, unpack
 from fulgur.kernels.cuda.plan import make_plan
 from fulgur.kernels.cuda.prefill import Prefill, widen
@@ -42,12 +44,12 @@ def test_same_cache_as_the_plan(family: str, weights: str) -> None:
     length, cut = (20, 9) if plan.moe else (72, 40)  # experts are slow in numpy
     tokens = np.random.default_rng(1).integers(0, config.vocab_size, length)
     interpreter.step(tokens.tolist(), 0)
-    kv = torch.zeros((config.n_layers, 2, 4, config.n_kv_heads, 64, config.head_dim), dtype=torch.bfloat16)
+    kv = KvCache(config.n_layers, 4, config.n_kv_heads, config.head_dim, "bf16", "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(config, context), axis=1))
     prefill, table = Prefill(model, kv, rope), torch.tensor([2, 0, 3, 1], dtype=torch.int32)
     for begin, end in ((0, cut), (cut, length)):  # the second part attends to what the first left in the cache
         prefill.run(torch.from_numpy(tokens[begin:end]), begin, table)
-    slots = kv[:, :, table.long()].permute(0, 1, 2, 4, 3, 5)  # [layer, kind, block, slot, head, dim]
+    slots = kv.held[:, :, table.long()].permute(0, 1, 2, 4, 3, 5)  # [layer, kind, block, slot, head, dim]
     got = slots.reshape(config.n_layers, 2, -1, config.n_kv_heads, config.head_dim)
     expected = interpreter.cache[:, :, :length]
     error = np.linalg.norm(got[:, :, :length].float().numpy() - expected) / np.linalg.norm(expected)
@@ -73,12 +75,12 @@ def cache_after(
     prefill: type[Prefill], model: GpuWeights, tokens: np.ndarray, cuts: tuple[int, ...], *more
 ) -> torch.Tensor:
     c = model.plan.config
-    kv = torch.zeros((c.n_layers, 2, 4, c.n_kv_heads, 64, c.head_dim), dtype=torch.bfloat16)
+    kv = KvCache(c.n_layers, 4, c.n_kv_heads, c.head_dim, "bf16", "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(c, 256), axis=1))
     made, table = prefill(model, kv, rope, *more), torch.tensor([2, 0, 3, 1], dtype=torch.int32)
     for begin, end in zip((0, *cuts), (*cuts, len(tokens)), strict=True):
         made.run(torch.from_numpy(tokens[begin:end]), begin, table)
-    return kv.float()
+    return values_of(kv)
 
 
 NEVER = 1e18  # multiply-adds of a matrix

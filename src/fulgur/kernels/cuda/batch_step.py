@@ -233,14 +233,12 @@ class BatchStep:
     def _launches(self, n: int) -> list[tuple[Launch, int]]:
         """A step of up to `n` rows: every launch, and the layer it is of."""
         c, b, plan = self._config, self._buffers, self._plan
-        kv = self._prefill.kv
-        layer, kind, start = 2 * kv.stride(0), 2 * kv.stride(1), kv.data_ptr()
-        vectors, heads = 2 * c.d_model, c.n_heads + 2 * c.n_kv_heads
+        cache, vectors, heads = self._prefill.kv.addresses(), 2 * c.d_model, c.n_heads + 2 * c.n_kv_heads
         rope = Launch("step_rope", fill(
             StepRope, rows=self._rows, parts=b["parts"], rope=self._prefill.rope, tables=self._tables, q=b["q"], n=n,
             splits=self._splits("qkv"), stride=-(-plan.matrices["qkv"].rows // 4) * 4, heads=c.n_heads,
             kv_heads=c.n_kv_heads, head_dim=c.head_dim, rotated=c.rotated, table_width=self._width, eps=c.norm_eps,
-        ), n * -(-heads // 4), 128, ROPE_BYTES).moving(keys=(start, layer), values=(start + kind, layer))  # fmt: skip
+        ), n * -(-heads // 4), 128, ROPE_BYTES).moving(**cache)  # fmt: skip
         if c.qk_norm:
             rope.moving(q_weight=self._prefill.vector(vectors), k_weight=self._prefill.vector(vectors + c.head_dim))
         if c.qkv_bias:
@@ -269,7 +267,7 @@ class BatchStep:
             128,
             attend_bytes(c.head_dim),
         )
-        attend.moving(keys=(start, layer), values=(start + kind, layer))
+        attend.moving(**cache)
         before = [self._product("qkv", n, "normed"), rope, attend, self._product("o", n, "attended")]
         after = self._experts(n) if plan.moe else [
             self._product("gate_up", n, "normed", out=b["h"], out_stride=b["h"].shape[1]),

@@ -13,6 +13,7 @@ import numpy as np
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.formats import BLOCK, TILE, Format, format_named
+from fulgur.kernels.cuda.kv_cache import bytes_per_token
 from fulgur.kernels.cuda.plan import ALIGN, FEATURES, Matrix
 from fulgur.model.config import ModelConfig
 from fulgur.model.family import DELTA
@@ -93,9 +94,8 @@ class FamilyPlan:
     def delta_layers(self) -> int:
         return self.config.kinds.count(DELTA)
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return 4 * self.kv_layers * self.config.n_kv_heads * self.config.head_dim
+    def kv_bytes_per_token(self, kv_dtype: str) -> int:
+        return bytes_per_token(self.kv_layers, self.config.n_kv_heads, self.config.head_dim, kv_dtype)
 
     @property
     def slot_bytes(self) -> int:

@@ -16,8 +16,8 @@ from fulgur.kernels.cuda.family_plan import LOG
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import TILE
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.pack import order
-from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.prefill import rms, rotate, widen
 from fulgur.model.family import DELTA, FULL, SLIDING
 from fulgur.model.tensors import MTP
@@ -32,11 +32,10 @@ AT_ONCE = 1 << 27  # weights of experts that are unpacked together: 256 MB in bf
 
 
 class FamilyPrefill:
-    """`kv` [layer, kind, block, kv head, 64, head_dim]; `rope` [context, cos + sin]; `query_scale` [context], or None
-    where a family has none."""
+    """`rope` [context, cos + sin]; `query_scale` [context], or None where a family has none."""
 
     def __init__(
-        self, weights: FamilyWeights, kv: Any, rope: Any, query_scale: Any | None, states: FamilyStates | None
+        self, weights: FamilyWeights, kv: KvCache, rope: Any, query_scale: Any | None, states: FamilyStates | None
     ) -> None:
         self.weights, self.plan, self.config = weights, weights.plan, weights.plan.config
         self.kv, self.rope, self.query_scale, self.states = kv, rope, query_scale, states
@@ -136,14 +135,8 @@ class FamilyPrefill:
         q, k = (torch.cat((rotate(t[..., : c.rotated], cos, sin), t[..., c.rotated :]), dim=-1) for t in (q, k))
         if self.query_scale is not None:
             q = q * self.query_scale[here][:, None, None]
-        block, slot = table[here // KV_BLOCK].long(), here % KV_BLOCK
-        self.kv[layer, 0][block, :, slot] = k.bfloat16()
-        self.kv[layer, 1][block, :, slot] = v.bfloat16()
-        used = table[: -(-(position + n) // KV_BLOCK)].long()
-        keys, values = (
-            self.kv[layer, kind][used].transpose(0, 1).reshape(c.n_kv_heads, -1, c.head_dim)[:, : position + n]
-            for kind in (0, 1)
-        )
+        self.kv.store(layer, k, v, position, table)
+        keys, values = self.kv.gathered(layer, position + n, table)
         out = self._attend(to, q.bfloat16(), keys, values, position, window)
         return out * torch.sigmoid(gate.reshape(n, -1)) if gates else out
 

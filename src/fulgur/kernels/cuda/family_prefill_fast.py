@@ -15,6 +15,7 @@ from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import BLOCK, TILE
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.plan import Matrix
 from fulgur.kernels.cuda.prefill_fast import LIBRARY_ROWS, LIBRARY_WORK
 from fulgur.kernels.cuda.prefill_kernels import (
@@ -48,7 +49,8 @@ DeltaPrompt = structure(
     c=(_F, "eps"),
 )  # fmt: skip
 PromptRope = structure(
-    "PromptRope", a=(_P, "projected bias q_weight k_weight rope query_scale table q keys values"),
+    "PromptRope",
+    a=(_P, "projected bias q_weight k_weight rope query_scale table q keys values key_exponents value_exponents"),
     b=(_I, "n position heads kv_heads head_dim stride rotated"), c=(_F, "eps"),
 )  # fmt: skip
 PromptAttended = structure(
@@ -61,7 +63,7 @@ STRUCTURES = (DeltaPrompt, PromptRope, PromptAttended, PromptRoute)  # as run_pr
 
 
 def prefill_for(
-    weights: FamilyWeights, kv: Any, rope: Any, query_scale: Any | None, states: FamilyStates | None, gpu: Gpu,
+    weights: FamilyWeights, kv: KvCache, rope: Any, query_scale: Any | None, states: FamilyStates | None, gpu: Gpu,
     stream: Any,
 ) -> FamilyPrefill:  # fmt: skip
     """The fastest path that this GPU has for the model."""
@@ -112,13 +114,13 @@ def activation(plan: FamilyPlan) -> str:
 
 class FastFamilyPrefill(FamilyPrefill):
     def __init__(
-        self, weights: FamilyWeights, kv: Any, rope: Any, query_scale: Any | None, states: FamilyStates | None,
+        self, weights: FamilyWeights, kv: KvCache, rope: Any, query_scale: Any | None, states: FamilyStates | None,
         kernels: Kernels,
     ) -> None:  # fmt: skip
         super().__init__(weights, kv, rope, query_scale, states)
         self.kernels = kernels
         self._wide: torch.Tensor | None = None  # a matrix for the library, one after another
-        self._finished = kv.new_zeros(1).int()
+        self._finished = kv.held.new_zeros(1).int()
 
     @property
     def chunk(self) -> int:
@@ -228,17 +230,17 @@ class FastFamilyPrefill(FamilyPrefill):
             field: self._vector(to + name) if to + name in self.plan.vectors else None
             for field, name in (("bias", "qkv_bias"), ("q_weight", "q_norm"), ("k_weight", "k_norm"))
         }
-        keys, values, length = self.kv[layer, 0], self.kv[layer, 1], position + n
+        length, cache = position + n, self.kv.layer(layer)
         q, heads = self._empty(n, c.n_heads, c.head_dim), c.n_heads + 2 * c.n_kv_heads
         run(self.kernels.rows(
             "prompt_rope", PromptRope, n, heads, projected=projected, rope=self.rope, query_scale=self.query_scale,
-            table=table, q=q, keys=keys, values=values, position=position, heads=c.n_heads, kv_heads=c.n_kv_heads,
-            head_dim=c.head_dim, stride=projected.stride(0), rotated=c.rotated, eps=c.norm_eps, **vectors,
+            table=table, q=q, position=position, heads=c.n_heads, kv_heads=c.n_kv_heads, head_dim=c.head_dim,
+            stride=projected.stride(0), rotated=c.rotated, eps=c.norm_eps, **vectors, **cache,
         ))  # fmt: skip
         both = self._empty(2, length, c.n_kv_heads, c.head_dim)
         gather = fill(
-            Gather, keys=keys, values=values, table=table, to_keys=both[0], to_values=both[1], n=length,
-            kv_heads=c.n_kv_heads, head_dim=c.head_dim,
+            Gather, table=table, to_keys=both[0], to_values=both[1], n=length, kv_heads=c.n_kv_heads,
+            head_dim=c.head_dim, **cache,
         )  # fmt: skip
         run(Launch("gather_cache", gather, min(-(-length * c.kv_rows // 2048), 4096)))
         seen = both[:, 1:] if to == MTP else both  # its first slot has no hidden state

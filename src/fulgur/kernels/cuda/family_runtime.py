@@ -28,6 +28,7 @@ from fulgur.kernels.cuda.family_prompts import FamilyPrompts
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
+from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
 from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.records import RING, STOPS, Mailbox
@@ -52,21 +53,22 @@ class FamilyRuntime:
     following = None
 
     def __init__(
-        self, weights: FamilyWeights, *, kv_blocks: int, gpu: Gpu | None = None, slots: int = SLOTS,
-        snapshots: int = SNAPSHOTS,
+        self, weights: FamilyWeights, *, kv_blocks: int, kv_dtype: str = "bf16", gpu: Gpu | None = None,
+        slots: int = SLOTS, snapshots: int = SNAPSHOTS,
     ) -> None:  # fmt: skip
-        """`slots` sequences may run at the same time, and `snapshots` states be kept, where layers have a state."""
+        """`kv_dtype`: how keys and values are kept (kv_cache.py). `slots` sequences may run at the same time, and
+        `snapshots` states be kept, where layers have a state."""
         import torch
 
         self._torch, self.gpu = torch, gpu or probe()
         self.weights, self.plan, self.config, self.kv_blocks = weights, weights.plan, weights.plan.config, kv_blocks
         c, plan, device = self.config, self.plan, weights.arena.device
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
-        self.isa = f"{self.gpu.name}, general, {plan.matrices['layers.0.qkv'].format.name}"
+        self.isa = f"{self.gpu.name}, general, {plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
+        check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
         try:
-            shape = (plan.kv_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim)
-            self._kv = torch.zeros(shape, dtype=torch.bfloat16, device=device)
+            self.cache = KvCache(plan.kv_layers, kv_blocks, c.n_kv_heads, c.head_dim, kv_dtype, device)
             self._drafts: DraftLogs | None = None
             if c.draft_vocab:
                 self._drafts = DraftLogs(slots, snapshots, c.d_model, device, self._stream, self._see)
@@ -76,7 +78,8 @@ class FamilyRuntime:
                 self.states = FamilyStates(plan, slots, snapshots, device, self._stream, again, drafts)
             self._allocate(device)
         except torch.cuda.OutOfMemoryError:
-            need = kv_blocks * KV_BLOCK * plan.kv_bytes_per_token + (slots + 1 + snapshots) * plan.slot_bytes
+            keys = kv_blocks * KV_BLOCK * plan.kv_bytes_per_token(kv_dtype)
+            need = keys + (slots + 1 + snapshots) * plan.slot_bytes
             raise FulgurError(
                 f"the caches of {kv_blocks * KV_BLOCK:,} tokens need {need / 1e9:.1f} GB: more than is free",
                 hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
@@ -100,10 +103,12 @@ class FamilyRuntime:
         held, known = (None, None) if self.states is None else (self.states.held, self.states.known)
         kernels = FamilyKernels(self.plan, self.gpu, self._stream)
         ring = None if self._drafts is None else self._drafts.ring
-        self.steps = FamilyStep(self.weights, self._rows, self._tables, self._kv, rope, query_scales, held, known, ring)
+        self.steps = FamilyStep(
+            self.weights, self._rows, self._tables, self.cache, rope, query_scales, held, known, ring
+        )
         self.graphs = FamilyGraphs(kernels, self.steps, self._stream)
         self._prefill = prefill_for(
-            self.weights, self._kv, rope, query_scales, self.states, self.gpu, self._stream
+            self.weights, self.cache, rope, query_scales, self.states, self.gpu, self._stream
         )  # fmt: skip
         self._prompts = FamilyPrompts(self._prefill, self.states, self._drafts, self._stream)
         self._beside = Beside(self._stream, self._synchronize)
@@ -137,7 +142,7 @@ class FamilyRuntime:
 
     @property
     def kv_bytes(self) -> int:
-        return int(self._kv.numel() * 2) + (0 if self.states is None else self.states.nbytes)
+        return self.cache.nbytes + (0 if self.states is None else self.states.nbytes)
 
     def step(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
@@ -367,12 +372,12 @@ class FamilyRuntime:
             if not 0 <= block < self.kv_blocks:
                 raise ValueError(f"block {block} is not one of {self.kv_blocks}")
         with self._torch.cuda.stream(self._stream):
-            self._kv[:, :, target] = self._kv[:, :, source]
+            self.cache.copy_block(source, target)
 
     def randomize_cache(self) -> None:
-        """Random keys and values at every position: a benchmark decodes after them without a prompt."""
+        """Random keys and values at every position."""
         with self._torch.cuda.stream(self._stream):
-            self._kv.normal_()
+            self.cache.randomize()
 
     def close(self) -> None:
         self._synchronize()

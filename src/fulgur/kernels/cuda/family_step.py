@@ -25,6 +25,7 @@ from fulgur.kernels.cuda.family_kernels import (
 from fulgur.kernels.cuda.family_plan import COLUMNS, operand_lines, product_bytes, product_units
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import BLOCK, TILE
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.prefill_kernels import Launch, StepAttend, StepRope, fill
 from fulgur.model.family import DELTA, FULL, SLIDING
 
@@ -38,11 +39,11 @@ def splits(kv_heads: int, ctas: int) -> int:
 
 
 class FamilyStep:
-    """`rows` is the device's `StepRows`; `kv` [layer, kind, block, kv head, 64, head_dim]. Where there are recurrent
-    layers, `states` [slot, layer, floats] and `known` [slot]; where there is a drafting head, the ring `hidden`."""
+    """`rows` is the device's `StepRows`. Where there are recurrent layers, `states` [slot, layer, floats] and `known`
+    [slot]; where there is a drafting head, the ring `hidden`."""
 
     def __init__(
-        self, weights: FamilyWeights, rows: Any, tables: Any, kv: Any, rope: Any, query_scale: Any | None,
+        self, weights: FamilyWeights, rows: Any, tables: Any, kv: KvCache, rope: Any, query_scale: Any | None,
         states: Any | None, known: Any | None, hidden: Any | None,
     ) -> None:  # fmt: skip
         self.weights, self.plan, self.config = weights, weights.plan, weights.plan.config
@@ -168,10 +169,9 @@ class FamilyStep:
     def _attention(self, to: str, kind: str, skipped: int) -> list[Launch]:
         c, b, n = self.config, self.buffers, self._most
         layer, heads, stride = self.plan.kv_layer(to), c.n_heads + 2 * c.n_kv_heads, b["projected"].shape[1]
-        keys, values = self._kv[layer, 0], self._kv[layer, 1]
-        common = {"rows": self._rows, "q": b["q"], "keys": keys, "values": values, "tables": self._tables, "n": n,
-                  "heads": c.n_heads, "kv_heads": c.n_kv_heads, "head_dim": c.head_dim,
-                  "table_width": self._tables.shape[1]}  # fmt: skip
+        common = {"rows": self._rows, "q": b["q"], "tables": self._tables, "n": n, "heads": c.n_heads,
+                  "kv_heads": c.n_kv_heads, "head_dim": c.head_dim, "table_width": self._tables.shape[1],
+                  **self._kv.layer(layer)}  # fmt: skip
         rope = fill(
             StepRope, parts=b["projected"], bias=self._vector(to + "qkv_bias"), q_weight=self._vector(to + "q_norm"),
             k_weight=self._vector(to + "k_norm"), rope=self._rope, query_scale=self._query_scale, splits=1,

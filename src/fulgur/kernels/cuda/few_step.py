@@ -17,6 +17,7 @@ from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, make_family_pla
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.header import norm_stride
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.plan import Plan
 from fulgur.kernels.cuda.prefill_kernels import Launch
 from fulgur.kernels.cuda.weights import GpuWeights
@@ -55,7 +56,7 @@ def plan_over(plan: Plan, shared: int) -> FamilyPlan | None:
 class _Step(FamilyStep):
     """As it is, but for the router: its matrix has the norm's weight in it (`plan.make_plan`)."""
 
-    def __init__(self, weights: FamilyWeights, given: StepInput, kv: Any, rope: Any) -> None:
+    def __init__(self, weights: FamilyWeights, given: StepInput, kv: KvCache, rope: Any) -> None:
         import torch
 
         self._ones = torch.ones(weights.plan.config.d_model, dtype=torch.float32, device=weights.arena.device)
@@ -72,7 +73,7 @@ class FewStep:
     """`most` rows at a time."""
 
     def __init__(
-        self, plan: FamilyPlan, weights: GpuWeights, given: StepInput, kv: Any, rope: Any, kernels: FamilyKernels,
+        self, plan: FamilyPlan, weights: GpuWeights, given: StepInput, kv: KvCache, rope: Any, kernels: FamilyKernels,
         stream: Any,
     ) -> None:  # fmt: skip
         held = FamilyWeights(plan, weights.arena, weights.norms, weights.embed)
@@ -118,7 +119,7 @@ class FewStep:
         self._kernels.close()
 
 
-def few_step(weights: GpuWeights, given: StepInput, kv: Any, rope: Any, gpu: Gpu, stream: Any) -> FewStep | None:
+def few_step(weights: GpuWeights, given: StepInput, kv: KvCache, rope: Any, gpu: Gpu, stream: Any) -> FewStep | None:
     """None where the general driver cannot have the model, or not more than a row of it."""
     plan = plan_over(weights.plan, gpu.shared)
     if plan is None or plan.rows < BUCKETS[0]:

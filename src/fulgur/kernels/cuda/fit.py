@@ -5,6 +5,7 @@ from __future__ import annotations
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.device import Gpu
 from fulgur.kernels.cuda.header import layout
+from fulgur.kernels.cuda.kv_cache import bytes_per_token
 from fulgur.kernels.cuda.plan import MAX_ROWS, Plan, make_plan
 from fulgur.model.config import ModelConfig
 
@@ -24,6 +25,6 @@ def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Pla
     raise AssertionError("rows 1 either fits or raises")
 
 
-def kv_bytes_per_token(config: ModelConfig) -> int:
-    """Keys and values of every layer, in bf16."""
-    return 4 * config.n_layers * config.n_kv_heads * config.head_dim
+def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:
+    """Keys and values of every layer."""
+    return bytes_per_token(config.n_layers, config.n_kv_heads, config.head_dim, kv_dtype)

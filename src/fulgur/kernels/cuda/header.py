@@ -186,6 +186,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "NORM_TOPK": int(c.norm_topk),
         "QKV_BIAS": int(c.qkv_bias),
         "QK_NORM": int(c.qk_norm),
+        "KV_FP8": int(plan.kv_dtype == "fp8"),
         "NORM_EPS": f"{c.norm_eps!r}f",
         "ATTN_NORM_AT": 0,
         "FFN_NORM_AT": c.d_model,

@@ -12,6 +12,7 @@ from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, check, make_fam
 from fulgur.kernels.cuda.family_runtime import SLOTS, SNAPSHOTS, FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
 from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
+from fulgur.kernels.cuda.kv_cache import check_dtype
 from fulgur.kernels.cuda.plan import DECODE_FEATURES, KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import bytes_per_row
 from fulgur.kernels.cuda.prompts import CHUNK
@@ -68,6 +69,7 @@ def open_folder(
     *,
     bits: int | None = None,
     kv_tokens: int | None = None,
+    kv_dtype: str = "bf16",
     driver: str | None = None,
     index: int = 0,
     drafts: bool = True,
@@ -79,22 +81,23 @@ def open_folder(
         raise FulgurError(f"{bits} bits are not supported on the GPU", hint="Choose 4, 8 or 16.")
     config = check_folder(folder)
     gpu = usable(index)
+    check_dtype(kv_dtype, gpu)
     import torch
 
     torch.cuda.set_device(index)
     if not config.features <= DECODE_FEATURES:
-        return _open_family(FolderSource(folder), bits, kv_tokens, gpu, drafts)
+        return _open_family(FolderSource(folder), bits, kv_tokens, kv_dtype, gpu, drafts)
     body, head = stored_formats(FolderSource(folder)) if bits is None else (BITS[bits], BITS[bits])
     plan = widest(config, body, head, gpu)
     weights = from_folder(folder, plan, "cuda")
     torch.cuda.empty_cache()  # what packing needed
-    blocks = kv_blocks(plan, kv_tokens, torch.cuda.mem_get_info()[0])
+    blocks = kv_blocks(plan, kv_tokens, kv_dtype, torch.cuda.mem_get_info()[0])
     driver = driver or ("persistent" if gpu.cooperative else "graph")
-    return Runtime(weights, kv_blocks=blocks, driver=driver, gpu=gpu)
+    return Runtime(weights, kv_blocks=blocks, kv_dtype=kv_dtype, driver=driver, gpu=gpu)
 
 
 def _open_family(
-    source: FolderSource, bits: int | None, kv_tokens: int | None, gpu: Gpu, drafts: bool
+    source: FolderSource, bits: int | None, kv_tokens: int | None, kv_dtype: str, gpu: Gpu, drafts: bool
 ) -> FamilyRuntime:  # fmt: skip
     import torch
 
@@ -106,8 +109,9 @@ def _open_family(
     free = torch.cuda.mem_get_info()[0]
     slots, snapshots = state_slots(plan, free)
     free -= (slots + 1 + snapshots) * plan.slot_bytes
-    blocks = _blocks(plan.kv_bytes_per_token, FAMILY_WORKSPACE, kv_tokens, source.config.max_context, free)
-    return FamilyRuntime(held, kv_blocks=blocks, gpu=gpu, slots=slots, snapshots=snapshots)
+    size = plan.kv_bytes_per_token(kv_dtype)
+    blocks = _blocks(size, FAMILY_WORKSPACE, kv_tokens, source.config.max_context, free)
+    return FamilyRuntime(held, kv_blocks=blocks, kv_dtype=kv_dtype, gpu=gpu, slots=slots, snapshots=snapshots)
 
 
 def family_formats(source: FolderSource, bits: int | None) -> Weights:
@@ -141,10 +145,10 @@ def state_slots(plan: FamilyPlan, free: int) -> tuple[int, int]:
     return slots, max(min(2 * SNAPSHOTS, fit - slots), 2)
 
 
-def kv_blocks(plan: Plan, tokens: int | None, free: int) -> int:
+def kv_blocks(plan: Plan, tokens: int | None, kv_dtype: str, free: int) -> int:
     """Blocks of the KV cache, out of `free` bytes of GPU memory."""
     config = plan.config
-    size = kv_bytes_per_token(config)
+    size = kv_bytes_per_token(config, kv_dtype)
     largest = max(m.copies * m.tiles * 16 * m.cols for m in plan.matrices.values())
     prefill = max(WORKSPACE + 4 * 2 * largest, CHUNK * bytes_per_row(config))
     return _blocks(size, prefill, tokens, config.max_context, free)

@@ -130,6 +130,7 @@ class Plan:
     matrices: dict[str, Matrix]
     layer_stride: int
     arena_bytes: int
+    kv_dtype: str = "bf16"  # of keys and values (kv_cache.py)
 
     @property
     def moe(self) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 
 from fulgur.kernels.cuda.formats import BLOCK, TILE, Format
 from fulgur.kernels.cuda.header import norm_stride
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.pack import codes_value, from_nibbles, order, record_scales
-from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.weights import GpuWeights
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Prefill:
-    """`kv` [layer, kind, block, kv head, 64, head_dim] bf16; `rope` [context, cos half + sin half] float32."""
+    """`rope` [context, cos half + sin half] float32."""
 
-    def __init__(self, weights: GpuWeights, kv: Any, rope: Any) -> None:
+    def __init__(self, weights: GpuWeights, kv: KvCache, rope: Any) -> None:
         self.weights, self.kv, self.rope = weights, kv, rope
         self.plan, self.config = weights.plan, weights.plan.config
         self._places: dict[str, Any] = {}
@@ -95,15 +95,8 @@ class Prefill:
             q = rms(q, self._vector(i, 2 * c.d_model, c.head_dim), c.norm_eps)
             k = rms(k, self._vector(i, 2 * c.d_model + c.head_dim, c.head_dim), c.norm_eps)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        here = torch.arange(position, position + n, device=x.device)
-        block, slot = table[here // KV_BLOCK].long(), here % KV_BLOCK
-        self.kv[i, 0][block, :, slot] = k.bfloat16()
-        self.kv[i, 1][block, :, slot] = v.bfloat16()
-        used = table[: -(-(position + n) // KV_BLOCK)].long()
-        keys, values = (
-            self.kv[i, kind][used].transpose(0, 1).reshape(c.n_kv_heads, -1, c.head_dim)[:, : position + n]
-            for kind in (0, 1)
-        )
+        self.kv.store(i, k, v, position, table)
+        keys, values = self.kv.gathered(i, position + n, table)
         # Aligned to the lower right corner: queries are the last positions. Flash attention does this without a mask in
         # memory, which for a long context would be larger than the cache; it wants as many key heads as query heads.
         group = c.n_heads // c.n_kv_heads

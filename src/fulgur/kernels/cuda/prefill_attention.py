@@ -46,10 +46,10 @@ class Attention:
         return fit[0] if fit and position % LENGTHS[-1] == 0 and self._cudnn_works else n
 
     def run(
-        self, layer: int, q: torch.Tensor, kv: torch.Tensor, table: torch.Tensor, n: int, position: int, ordered: bool
+        self, q: torch.Tensor, cache: dict[str, Any], table: torch.Tensor, n: int, position: int, ordered: bool
     ) -> torch.Tensor:
-        """What the heads attend to, as the operand of the output projection. `q` [padded rows, heads, dims]; `kv` the
-        layer's cache; `ordered` as the packed product wants its columns."""
+        """What the heads attend to, as the operand of the output projection. `q` [padded rows, heads, dims]; `cache` of
+        the layer; `ordered` as the packed product wants its columns."""
         import torch
 
         c, rows = self.config, len(q)
@@ -57,8 +57,8 @@ class Attention:
         both, out = self._made(rows, n, position, kind)
         length = position + n
         gather = fill(
-            Gather, keys=kv[0], values=kv[1], table=table, to_keys=both[0], to_values=both[1], n=length,
-            kv_heads=c.n_kv_heads, head_dim=c.head_dim,
+            Gather, table=table, to_keys=both[0], to_values=both[1], n=length, kv_heads=c.n_kv_heads,
+            head_dim=c.head_dim, **cache,
         )  # fmt: skip
         self._kernels.run(Launch("gather_cache", gather, min(-(-length * c.kv_rows // 2048), 4096)))
         queries, keys, values = (t.transpose(0, 1)[None] for t in (q, both[0], both[1]))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fulgur.kernels.cuda.device import Gpu
 from fulgur.kernels.cuda.formats import BLOCK
 from fulgur.kernels.cuda.header import norm_stride
+from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.prefill import Prefill
 from fulgur.kernels.cuda.prefill_attention import Attention
 from fulgur.kernels.cuda.prefill_kernels import (
@@ -43,7 +44,7 @@ LIBRARY_WORK = 8e10
 LIBRARY_ROWS = 3072  # of any dense bf16 matrix: nothing is to be widened
 
 
-def prefill_for(weights: GpuWeights, kv: Any, rope: Any, gpu: Gpu, stream: Any) -> Prefill:
+def prefill_for(weights: GpuWeights, kv: KvCache, rope: Any, gpu: Gpu, stream: Any) -> Prefill:
     """The fastest path that this GPU has."""
     if not gpu.wgmma or weights.plan.config.d_model % 8:
         return Prefill(weights, kv, rope)
@@ -65,11 +66,11 @@ def bytes_per_row(config: ModelConfig) -> int:
 
 
 class FastPrefill(Prefill):
-    def __init__(self, weights: GpuWeights, kv: Any, rope: Any, kernels: Kernels) -> None:
+    def __init__(self, weights: GpuWeights, kv: KvCache, rope: Any, kernels: Kernels) -> None:
         super().__init__(weights, kv, rope)
         self.kernels = kernels
         self.attention = Attention(weights.plan.config, kernels, kv.device)
-        self.finished = kv.new_zeros(1, dtype=_dtype("int32"))
+        self.finished = kv.held.new_zeros(1, dtype=_dtype("int32"))
 
     def vector(self, at: int) -> tuple[int, int]:
         """The address of a small vector of layer 0, and the bytes to that of the next layer."""
@@ -112,7 +113,7 @@ class Chunk:
         self._multiply(layer, "qkv", self._normed, self._qkv)
         self._run(layer, [self._rope])
         attended = self._prefill.attention.run(
-            layer, self._q, self._prefill.kv[layer], self.table, self.n, self.position, not self._by_library("o")
+            self._q, self._prefill.kv.layer(layer), self.table, self.n, self.position, not self._by_library("o")
         )
         self._multiply(layer, "o", attended, self._x)
 
@@ -163,9 +164,7 @@ class Chunk:
             table=self.table, q=self._q, position=self.position, heads=c.n_heads, kv_heads=c.n_kv_heads,
             head_dim=c.head_dim, qkv_stride=width, eps=c.norm_eps,
         )  # fmt: skip
-        kv = self._prefill.kv
-        layer, kind, start = 2 * kv.stride(0), 2 * kv.stride(1), kv.data_ptr()
-        self._rope.moving(keys=(start, layer), values=(start + kind, layer))
+        self._rope.moving(**self._prefill.kv.addresses())
         if c.qk_norm:
             self._rope.moving(q_weight=self._vector(vectors), k_weight=self._vector(vectors + c.head_dim))
         if c.qkv_bias:

@@ -38,10 +38,13 @@ Product = structure(
 )  # fmt: skip
 Norm = structure("Norm", a=(_P, "x weight out plain"), b=(_I, "n width stride ordered"), c=(_F, "eps"), d=(_I, "pad"))
 Rope = structure(
-    "Rope", a=(_P, "qkv bias q_weight k_weight rope table q keys values"),
+    "Rope", a=(_P, "qkv bias q_weight k_weight rope table q keys values key_exponents value_exponents"),
     b=(_I, "n position heads kv_heads head_dim qkv_stride"), c=(_F, "eps"), d=(_I, "pad"),
 )  # fmt: skip
-Gather = structure("Gather", a=(_P, "keys values table to_keys to_values"), b=(_I, "n kv_heads head_dim pad"))
+Gather = structure(
+    "Gather", a=(_P, "keys values key_exponents value_exponents table to_keys to_values"),
+    b=(_I, "n kv_heads head_dim pad"),
+)  # fmt: skip
 Attended = structure(
     "Attended", a=(_P, "own earlier own_lse earlier_lse out"),
     b=(_I, "n width stride head_dim ordered own_row own_head earlier_row earlier_head lse_head"),
@@ -59,11 +62,12 @@ StepNorm = structure(
     c=(_F, "eps"),
 )  # fmt: skip
 StepRope = structure(
-    "StepRope", a=(_P, "rows parts bias q_weight k_weight rope query_scale tables q keys values"),
+    "StepRope",
+    a=(_P, "rows parts bias q_weight k_weight rope query_scale tables q keys values key_exponents value_exponents"),
     b=(_I, "n splits stride heads kv_heads head_dim rotated table_width"), c=(_F, "eps"), d=(_I, "pad"),
 )  # fmt: skip
 StepAttend = structure(
-    "StepAttend", a=(_P, "rows q keys values tables parts arrived sinks gate out"),
+    "StepAttend", a=(_P, "rows q keys values key_exponents value_exponents tables parts arrived sinks gate out"),
     b=(_I, "n heads kv_heads head_dim table_width stride gate_stride splits window skipped"), c=(_F, "scale"),
     d=(_I, "ordered"),
 )  # fmt: skip

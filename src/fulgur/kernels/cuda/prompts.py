@@ -18,13 +18,14 @@ CHUNK = 8192  # rows of a prompt in a step, at most: the weights are read once f
 LEAST = 512
 
 
-def chunk_rows(config: ModelConfig, kv_bytes: int) -> int:
-    """Rows of a prompt in a step: as many as the memory that is left holds, beside a copy of a layer's cache."""
+def chunk_rows(config: ModelConfig, layer_bytes: int) -> int:
+    """Rows of a prompt in a step: as many as the memory that is left holds, beside copies of a layer's cache, of so
+    many bytes each."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
     rows = CHUNK
-    while rows > LEAST and rows * bytes_per_row(config) + 2 * kv_bytes // config.n_layers > free:
+    while rows > LEAST and rows * bytes_per_row(config) + 2 * layer_bytes > free:
         rows //= 2
     return rows
 

@@ -30,6 +30,7 @@ class Args(ctypes.Structure):
         ("kv_blocks", ctypes.c_longlong),
         ("table_width", ctypes.c_int),
         ("layer", ctypes.c_int),
+        ("exponents", ctypes.c_void_p),
     )
 
 

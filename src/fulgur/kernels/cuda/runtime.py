@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fulgur.kernels.cuda.few_step import FewStep
 from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
 from fulgur.kernels.cuda.following import Following
 from fulgur.kernels.cuda.header import MARKS
+from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
 from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import prefill_for
 from fulgur.kernels.cuda.prefill_run import PrefillRun
@@ -61,11 +63,13 @@ class Runtime:
         weights: GpuWeights,
         *,
         kv_blocks: int,
+        kv_dtype: str = "bf16",
         driver: str = "persistent",
         gpu: Gpu | None = None,
         profile: bool = False,
     ) -> None:
-        """With `profile`, steps of one row count the cycles of their parts in `marks` (header.py names them)."""
+        """`kv_dtype`: how keys and values are kept (kv_cache.py). With `profile`, steps of one row count the cycles of
+        their parts in `marks` (header.py names them)."""
         import torch
 
         self._torch = torch
@@ -74,10 +78,11 @@ class Runtime:
         c = self.config
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
         self.driver, self.threads = driver, 1
-        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}"
+        self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}{told_of(kv_dtype)}"
+        check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
-        wide = weights.plan
-        narrow = Plan(**{**wide.__dict__, "rows": 1})
+        wide = replace(weights.plan, kv_dtype=kv_dtype)
+        narrow = replace(wide, rows=1)
         self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
         self._beside: PrefillRun | None = None  # a prompt under way
         self.step_seconds = 0.0  # of the last step beside it, on the device
@@ -91,7 +96,7 @@ class Runtime:
             with torch.cuda.stream(self._stream):
                 self._narrow = Driver(driver, narrow, self.gpu, args, profile=profile)
                 self._wide = Driver(driver, wide, self.gpu, args) if wide.rows > 1 else self._narrow
-            prefill = prefill_for(weights, self._kv, held["rope"], self.gpu, self._stream)
+            prefill = prefill_for(weights, self.cache, held["rope"], self.gpu, self._stream)
             self._prompts = Prompts(prefill, self._stream, self._synchronize)
             width = self._staged_tables.shape[1]
             self.together = Together(weights, prefill, width, self.gpu, self._stream)
@@ -99,11 +104,11 @@ class Runtime:
             self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
             self._following = Following(self.together, self._sampler, self._stream, _failed)
             self._warm()
-            self.max_rows = self.prefill_rows = chunk_rows(c, self.kv_bytes)
+            self.max_rows = self.prefill_rows = chunk_rows(c, self.cache.layer_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
             self.together.measure(self.step, c.vocab_size, min(kv_blocks * KV_BLOCK, self.max_context))
         except torch.cuda.OutOfMemoryError:
-            need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c)
+            need = kv_blocks * KV_BLOCK * kv_bytes_per_token(c, kv_dtype)
             raise FulgurError(
                 f"the KV cache of {kv_blocks * KV_BLOCK:,} tokens needs {need / 1e9:.1f} GB: more than is free",
                 hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
@@ -118,9 +123,8 @@ class Runtime:
             for name, size in sizes.items()
             if name != "counters"
         }
-        self._kv = torch.zeros(
-            (c.n_layers, 2, kv_blocks, c.n_kv_heads, KV_BLOCK, c.head_dim), dtype=torch.bfloat16, device=device
-        )
+        self.cache = KvCache(c.n_layers, kv_blocks, c.n_kv_heads, c.head_dim, plan.kv_dtype, device)
+        exponents = {} if self.cache.exponents is None else {"exponents": self.cache.exponents}
         self._logits = torch.zeros((plan.rows, c.vocab_size), dtype=torch.float32, device=device)
         cos, sin = rope_tables(c, self.max_context)
         rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
@@ -135,8 +139,8 @@ class Runtime:
         self._ring: Int = self._mail.numpy()[Mailbox.token.offset :].view(np.int32)
         return {
             **self._buffers, "weights": self.weights.arena, "norms": self.weights.norms, "embed": self.weights.embed,
-            "kv": self._kv, "rope": rope, "state": self._control, "counters": self._control[counters:],
-            "tables": self._control[self._tables_at :], "mailbox": self._mail,
+            "kv": self.cache.held, "rope": rope, "state": self._control, "counters": self._control[counters:],
+            "tables": self._control[self._tables_at :], "mailbox": self._mail, **exponents,
         }  # fmt: skip
 
     def _warm(self) -> None:
@@ -175,7 +179,7 @@ class Runtime:
 
     @property
     def kv_bytes(self) -> int:
-        return int(self._kv.numel() * 2)
+        return self.cache.nbytes
 
     def step(
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int, logits: Float | None = None
@@ -336,12 +340,12 @@ class Runtime:
             if not 0 <= block < self.kv_blocks:
                 raise ValueError(f"block {block} is not one of {self.kv_blocks}")
         with self._torch.cuda.stream(self._stream):
-            self._kv[:, :, target] = self._kv[:, :, source]
+            self.cache.copy_block(source, target)
 
     def randomize_cache(self) -> None:
-        """Random keys and values at every position: a benchmark decodes after them without a prompt."""
+        """Random keys and values at every position."""
         with self._torch.cuda.stream(self._stream):
-            self._kv.normal_()
+            self.cache.randomize()
 
     def close(self) -> None:
         self._synchronize()
@@ -489,10 +493,12 @@ def open_random(
     weights: str,
     head: str | None = None,
     kv_blocks: int,
+    kv_dtype: str = "bf16",
     driver: str = "persistent",
     seed: int = 0,
 ) -> Runtime:
     """A random model made on the GPU, for benchmarks."""
     gpu = probe()
     plan = widest(config, weights, head, gpu)
-    return Runtime(random_weights(plan, "cuda", seed), kv_blocks=kv_blocks, driver=driver, gpu=gpu)
+    made = random_weights(plan, "cuda", seed)
+    return Runtime(made, kv_blocks=kv_blocks, kv_dtype=kv_dtype, driver=driver, gpu=gpu)

@@ -2,6 +2,7 @@
 // the softmax over splits of the keys. Used by steps of many sequences (batch.cu) and by the general driver
 // (family.cu).
 #pragma once
+#include "cache.cuh"
 #include "step.cuh"
 
 // A head of a row: the parts of its projection, bias, norm, rotation; queries to `q`, keys and values to the cache. A
@@ -14,7 +15,8 @@ struct StepRope {
   const float* query_scale;                        // [context]; null: 1
   const int* tables;                               // [sequence, width]
   float* q;                                        // [row, heads, HEAD]
-  bf16 *keys, *values;                             // [block, kv heads, 64, HEAD]
+  bf16 *keys, *values;                             // [block, kv heads, 64, HEAD]; with exponents codes of 8 bits
+  unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, splits, stride, heads, kv_heads, head_dim, rotated, table_width;
   float eps;
   int pad;
@@ -63,20 +65,26 @@ KERNEL(step_rope, 128, StepRope) {
   }
   __syncwarp();
   const int kv_head = is_v ? head - p.heads - p.kv_heads : head - p.heads;
-  bf16* to = (is_v ? p.values : p.keys) + ((block * p.kv_heads + kv_head) * 64 + (position & 63)) * p.head_dim;
+  const long long slot = (block * p.kv_heads + kv_head) * 64 + (position & 63);
+  bf16* to = is_v ? p.values : p.keys;
+  unsigned char* exponents = is_v ? p.value_exponents : p.key_exponents;
   float* q = p.q + ((long long)row * p.heads + head) * p.head_dim;
   const float scale = is_q && p.query_scale ? p.query_scale[position] : 1.f;
+  u32 made[EACH];
 #pragma unroll
   for (int k = 0; k < EACH; ++k) {
     const int i = lane + 32 * k;
-    if (i >= p.head_dim) break;
+    made[k] = 0;
+    if (i >= p.head_dim) continue;
     float v = value[k];
     if (!is_v && i < p.rotated) v = v * cosine[k] + (i < half ? -x[i + half] : x[i - half]) * sine[k];
+    made[k] = to_bf16(v);
     if (is_q)
       q[i] = v * scale;
-    else
-      to[i] = to_bf16(v);
+    else if (!exponents)
+      to[slot * p.head_dim + i] = made[k];
   }
+  if (!is_q && exponents) store_head(made, p.head_dim, (unsigned char*)to + slot * p.head_dim, exponents + slot);
 }
 
 // Attention of one row, one key/value head and its query heads, over a split of the keys; which keys a split has
@@ -85,6 +93,7 @@ struct StepAttend {
   const StepRows* rows;
   const float* q;
   const bf16 *keys, *values;
+  const unsigned char *key_exponents, *value_exponents;  // as in `StepRope`
   const int* tables;
   float* parts;        // [row, kv head, split][GROUP][HEAD + 2]: sums, maximum, sum of exponentials
   u32* arrived;        // [row, kv head]: 0 before and after
@@ -180,6 +189,27 @@ __device__ __forceinline__ void join_splits(const StepAttend& p, AttendRoom<HEAD
   }
 }
 
+// A block of keys and values into shared memory. What a row does not see may be anything, even NaN.
+template <int HEAD, class Load, class Widen>
+__device__ __forceinline__ void bring_block(AttendRoom<HEAD>& s, int first_seen, int seen, Load load, Widen widen) {
+  constexpr int PIECES = KEYS * HEAD / 8 / 128, AT_ONCE = PIECES < 8 ? PIECES : 8;  // of 8 dimensions a thread
+#pragma unroll
+  for (int piece = 0; piece < PIECES; piece += AT_ONCE) {
+    uint4 k[AT_ONCE], v[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = ((piece + i) * 128 + threadIdx.x) * 8;
+      k[i] = load(0, at), v[i] = load(1, at);
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int at = ((piece + i) * 128 + threadIdx.x) * 8, key = at / HEAD, dim = at % HEAD;
+      *(uint4*)&s.key[key][dim] = widen(k[i]);
+      *(uint4*)&s.value[key][dim] = key >= first_seen && key < seen ? widen(v[i]) : make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
 template <int HEAD>
 __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s) {
   let_successor_start();
@@ -214,30 +244,26 @@ __device__ __forceinline__ void attend(const StepAttend& p, AttendRoom<HEAD>& s)
     to[0] = pack_bf16(v.x * p.scale, v.y * p.scale), to[1] = pack_bf16(v.z * p.scale, v.w * p.scale);
   }
   if (thread < MOST_HEADS) s.highest[thread] = -INF, s.total[thread] = 0;
-  constexpr int PIECES = KEYS * HEAD / 8 / 128, TILES = HEAD / 8 / 4;  // of 16 bytes a thread; of 8 dimensions a warp
-  constexpr int AT_ONCE = PIECES < 8 ? PIECES : 8;
+  constexpr int TILES = HEAD / 8 / 4;  // of 8 dimensions a warp
   float sum[TILES][4] = {};
   for (int block = begin + split; block < begin + blocks; block += p.splits) {
     const long long from = ((long long)held * p.kv_heads + head) * KEYS * HEAD;
     if (block + p.splits < begin + blocks) held = table[block + p.splits];
     __syncthreads();  // the last block has been read
-#pragma unroll
-    for (int piece = 0; piece < PIECES; piece += AT_ONCE) {
-      uint4 k[AT_ONCE], v[AT_ONCE];
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        k[i] = *(const uint4*)(p.keys + from + ((piece + i) * 128 + thread) * 8);
-        v[i] = *(const uint4*)(p.values + from + ((piece + i) * 128 + thread) * 8);
-      }
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const int at = ((piece + i) * 128 + thread) * 8, key = at / HEAD, dim = at % HEAD;
-        const int position = block * KEYS + key;
-        const bool there = position < length && position >= first;  // others may be anything, even NaN
-        *(uint4*)&s.key[key][dim] = k[i];
-        *(uint4*)&s.value[key][dim] = there ? v[i] : make_uint4(0, 0, 0, 0);
-      }
-    }
+    const int first_seen = first - block * KEYS, seen = length - block * KEYS;
+    if (p.key_exponents)  // widened when all are there: loads are under way together
+      bring_block<HEAD>(
+          s, first_seen, seen,
+          [&](int value, int at) {
+            const uint2 codes = *(const uint2*)((const unsigned char*)(value ? p.values : p.keys) + from + at);
+            return make_uint4(codes.x, codes.y, (value ? p.value_exponents : p.key_exponents)[(from + at) / HEAD], 0);
+          },
+          [](uint4 v) { return widen_eight(make_uint2(v.x, v.y), v.z); });
+    else
+      bring_block<HEAD>(
+          s, first_seen, seen,
+          [&](int value, int at) { return *(const uint4*)((value ? p.values : p.keys) + from + at); },
+          [](uint4 v) { return v; });
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < 2; ++n) {  // a warp has 16 keys

@@ -6,9 +6,10 @@
 // slabs. The weighted sum of the values is one, too: 8 dimensions a warp, softmax weights rounded to bf16.
 //
 // Keys and values of this step's own rows are not in the cache yet. Each unit that needs them computes them from the
-// projections, rounded to bf16 as the cache holds them; the unit that ends at the row itself stores them. The units of
-// a (row, head) then join their splits in ascending order.
+// projections, rounded as the cache holds them (cache.cuh); the unit that ends at the row itself stores them. The units
+// of a (row, head) then join their splits in ascending order.
 #pragma once
+#include "cache.cuh"
 #include "exchange.cuh"
 
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
@@ -112,18 +113,42 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   }
 }
 
+// What the cache holds a value as.
+#if KV_FP8
+typedef unsigned char Kept;
+#else
+typedef bf16 Kept;
+#endif
 // A head's keys in a block of the cache. Its values lie `to_values` further.
-__device__ __forceinline__ bf16* keys_at(const Args& args, int layer, int head, int block) {
-  return args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
+__device__ __forceinline__ Kept* keys_at(const Args& args, int layer, int head, int block) {
+  return (Kept*)args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
 __device__ __forceinline__ long long to_values(const Args& args) {
   return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM);
 }
-__device__ __forceinline__ void prefetch_block(const Args& args, const bf16* keys) {
-  constexpr int LINES = KV_BLOCK * HEAD_DIM * 2 / 128;
+// The exponent of a head of a token, which lies at `at` of the cache; those of the block's other tokens lie around it.
+__device__ __forceinline__ unsigned char* exponent_of(const Args& args, const Kept* at) {
+  return args.exponents + (at - (const Kept*)args.kv) / HEAD_DIM;
+}
+__device__ __forceinline__ void prefetch_block(const Args& args, const Kept* keys) {
+  constexpr int LINES = KV_BLOCK * HEAD_DIM * sizeof(Kept) / 128;
 #pragma unroll 1
   for (int i = threadIdx.x; i < 2 * LINES; i += THREADS)
     prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
+  if (KV_FP8 && threadIdx.x < 2) prefetch_l2(exponent_of(args, keys + (threadIdx.x ? to_values(args) : 0)));
+}
+// Eight dimensions of a head of a token as the cache holds them; in 8 bits their codes and the exponent, which wait to
+// be widened until they are needed: then loads are under way together.
+__device__ __forceinline__ uint4 load_kept(const Kept* from, const unsigned char* exponent) {
+#if KV_FP8
+  const uint2 codes = __ldcg((const uint2*)from);
+  return make_uint4(codes.x, codes.y, __ldcg(exponent), 0);
+#else
+  return load16(from);
+#endif
+}
+__device__ __forceinline__ uint4 widened(uint4 kept) {
+  return KV_FP8 ? widen_eight(make_uint2(kept.x, kept.y), kept.z) : kept;
 }
 // Prefetches the first two blocks that this CTA will attend to into L2: their addresses are known before the
 // projections are. Loading a block from memory takes longer than working on one, so a unit stays two blocks ahead.
@@ -194,13 +219,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const long long values = to_values(args);
   // Loads a block of keys and values from the cache; this step's own rows come later.
   auto fetch = [&](int block, int number) {
-    const bf16* keys = keys_at(args, layer, head, number);
+    const Kept* keys = keys_at(args, layer, head, number);
+    const unsigned char* exponents = KV_FP8 ? exponent_of(args, keys) : nullptr;
     const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
       int j = p * KEYS_AT_ONCE + key0;
       v[p] = make_uint4(0, 0, 0, 0);
-      if (j < known) v[p] = load16(keys + values + j * HEAD_DIM + part * 8);
+      if (j < known) v[p] = load_kept(keys + values + j * HEAD_DIM + part * 8, exponents + values / HEAD_DIM + j);
     }
 #pragma unroll
     for (int d = 0; d < DIM_STEPS / SLABS; ++d)
@@ -209,7 +235,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
         int j = tile * 16 + r + i * 8;
         k[d][i] = make_uint4(0, 0, 0, 0);
         if (slab < SLABS && j < known)
-          k[d][i] = load16(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8);
+          k[d][i] = load_kept(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8, exponents + j);
       }
   };
   auto number_of = [&](int at) {
@@ -237,15 +263,24 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
               *(u32*)(to + i) = a;
               *(u32*)(to + i + HEAD_DIM / 2) = b;
             });
+    if (KV_FP8 && !query) {
+      Kept* kept =
+          keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (value ? values : 0);
+      __syncwarp();
+      const u32 exponent = round_head<HEAD_DIM>(to, [&](int i, u32 codes) {
+        if (at == position) *(u32*)(kept + i) = codes;
+      });
+      if (at == position && lane == 0) *exponent_of(args, kept) = exponent;
+    }
   }
 #pragma unroll 1
   for (int i = thread; i < (QUERY_TILES * 8 - GROUP) * HEAD_DIM; i += THREADS)
     s.q[GROUP + i / HEAD_DIM][i % HEAD_DIM] = 0;
   block_barrier();
   mark(args, shared, PROJECT);
-  if (end == position + 1 && thread < 2 * LANES_PER_KEY) {
+  if (!KV_FP8 && end == position + 1 && thread < 2 * LANES_PER_KEY) {
     int kind = thread / LANES_PER_KEY, i = thread % LANES_PER_KEY * 8, j = position - first;
-    bf16* to =
+    Kept* to =
         keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (kind ? values : 0) + i;
     *(uint4*)to = *(uint4*)((kind ? s.value[j] : s.key[j]) + i);
   }
@@ -260,6 +295,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
       int j = p * KEYS_AT_ONCE + key0, at = block + j;
+      v[p] = widened(v[p]);
       if (at >= first && at < end) v[p] = *(uint4*)(s.value[at - first] + part * 8);
       if (j < KV_BLOCK) *(uint4*)(s.values[j] + part * 8) = v[p];
     }
@@ -275,6 +311,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
         for (int low_high = 0; low_high < 2; ++low_high) {
           int at = block + tile * 16 + r + low_high * 8;
+          k[d][low_high] = widened(k[d][low_high]);
           if (at >= first && at < end) k[d][low_high] = *(uint4*)(s.key[at - first] + dim);
         }
 #pragma unroll

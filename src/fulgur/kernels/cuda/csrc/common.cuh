@@ -59,7 +59,7 @@ struct Args {
   const char* weights;  // the arena, laid out by the plan
   const float* norms;   // per layer: attention norm, feed-forward norm, q norm, k norm, qkv bias; then the final norm
   const bf16* embed;    // [vocab, d]
-  bf16* kv;             // [layer][key, value][block][kv head][64][head_dim]
+  bf16* kv;             // [layer][key, value][block][kv head][64][head_dim]; with KV_FP8 codes of 8 bits (cache.cuh)
   const float* rope;    // [context][cos half, sin half]
   // Buffers of words that pass between CTAs (exchange.cuh). A word holds one float, two floats of 24 bits, or two bf16.
   u64* x;             // [after o, after down][rows][d / 2]: the residual
@@ -77,7 +77,8 @@ struct Args {
   u64* marks;  // [cta][MARKS] cycles spent in each part of a step; null unless built with PROFILE
   long long kv_blocks;
   int table_width;
-  int layer;  // the graph driver's layer; the persistent driver counts by itself
+  int layer;                 // the graph driver's layer; the persistent driver counts by itself
+  unsigned char* exponents;  // [layer][key, value][block][kv head][64]; null unless KV_FP8
 };
 
 static_assert(sizeof(Args) == ARGS_SIZE && sizeof(State) == STATE_SIZE && sizeof(Mailbox) == MAILBOX_SIZE,

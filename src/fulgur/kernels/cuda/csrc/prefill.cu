@@ -2,6 +2,7 @@
 // warps.
 //
 // `instances.h` names the formats that a model has: WIDEN(name, FORMAT).
+#include "cache.cuh"
 #include "wide.cuh"
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -57,7 +58,8 @@ struct Rope {
   const bf16* qkv;                                 // [n, qkv_stride]
   const float *bias, *q_weight, *k_weight, *rope;  // null where a family has none; rope [context, cos + sin]
   const int* table;
-  bf16 *q, *keys, *values;  // [n, heads, HEAD]; [block, kv heads, 64, HEAD]
+  bf16 *q, *keys, *values;  // [n, heads, HEAD]; [block, kv heads, 64, HEAD], with exponents codes of 8 bits
+  unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, position, heads, kv_heads, head_dim, qkv_stride;
   float eps;
   int pad;
@@ -105,9 +107,11 @@ KERNEL(rope_store, 256, Rope) {
         factor = rsqrtf(warp_sum(squares) / p.head_dim + p.eps);
       }
       const int kv_head = is_v ? head - p.heads - p.kv_heads : head - p.heads;
-      bf16* to =
-          is_q ? p.q + ((long long)row * p.heads + head) * p.head_dim
-               : (is_v ? p.values : p.keys) + ((block * p.kv_heads + kv_head) * 64 + (position & 63)) * p.head_dim;
+      const long long slot = (block * p.kv_heads + kv_head) * 64 + (position & 63);
+      bf16* to = is_q ? p.q + ((long long)row * p.heads + head) * p.head_dim : is_v ? p.values : p.keys;
+      unsigned char* exponents = is_q ? nullptr : is_v ? p.value_exponents : p.key_exponents;
+      if (!is_q && !exponents) to += slot * p.head_dim;
+      u32 low[2] = {}, high[2] = {};  // pairs of bf16
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int i = 2 * lane + 64 * j;
@@ -122,8 +126,23 @@ KERNEL(rope_store, 256, Rope) {
           a.x = c.x * cosine[j].x - b.x * sine[j].x, a.y = c.y * cosine[j].y - b.y * sine[j].y;
           b.x = b.x * cosine[j].x + c.x * sine[j].x, b.y = b.y * cosine[j].y + c.y * sine[j].y;
         }
-        *(u32*)(to + i) = pack_bf16(a.x, a.y), *(u32*)(to + i + half) = pack_bf16(b.x, b.y);
+        low[j] = pack_bf16(a.x, a.y), high[j] = pack_bf16(b.x, b.y);
+        if (!exponents) *(u32*)(to + i) = low[j], *(u32*)(to + i + half) = high[j];
       }
+      if (!exponents) continue;
+      const u32 exponent = cache_exponent(warp_max_bits(max(max(larger_magnitude(low[0]), larger_magnitude(high[0])),
+                                                            max(larger_magnitude(low[1]), larger_magnitude(high[1])))));
+      unsigned char* codes = (unsigned char*)to + slot * p.head_dim;
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int i = 2 * lane + 64 * j + k;
+          if (i >= half) continue;
+          codes[code_place(i)] = to_code(low[j] >> 16 * k & 0xffff, exponent);
+          codes[code_place(i + half)] = to_code(high[j] >> 16 * k & 0xffff, exponent);
+        }
+      if (lane == 0) exponents[slot] = exponent;
     }
   }
 }
@@ -132,6 +151,7 @@ KERNEL(rope_store, 256, Rope) {
 // libraries read.
 struct Gather {
   const bf16 *keys, *values;
+  const unsigned char *key_exponents, *value_exponents;  // as in `Rope`
   const int* table;
   bf16 *to_keys, *to_values;  // [n, kv heads, HEAD]
   int n, kv_heads, head_dim, pad;
@@ -143,8 +163,8 @@ KERNEL(gather_cache, 256, Gather) {
     const int piece = item % pieces, head = item / pieces % p.kv_heads, position = item / pieces / p.kv_heads;
     const long long from =
         (((long long)p.table[position >> 6] * p.kv_heads + head) * 64 + (position & 63)) * p.head_dim + piece * 8;
-    *(uint4*)(p.to_keys + item * 8) = *(const uint4*)(p.keys + from);
-    *(uint4*)(p.to_values + item * 8) = *(const uint4*)(p.values + from);
+    *(uint4*)(p.to_keys + item * 8) = cached_eight(p.keys, p.key_exponents, from, p.head_dim);
+    *(uint4*)(p.to_values + item * 8) = cached_eight(p.values, p.value_exponents, from, p.head_dim);
   }
 }
 

@@ -1,4 +1,5 @@
 // Between the products of a prompt of any family: positions and the cache, what attention made as an operand, routing.
+#include "cache.cuh"
 #include "step.cuh"
 
 // The heads of a row: bias, norm, rotation of the first `rotated` dimensions; queries to `q`, keys and values to their
@@ -7,7 +8,8 @@ struct PromptRope {
   const float* projected;                                        // [n, stride]
   const float *bias, *q_weight, *k_weight, *rope, *query_scale;  // null where a family has none; rope: cos, then sin
   const int* table;
-  bf16 *q, *keys, *values;  // [n, heads, head_dim]; [block, kv heads, 64, head_dim]
+  bf16 *q, *keys, *values;  // [n, heads, head_dim]; [block, kv heads, 64, head_dim], with exponents codes of 8 bits
+  unsigned char *key_exponents, *value_exponents;  // [block, kv heads, 64]; null: keys and values are bf16
   int n, position, heads, kv_heads, head_dim, stride, rotated;
   float eps;
 };
@@ -33,13 +35,17 @@ KERNEL(prompt_rope, 256, PromptRope) {
       factor = rsqrtf(squares / p.head_dim + p.eps);
     }
     const float scale = is_q && p.query_scale ? p.query_scale[position] : 1.f;
-    const long long slot = (long long)p.table[position >> 6] * p.kv_heads + (head - p.heads - (is_v ? p.kv_heads : 0));
-    bf16* to = is_q ? p.q + ((long long)row * p.heads + head) * p.head_dim
-                    : (is_v ? p.values : p.keys) + (slot * 64 + (position & 63)) * p.head_dim;
+    const int kv_head = head - p.heads - (is_v ? p.kv_heads : 0);
+    const long long slot = ((long long)p.table[position >> 6] * p.kv_heads + kv_head) * 64 + (position & 63);
+    bf16* to = is_q ? p.q + ((long long)row * p.heads + head) * p.head_dim : is_v ? p.values : p.keys;
+    unsigned char* exponents = is_q ? nullptr : is_v ? p.value_exponents : p.key_exponents;
+    if (!is_q && !exponents) to += slot * p.head_dim;
     const float* angles = p.rope + (long long)position * p.rotated;
+    u32 stored[MOST_HEAD / 32];
 #pragma unroll
     for (int j = 0; j < MOST_HEAD / 32; ++j) {
       const int d = lane + 32 * j;
+      stored[j] = 0;
       if (d >= p.head_dim) continue;
       float made = value[j] * factor * (weight ? weight[d] : 1.f);
       if (!is_v && d < p.rotated) {
@@ -47,8 +53,10 @@ KERNEL(prompt_rope, 256, PromptRope) {
         const float partner = (x[other] + (bias ? bias[other] : 0.f)) * factor * (weight ? weight[other] : 1.f);
         made = made * angles[at] + (d < half ? -partner : partner) * angles[half + at];
       }
-      to[d] = to_bf16(made * scale);
+      stored[j] = to_bf16(made * scale);
+      if (!exponents) to[d] = stored[j];
     }
+    if (exponents) store_head(stored, p.head_dim, (unsigned char*)to + slot * p.head_dim, exponents + slot);
   }
 }
 

@@ -219,15 +219,18 @@ __device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
 }
 // After ordinary stores to shared memory that `wgmma` will read, before the barrier.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Pairs of f16; to e4m3 (two bytes) and back. To nearest; beyond 448 it saturates.
+// Pairs of f16; to e4m3 (two bytes) and back. To nearest; beyond 448 it saturates. GPUs before compute capability 8.9
+// do not have it, and nobody asks them for it.
 __device__ __forceinline__ u32 pack_half(float lo, float hi) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
 __device__ __forceinline__ u32 to_e4m3(u32 pair) {
-  unsigned short r;
+  unsigned short r = 0;
+#if __CUDA_ARCH__ >= 890
   asm("cvt.rn.satfinite.e4m3x2.f16x2 %0, %1;" : "=h"(r) : "r"(pair));
+#endif
   return r;
 }
 __device__ __forceinline__ u32 from_e4m3(u32 codes) {
