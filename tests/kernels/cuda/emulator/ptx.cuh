@@ -93,7 +93,7 @@ struct Cta {
   int index;
   std::vector<char> memory;
   char* base;
-  Gate gate{0}, barriers[4]{{0}, {0}, {0}, {0}};  // of all threads; of some, by number (1: compute threads)
+  Gate gate{0}, barriers[8]{{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}};  // of all threads; of some, by number (1: compute threads)
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
   std::vector<char> published;  // shared memory as `wgmma` sees it
@@ -179,6 +179,15 @@ T __shfl_xor_sync(u32 members, T v, int mask) {
   memcpy(f->warp->slot[p][lane], &v, 4);
   emu::meet(f->warp->gate);
   memcpy(&v, f->warp->slot[p][lane ^ mask], 4);
+  f->parity ^= 1;
+  return v;
+}
+inline float lane_value(float v, int lane) {
+  emu::Fiber* f = emu::current;
+  const int p = f->parity;
+  memcpy(f->warp->slot[p][f->thread.x & 31], &v, 4);
+  emu::meet(f->warp->gate);
+  memcpy(&v, f->warp->slot[p][lane], 4);
   f->parity ^= 1;
   return v;
 }
@@ -288,6 +297,7 @@ inline void store_release(u32 at, u32 v) { *(volatile u32*)(emu::current->cta->b
 inline void store_relaxed(u32 at, u32 v) { store_release(at, v); }
 inline u32 load_acquire_shared(u32 at) { return *(const volatile u32*)(emu::current->cta->base + at); }
 inline uint4 shared16(u32 at) { return *(const uint4*)(emu::current->cta->base + at); }
+inline float2 shared8(u32 at) { return *(const float2*)(emu::current->cta->base + at); }
 inline u32 shared4(u32 at) { return *(const u32*)(emu::current->cta->base + at); }
 inline void put4(u32 at, u32 v) { *(u32*)(emu::current->cta->base + at) = v; }
 inline u32 shared2(u32 at) { return *(const unsigned short*)(emu::current->cta->base + at); }
@@ -463,6 +473,12 @@ inline void load_transposed(u32 (&m)[4], u32 row) {
     m[i] = at(0) | at(1) << 16;
   }
   f->parity ^= 1;
+}
+inline u32 __byte_perm(u32 a, u32 b, u32 which) {
+  const u64 both = (u64)b << 32 | a;
+  u32 out = 0;
+  for (int i = 0; i < 4; ++i) out |= (u32)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+  return out;
 }
 inline u32 fma_bf16x2(u32 a, u32 b, u32 c) {
   float lo = fmaf(half_of(a, 0), half_of(b, 0), half_of(c, 0)), hi = fmaf(half_of(a, 1), half_of(b, 1), half_of(c, 1));

@@ -9,8 +9,7 @@
 // projections, rounded as the cache holds them (cache.cuh); the unit that ends at the row itself stores them. The units
 // of a (row, head) then join their splits in ascending order.
 #pragma once
-#include "cache.cuh"
-#include "exchange.cuh"
+#include "long_attention.cuh"
 
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
@@ -31,6 +30,9 @@ struct AttentionScratch {
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
 static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2,
               "slices end before what is written early");
+static_assert(!HAS_LONG ||
+                  sizeof(LongScratch) <= KV_BLOCK * (HEAD_DIM + 8) * 2 + SLABS * QUERY_TILES * 8 * KV_BLOCK * 4,
+              "what many keys need lies before the queries");
 static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
 // Keys of a split, in whole blocks: as few as keep the number of splits within MAX_SPLITS. Then the number of splits.
@@ -150,14 +152,16 @@ __device__ __forceinline__ uint4 load_kept(const Kept* from, const unsigned char
 __device__ __forceinline__ uint4 widened(uint4 kept) {
   return KV_FP8 ? widen_eight(make_uint2(kept.x, kept.y), kept.z) : kept;
 }
-// Prefetches the first two blocks that this CTA will attend to into L2: their addresses are known before the
-// projections are. Loading a block from memory takes longer than working on one, so a unit stays two blocks ahead.
+// Prefetches the first two blocks that this CTA will attend to into L2 (of many keys, the first of every warp): their
+// addresses are known before the projections are. Loading a block from memory takes longer than working on one, so a
+// unit stays two blocks ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
+  const int most = HAS_LONG && length >= LONG_KEYS ? LONG_KEYS : 2 * KV_BLOCK;
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
-    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, 2 * KV_BLOCK), position);
+    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, most), position);
 #pragma unroll 1
     for (int at = begin; at < end; at += KV_BLOCK)
       prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
@@ -205,12 +209,15 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
 }
 
 __device__ inline void attention_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int row,
-                                      int head, int split, int length, int splits) {
+                                      int unit) {
   AttentionScratch& s = *(AttentionScratch*)area;
   const float* norms = args.norms + layer * NORM_STRIDE;
   const int thread = (int)thread_index();
   int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
+  const int length = split_length(position), splits = splits_at(position, length), head = unit % KV_HEADS,
+            split = unit / KV_HEADS;
   const int begin = split * length, end = min(begin + length, position + 1);
+  const int blocks_from = long_end(position, begin, end);  // the keys before it are many
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
   // Warp w computes the scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
@@ -241,12 +248,12 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   auto number_of = [&](int at) {
     return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK];
   };
-  fetch(begin, number_of(begin));
+  fetch(blocks_from, number_of(blocks_from));
   // The next two blocks. The table is read one block ahead of the address that is computed from it.
   int next = 0, after = 0;
-  if (begin + KV_BLOCK < end) {
-    next = number_of(begin + KV_BLOCK);
-    after = number_of(begin + 2 * KV_BLOCK);
+  if (blocks_from + KV_BLOCK < end) {
+    next = number_of(blocks_from + KV_BLOCK);
+    after = number_of(blocks_from + 2 * KV_BLOCK);
   }
   mark(args, shared, FETCH);
   // One head per warp: the queries, then the keys and values of this step's rows. Row j of this sequence in this step
@@ -291,7 +298,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
     for (int i = 0; i < 4; ++i) acc[d][i] = 0;
 #pragma unroll 1
-  for (int block = begin; block < end; block += KV_BLOCK) {
+  for (int block = blocks_from; block < end; block += KV_BLOCK) {
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
       int j = p * KEYS_AT_ONCE + key0, at = block + j;
@@ -376,6 +383,26 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     if (more) block_barrier();
   }
+  if (HAS_LONG && blocks_from > begin) {
+    LongScratch& many = *(LongScratch*)area;
+    block_barrier();
+    total = warp_sum(total);
+    if (warp < GROUP && lane == 0) many.peak[QUADS][warp] = peak, many.total[QUADS][warp] = total;
+    attend_long(args, many, s.q[0], args.tables + shared.table[row] * args.table_width, layer, head, begin,
+                blocks_from);
+    if (warp < GROUP) {
+      peak = long_peak(many, warp);
+      total = lane == 0 ? long_total(many, warp, peak) : 0.f;
+    }
+    const float highest = long_peak(many, r);
+#pragma unroll
+    for (int d = 0; d < DIMS_PER_WARP; ++d) {
+      const int dim = (warp + d * WARPS) * 8 + 2 * t;
+      if (dim >= HEAD_DIM) continue;
+      acc[d][0] = long_sum(many, r, dim, highest, acc[d][0]);
+      acc[d][1] = long_sum(many, r, dim + 1, highest, acc[d][1]);
+    }
+  }
   mark(args, shared, SOFTMAX);
   u64* partial = args.partial + (row * KV_HEADS + head) * (MAX_SPLITS * GROUP * (HEAD_DIM + 2));
   u64* out = partial + split * (GROUP * (HEAD_DIM + 2));
@@ -409,14 +436,17 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 
 __device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   char* area = area_of(memory) - ATTENTION_OVERLAP;
+  if constexpr (MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS) {  // one unit at most: nothing is kept for a second
+    if (blockIdx.x < KV_HEADS * splits_at(shared.position[0], split_length(shared.position[0])))
+      attention_unit(args, shared, area, layer, epoch, 0, blockIdx.x);
+    return;
+  }
   int next = blockIdx.x;  // the next unit of this CTA, counted from the current row's first
 #pragma unroll 1
   for (int row = 0; row < rows_of(shared); ++row) {
-    const int length = split_length(shared.position[row]), splits = splits_at(shared.position[row], length),
-              units = KV_HEADS * splits;
+    const int position = shared.position[row], units = KV_HEADS * splits_at(position, split_length(position));
 #pragma unroll 1
-    for (; next < units; next += CTAS)
-      attention_unit(args, shared, area, layer, epoch, row, next % KV_HEADS, next / KV_HEADS, length, splits);
+    for (; next < units; next += CTAS) attention_unit(args, shared, area, layer, epoch, row, next);
     next -= units;
   }
 }

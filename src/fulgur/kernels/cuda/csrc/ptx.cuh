@@ -50,6 +50,7 @@ __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
 // A bit per lane; the number of set bits.
 __device__ __forceinline__ u32 lanes_with(bool v) { return __ballot_sync(~0u, v); }
 __device__ __forceinline__ int count_bits(u32 v) { return __popc(v); }
+__device__ __forceinline__ float lane_value(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 // Sleeps for about so many nanoseconds: a warp that polls takes issue slots from the others.
 __device__ __forceinline__ void nap(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
 // Registers per thread from here on, for a warpgroup (four adjacent warps): what one gives up another may take.
@@ -151,6 +152,11 @@ __device__ __forceinline__ bool gate_done(u32 gate, u32 parity) {
 __device__ __forceinline__ uint4 shared16(u32 at) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ float2 shared8(u32 at) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
   return v;
 }
 __device__ __forceinline__ u32 shared4(u32 at) {

@@ -1,0 +1,239 @@
+// Attention over many keys: the part of a split that lies in the cache whatever the step's other rows are.
+//
+// Four warps take a block of 64 keys, so a CTA works on four blocks at a time. Each four keep a maximum, a sum and
+// weighted values of their own; they wait for the others only when all keys have been read. So memory is the limit,
+// not barriers: the loop of attention.cuh, in which all warps work on one block, reads a long split at little more than
+// half of the memory's speed.
+//
+// Keys and values go from memory straight into the registers of the matrix instruction. A warp computes the scores of
+// 16 keys (16 keys x 8 queries, dimensions in the order of a lane's loads). The four exchange them, and each adds a
+// quarter of the dimensions of all 64 values (dimensions x 8 queries, 16 keys at a time). There a lane loads DIMS
+// dimensions of four keys and joins those of two keys in pairs.
+//
+// Which keys are read here depends on the row's position alone, so a row has the same bits in every step.
+#pragma once
+#include "cache.cuh"
+#include "exchange.cuh"
+
+constexpr bool HAS_LONG = GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
+constexpr int QUADS = WARPS / 4, LONG_KEYS = QUADS * KV_BLOCK;  // fewer keys are left to the loop of blocks
+constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = DIMS / 2;     // of a lane; of a warp
+constexpr int VALUE_BYTES = KV_FP8 ? 1 : 2, HEAD_BYTES = HEAD_DIM * VALUE_BYTES;
+constexpr int FIRST_QUAD_BARRIER = 3;
+
+// Keys begin .. long_end() - 1 of a split are read here: up to `end`, and none of the last 64, of which a step's own
+// rows may be.
+__device__ __forceinline__ int long_end(int position, int begin, int end) {
+  const int stop = min(end, max(position - (KV_BLOCK - 1), 0)) / KV_BLOCK * KV_BLOCK;
+  return HAS_LONG && stop - begin >= LONG_KEYS ? stop : begin;
+}
+
+// It lies where attention.cuh keeps a block's values and scores.
+struct LongScratch {
+  float peak[QUADS + 1][8], total[QUADS + 1][8];  // the last: what the loop of blocks found
+  union {
+    float score[QUADS][8][KV_BLOCK + 8];  // [query][key]; the 8 avoid bank conflicts
+    float sum[QUADS][HEAD_DIM][8];        // weighted values, [dimension][query]
+  };
+};
+
+// A head's keys in a block of the cache, and their exponents (with KV_FP8). Values lie further.
+struct KeysAt {
+  const char* keys;
+  const unsigned char* exponents;
+  __device__ __forceinline__ KeysAt(const Args& args, int layer, int head, int number) {
+    const long long slot = ((layer * 2 * args.kv_blocks + number) * KV_HEADS + head) * KV_BLOCK;
+    keys = (const char*)args.kv + slot * HEAD_BYTES;
+    exponents = args.exponents + slot;
+  }
+  static __device__ __forceinline__ long long to_values(const Args& args) {
+    return args.kv_blocks * (KV_HEADS * KV_BLOCK);  // in tokens
+  }
+};
+
+// Scores of 16 keys: r and r + 8, for queries 2 t and 2 t + 1.
+__device__ __forceinline__ void long_scores(float (&dots)[4], const bf16* queries, const char* keys,
+                                            const unsigned char* exponents) {
+  const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
+  const bf16* q = queries + r * (HEAD_DIM + 8);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) dots[i] = 0;
+  if constexpr (KV_FP8) {
+    u32 factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) factor[i] = cache_factor(exponents[r + 8 * i], exponents[r + 8 * i]);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += 64) {
+      const uint4 k = load16(keys + r * HEAD_DIM + d + t * 16), l = load16(keys + (r + 8) * HEAD_DIM + d + t * 16);
+      const u32 top[4] = {k.x, k.y, k.z, k.w}, bottom[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const uint2 x = *(const uint2*)(q + d + t * 16 + 4 * w);
+        u32 a[4];
+        widen_codes(top[w], factor[0], a[0], a[2]);
+        widen_codes(bottom[w], factor[1], a[1], a[3]);
+        mma(dots, a[0], a[1], a[2], a[3], x.x, x.y);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += 32) {
+      const uint4 k = load16(keys + (r * HEAD_DIM + d + t * 8) * 2),
+                  l = load16(keys + ((r + 8) * HEAD_DIM + d + t * 8) * 2), x = *(const uint4*)(q + d + t * 8);
+      mma(dots, k.x, l.x, k.y, l.y, x.x, x.y);
+      mma(dots, k.z, l.z, k.w, l.w, x.z, x.w);
+    }
+  }
+}
+
+// The dimension of row r (or r + 8: `second`) of tile i, of a warp's quarter. The cache holds codes of four dimensions
+// in the order 0, 2, 1, 3.
+__device__ __forceinline__ int dimension_of(int i, int second, int r) {
+  if (KV_FP8 && DIMS == 2) return r / 2 * 4 + (r & 1) + 2 * second;
+  return DIMS * r + 2 * i + second;
+}
+// Adds 16 weighted values. A lane has keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; `weights`: of these keys for query r.
+__device__ __forceinline__ void long_values(float (&acc)[VALUE_TILES][4], const u32 (&weights)[2], const char* values,
+                                            const unsigned char* exponents) {
+  const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
+  u32 v[4][VALUE_TILES];  // of each key pairs of dimensions; with KV_FP8 all of them in the first word
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const char* from = values + (2 * t + (i & 1) + (i >> 1) * 8) * HEAD_BYTES + r * (DIMS * VALUE_BYTES);
+    if constexpr (DIMS * VALUE_BYTES == 8) {
+      const uint2 both = __ldcg((const uint2*)from);
+      v[i][0] = both.x, v[i][1] = both.y;
+    } else if constexpr (DIMS * VALUE_BYTES == 4) {
+      v[i][0] = __ldcg((const u32*)from);
+    } else {
+      v[i][0] = __ldcg((const unsigned short*)from);
+    }
+  }
+  if constexpr (KV_FP8) {
+    u32 factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const u32 both = *(const unsigned short*)(exponents + 2 * t + 8 * i);
+      factor[i] = cache_factor(both & 255u, both >> 8);
+    }
+    u32 a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x5410), factor[i], a[0][2 * i], a[1][2 * i]);
+      if (DIMS == 4)
+        widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x7632), factor[i], a[0][2 * i + 1], a[1][2 * i + 1]);
+    }
+    if constexpr (DIMS == 4) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) mma(acc[i], a[i][0], a[i][1], a[i][2], a[i][3], weights[0], weights[1]);
+    } else {
+      mma(acc[0], a[0][0], a[1][0], a[0][2], a[1][2], weights[0], weights[1]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < VALUE_TILES; ++i)
+      mma(acc[i], __byte_perm(v[0][i], v[1][i], 0x5410), __byte_perm(v[0][i], v[1][i], 0x7632),
+          __byte_perm(v[2][i], v[3][i], 0x5410), __byte_perm(v[2][i], v[3][i], 0x7632), weights[0], weights[1]);
+  }
+}
+
+// Attends to keys begin .. stop - 1 of a head, in the blocks of `table`. Leaves weighted sums, maxima and totals of
+// every four warps in the scratch. Ends with a block barrier. `queries` [8][HEAD_DIM + 8] in shared memory.
+__device__ inline void attend_long(const Args& args, LongScratch& s, const bf16* queries, const int* table, int layer,
+                                   int head, int begin, int stop) {
+  const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
+  const int thread = (int)thread_index(), lane = thread & 31, r = lane >> 2, t = lane & 3;
+  const int quad = thread >> 7, quarter = thread >> 5 & 3;
+  float (*score)[KV_BLOCK + 8] = s.score[quad];
+  float peak = -INF, total = 0;  // of query r; `total` is this lane's part
+  float acc[VALUE_TILES][4];     // queries 2 t and 2 t + 1
+#pragma unroll
+  for (int i = 0; i < VALUE_TILES; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) acc[i][j] = 0;
+  int block = begin / KV_BLOCK + quad;
+  const int end = stop / KV_BLOCK;
+  int number = table[block], next = table[min(block + QUADS, end - 1)];
+#pragma unroll 1
+  for (; block < end; block += QUADS) {
+    // Addresses are made anew for every block (`opaque`): kept, they would take registers.
+    const KeysAt at(args, opaque(layer), head, number);
+    if (block + QUADS < end) {  // the next block's lines into L2
+      constexpr int LINES = KV_BLOCK * HEAD_BYTES / 128;
+      const char* keys = KeysAt(args, opaque(layer), head, next).keys;
+#pragma unroll
+      for (int i = thread & 127; i < 2 * LINES; i += 128)
+        prefetch_l2(keys + (i < LINES ? 0 : KeysAt::to_values(args) * HEAD_BYTES) + i % LINES * 128);
+    }
+    number = next;
+    next = table[min(block + 2 * QUADS, end - 1)];
+    float dots[4];
+    long_scores(dots, queries, at.keys + quarter * 16 * HEAD_BYTES, at.exponents + quarter * 16);
+    barrier_of<128>(FIRST_QUAD_BARRIER + quad);  // the last scores have been read
+#pragma unroll
+    for (int i = 0; i < 4; ++i) score[2 * t + (i & 1)][quarter * 16 + r + (i >> 1) * 8] = dots[i];
+    barrier_of<128>(FIRST_QUAD_BARRIER + quad);
+    // Scores are read twice: registers are scarcer than time.
+    float highest = -INF;
+#pragma unroll
+    for (int i = 0; i < KV_BLOCK / 8; ++i) {
+      const float2 x = *(const float2*)&score[r][8 * i + 2 * t];
+      highest = fmaxf(highest, fmaxf(x.x, x.y));
+    }
+    highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+    highest = fmaxf(highest * scale, peak);
+    const float shrink = power2(peak - highest);
+    peak = highest;
+    total *= shrink;
+    const float first = lane_value(shrink, 8 * t), second = lane_value(shrink, 8 * t + 4);
+#pragma unroll
+    for (int i = 0; i < VALUE_TILES; ++i)
+      acc[i][0] *= first, acc[i][1] *= second, acc[i][2] *= first, acc[i][3] *= second;
+    const char* values = at.keys + KeysAt::to_values(args) * HEAD_BYTES + quarter * (HEAD_BYTES / 4);
+    const unsigned char* exponents = at.exponents + KeysAt::to_values(args);
+#pragma unroll
+    for (int i = 0; i < KV_BLOCK; i += 16) {
+      u32 weights[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 x = shared8(shared_address(&score[r][i + 8 * half + 2 * t]));
+        weights[half] = pack_bf16(power2(x.x * scale - peak), power2(x.y * scale - peak));
+        total += low(weights[half]) + high(weights[half]);  // the sum uses the rounded weights, too
+      }
+      long_values(acc, weights, values + i * HEAD_BYTES, exponents + i);
+    }
+  }
+  total += __shfl_xor_sync(~0u, total, 1);
+  total += __shfl_xor_sync(~0u, total, 2);
+  block_barrier();  // sums lie where scores did
+  if (quarter == 0 && t == 0) s.peak[quad][r] = peak, s.total[quad][r] = total;
+#pragma unroll
+  for (int i = 0; i < VALUE_TILES; ++i)
+#pragma unroll
+    for (int second = 0; second < 2; ++second)
+      *(float2*)&s.sum[quad][quarter * (HEAD_DIM / 4) + dimension_of(i, second, r)][2 * t] =
+          float2{acc[i][2 * second], acc[i][2 * second + 1]};
+  block_barrier();
+}
+// What all of them found of a query, in order: the maximum; then by it the total, and the sum of a dimension, of which
+// the loop of blocks found `own`.
+__device__ __forceinline__ float long_peak(const LongScratch& s, int query) {
+  float peak = s.peak[0][query];
+#pragma unroll
+  for (int i = 1; i <= QUADS; ++i) peak = fmaxf(peak, s.peak[i][query]);
+  return peak;
+}
+__device__ __forceinline__ float long_total(const LongScratch& s, int query, float peak) {
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i <= QUADS; ++i) total += power2(s.peak[i][query] - peak) * s.total[i][query];
+  return total;
+}
+__device__ __forceinline__ float long_sum(const LongScratch& s, int query, int dimension, float peak, float own) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i <= QUADS; ++i)
+    sum += power2(s.peak[i][query] - peak) * (i < QUADS ? s.sum[i][dimension][query] : own);
+  return sum;
+}
