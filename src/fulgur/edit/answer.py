@@ -13,13 +13,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from fulgur.edit.checks.names import new_problems
 from fulgur.edit.narrow import narrowed
 from fulgur.edit.refactor import LOCAL, OVER_PROJECT, RefactorError, apply_call
 from fulgur.edit.refactor.meaning import MEANINGS, told
-from fulgur.edit.refactor.standard import with_imports
+from fulgur.edit.refactor.standard import unbound_annotations, with_imports
 from fulgur.edit.refactor.verify import call_objection, objection, rename_asked, renamed_only, words
 from fulgur.edit.region import Region
 from fulgur.edit.unexpressed import unexpressed
+from fulgur.edit.windows import picked
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Answer, Call, NoEdit
 
@@ -47,7 +49,9 @@ def apply_answer(
     """
     outcome = _applied(text, region, answer, instruction, path, guessed=guessed)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
-        full, added = with_imports(text, outcome.text)
+        full, added = with_imports(text, outcome.text, instruction)
+        if missing := sorted(unbound_annotations(text, full) - {problem.name for problem in new_problems(text, full)}):
+            raise Refused(f"there is no {missing[0]} in this file: it has to be imported or defined first")
         note = f"Added: {', '.join(added)}." if added else ""
         outcome = Outcome(full, " ".join(filter(None, (outcome.note, note))), outcome.call, outcome.left)
     return outcome
@@ -64,6 +68,11 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
         try:
             after = apply_call(text, answer, (region.start, region.end))
         except RefactorError as error:
+            if "more than one" in error.message and (one := picked(region.text, answer, instruction)) is not None:
+                after = text[: region.start] + one + text[region.end :]
+                if guessed:
+                    _accounts_for(answer, instruction, region.text, changed_words(text, after))
+                return _outcome(text, after, "", answer)
             if guessed:
                 _accounts_for(answer, instruction, region.text)
             if guessed and answer.name not in LOCAL:

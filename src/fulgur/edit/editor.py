@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,14 +22,15 @@ from fulgur.edit.answer import Refused, apply_answer
 from fulgur.edit.checks import NAMES, PARSES, Found, check
 from fulgur.edit.document import Document
 from fulgur.edit.plain import read
+from fulgur.edit.plain.steps import Steps, shifted
 from fulgur.edit.project.follow import followed, module_names, orphans, project_root
 from fulgur.edit.refactor import OVER_PROJECT, RefactorError
 from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.refactor.source import Unusable
 from fulgur.edit.refactor.verify import rename_asked, words
-from fulgur.edit.region import Region, Target, locate_region
+from fulgur.edit.region import Region, Target, context, locate_region, without_docstring
 from fulgur.errors import FulgurError
-from fulgur.text.edit_format import Call, NoEdit, RecentEdit, parse_answer
+from fulgur.text.edit_format import Call, NoEdit, RecentEdit, Rewrite, parse_answer
 from fulgur.workspace.files import Change
 from fulgur.workspace.words import code_words
 
@@ -56,6 +57,7 @@ class Task:
     instruction: str | None
     recent: Sequence[RecentEdit] = ()
     root: Path | None = None  # the project, into whose other files a refactoring is followed; None: this file alone
+    shown: str = ""  # what a model sees of a region that is too long for it: no rewrite of this can be put in place
 
     def spelled_out(self) -> Call | None:
         """The refactoring that the instruction asks for in so many words; None: a model has to read it."""
@@ -66,7 +68,7 @@ class Task:
     def item(self) -> dict[str, Any]:
         """What the model is asked: the server's input item `edit`."""
         region = self.region
-        item: dict[str, Any] = {"type": "edit", "path": self.document.name, "region": region.text}
+        item: dict[str, Any] = {"type": "edit", "path": self.document.name, "region": self.shown or region.text}
         item |= {"above": region.above, "below": region.below}
         if self.instruction is not None:
             item["instruction"] = self.instruction
@@ -126,6 +128,13 @@ def locate(target: Target, instruction: str) -> Task:
         call = task.spelled_out()
         named = call.args[0].lstrip("@") if call is not None and call.args else ""
         defined = re.findall(rf"^\s*(?:(?:async )?def|class) {re.escape(named)}\b", document.text, re.MULTILINE)
+        if (
+            call is None
+            and target.symbol
+            and document.path.suffix == ".py"
+            and (shown := without_docstring(task.region))
+        ):
+            return replace(task, shown=shown)
         if call is None or not (target.symbol or target.lines or len(defined) == 1):
             raise
         return task
@@ -167,6 +176,10 @@ def propose(
         return Refusal(AS_ASKED, missing)
     if guessed and isinstance(answer, Call) and probability is not None and probability < SURE:
         return Refusal(AS_ASKED, unsure(answer))
+    if isinstance(answer, Steps):
+        return _in_steps(task, answer, members, checked=checked)
+    if isinstance(answer, Rewrite) and task.shown:
+        return Refusal(AS_ASKED, "this part is too long to be written anew; name a smaller one")
     try:
         outcome = apply_answer(document.text, task.region, answer, instruction, document.path, guessed=guessed)
     except (Refused, RefactorError) as error:
@@ -194,6 +207,58 @@ def propose(
     asked = {word for code in code_words(instruction) for word in re.findall(r"\w+", code)}
     if outcome.call is not None and outcome.call.name == "replace_text":
         asked = set()  # a name in place of code that works must be there
+    return _all_verified(document, text, asked, notes, members, others, understood)
+
+
+def _in_steps(task: Task, steps: Steps, members: MemberCheck | None, *, checked: bool) -> Proposal | Refusal:
+    """The parts of an instruction one after the other; all of them, or nothing."""
+    document, text = task.document, task.document.text
+    at = (task.region.start, task.region.end)
+    changed: dict[Path, tuple[Document, str]] = {}
+    notes: tuple[str, ...] = ()
+    for said, call in steps.parts:
+        above, below = context(text, *at)
+        region = Region(*at, above, text[slice(*at)], below, text[: at[0]].count("\n") + 1, text[: at[1]].count("\n"))
+        try:
+            outcome = apply_answer(text, region, call, said, document.path, guessed=False)
+            if outcome.text is None:
+                return Refusal(NOTHING, outcome.note or f"“{told(call)}” changes nothing here")
+            after: str = outcome.text
+            found: Others = ()
+            more: tuple[str, ...] = ()
+            if task.root is not None and document.path.suffix == ".py":
+                earlier = {document.path.resolve(): text} | {path: new for path, (_, new) in changed.items()}
+                step = replace(task, document=replace(document, text=text), region=region)
+                after, found, more = _elsewhere(
+                    step, task.root, outcome.text, call, earlier if text != document.text else None
+                )
+        except (Refused, RefactorError) as error:
+            return Refusal(NOTHING, f"“{told(call)}”: {error.message}")
+        except Unusable as error:
+            return Refusal(AS_ASKED, f"it cannot be done in every file: {error}")
+        for other, new in found:
+            path = other.path.resolve()
+            changed[path] = (changed[path][0] if path in changed else other, new)
+        notes += (*((outcome.note,) if outcome.note else ()), *more)
+        at, text = shifted(text, after, at), after
+    understood = ", then ".join(told(call) for _, call in steps.parts)
+    others = tuple(changed.values())
+    if not checked:
+        return Proposal(document, text, notes, others=others, understood=understood)
+    asked = {word for code in code_words(task.instruction or "") for word in re.findall(r"\w+", code)}
+    return _all_verified(document, text, asked, notes, members, others, understood)
+
+
+def _all_verified(
+    document: Document,
+    text: str,
+    asked: Collection[str],
+    notes: tuple[str, ...],
+    members: MemberCheck | None,
+    others: Others,
+    understood: str,
+) -> Proposal | Refusal:
+    """The edit of several files, refused when the checks find that one of them breaks something."""
     result = verified(document, text, asked, notes, members, brought(others))
     if isinstance(result, Refusal):
         return result
@@ -219,11 +284,13 @@ def unsure(call: Call) -> str:
     return f"it is not clear what is meant{guess}"
 
 
-def _elsewhere(task: Task, root: Path, text: str, call: Call | None) -> tuple[str, Others, tuple[str, ...]]:
+def _elsewhere(
+    task: Task, root: Path, text: str, call: Call | None, earlier: Mapping[Path, str] | None = None
+) -> tuple[str, Others, tuple[str, ...]]:
     """The file's text, the other files that change with it, and notes on places that were left alone."""
     document, path = task.document, task.document.path.resolve()
     at = (task.region.start, task.region.end)
-    changed = followed(root, path, document.text, text, call, at) if call is not None else None
+    changed = followed(root, path, document.text, text, call, at, earlier) if call is not None else None
     if changed is None:
         if lost := orphans(root, path, document.text, text):
             raise Refused(f"{lost[0]}{f' (and {len(lost) - 1} more)' if len(lost) > 1 else ''}")

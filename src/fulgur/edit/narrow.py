@@ -24,7 +24,7 @@ _PLACE = re.compile(
     r"\b(?:for|in|on|inside|within|with) (?:the |this |that |both |all |two |its |our )*`?(?P<word>[A-Za-z_]\w*)`?"
     r"(?: (?P<kind>messages?|texts?))?(?:\(\))?(?=[\s,.;!?)]|$)"
 )
-_RAISED = re.compile(r"(?:errors?|exceptions?)(?: (?:messages?|texts?))?|messages?|raises?")
+_RAISED = re.compile(r"(?:errors?|exceptions?)(?: (?:messages?|texts?))?|messages?|raises?|warnings?")
 _TOLD = frozenset({"warn", "warning", "error", "exception", "debug", "info", "critical", "log", "fail", "exit"})
 
 

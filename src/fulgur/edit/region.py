@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fulgur.edit.refactor.source import FUNCTIONS, Source, Unusable
+from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, Unusable, apply_edits
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace.words import code_words
 
@@ -80,6 +80,8 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
         return bounded(text, first, min(last, line_count), target, limit=limit)
     if target.symbol is not None:
         first, last = python_symbol(src, target) if src is not None else other_symbol(text, target)
+        if src is not None:
+            first, last = inside(src, first, last, instruction)
         return bounded(text, first, last, target, limit=limit)
     found = mentioned(src, instruction) if src is not None else None
     if found is None and (not limit or (line_count <= MAX_LINES and len(text) <= MAX_CHARS)):
@@ -90,6 +92,42 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
             hint=f"Name it: {target.path}:SYMBOL or {target.path}:FIRST-LAST (at most {MAX_LINES} lines).",
         )
     return bounded(text, *found, target)
+
+
+def inside(src: Source, first: int, last: int, instruction: str) -> tuple[int, int]:
+    """The one function within these lines that an instruction is about: "… in _walk", "… to the constructor"."""
+    within = [
+        node
+        for node in symbols(src)
+        if isinstance(node, FUNCTIONS) and first <= src.first_line(node) and lines_of(src, node) != (first, last)
+        and lines_of(src, node)[1] <= last
+    ]  # fmt: skip
+    place = rf"(?:\b(?:in|inside|within|of|for)|^(?:add|give|apply|put)\b.* to) {_THE}{{}}(?:\(\))?(?=[\s,.:;]|$)"
+    named = [
+        node
+        for node in within
+        if re.search(place.format(rf"`?(?:\w+\.)?{re.escape(node.name)}`?"), instruction)
+        or (node.name == "__init__" and re.search(place.format(r"(?:constructor|initiali[sz]er)"), instruction))
+    ]
+    return lines_of(src, named[0]) if len(named) == 1 else (first, last)
+
+
+_THE = r"(?:the |its )?(?:function |method |helper |inner function |nested function )?"
+
+
+def without_docstring(region: Region) -> str:
+    """The region as a model may see it where it is too long: of each docstring the first line, if all fits then."""
+    src = Source(f"if 1:\n{region.text}" if region.text[:1] in (" ", "\t") else region.text)
+    edits = []
+    for node in symbols(src):
+        doc = src.docstring(node)
+        if doc is None or src.one_line(doc) or not isinstance(doc.value, ast.Constant):
+            continue
+        lines = str(doc.value.value).strip().split("\n")
+        if "\\" not in lines[0] and '"' not in lines[0]:
+            edits.append(Edit(*src.span(doc), f'"""{lines[0]}"""'))
+    text = apply_edits(src.text, edits)[len(src.text) - len(region.text) :]
+    return text if text.count("\n") <= MAX_LINES and len(text) <= MAX_CHARS else ""
 
 
 def named_lines(instruction: str) -> tuple[int, int] | None:

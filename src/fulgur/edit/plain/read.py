@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.plain import guards, names, style, values, wordings
+from fulgur.edit.plain import guards, inputs, names, raising, removals, shapes, style, values, wordings
 from fulgur.edit.plain.phrases import phrase
 from fulgur.edit.plain.rules import (
     N,
@@ -35,6 +35,7 @@ from fulgur.edit.plain.rules import (
     inline,
     inline_this,
     instead,
+    instead_in_call,
     is_true,
     make_async,
     move,
@@ -54,6 +55,7 @@ from fulgur.edit.plain.rules import (
     version,
     visibility,
 )
+from fulgur.edit.plain.steps import in_steps
 from fulgur.edit.refactor.verify import words
 from fulgur.edit.region import Region
 from fulgur.text.edit_format import Call
@@ -63,14 +65,27 @@ _BEFORE = (
     r"you should|(?:i|we) (?:want|need) to|i'?d like to|need to|want to|go ahead and|try to|maybe|todo:?|nit:?|"
     r"minor:?|refactor:|fix:|cleanup:|style:|chore:)"
 )
-_AFTER = r"(?:please|pls|plz|thanks|thx|now|here|in here|there|everywhere|throughout|for me)"
+_AFTER = (
+    r"(?:please|pls|plz|thanks|thx|now|here|in here|there|everywhere|throughout|for me|anyways?|nowadays|these days|"
+    r"in py(?:thon)? ?3(?:\.\d+)?)"
+)
 _WHY = (
-    r"it|its|it'?s|this|that|that'?s|they|there|there'?s|theres|we|we'?re|nobody|no ?one|none|since|because|cause|cuz|"
-    r"which|the (?:\w+ )?(?:if|variable|name|branch|\w+) (?:returns|raises|is|are)|to (?:avoid|match|fix|be)|"
+    r"nothing|it|its|it'?s|this|that|that'?s|they|there|there'?s|theres|we|we'?re|nobody|"
+    r"no ?one|none|since|because|cause|cuz|which|"
+    r"the (?:\w+ )?(?:if|variable|name|branch|\w+) (?:returns|raises|is|are)|to (?:avoid|match|fix|be)|"
     r"like (?:\w+ )?(?:everywhere|elsewhere)|for (?:clarity|consistency|readability)"
 )
+# A statement about something, which says nothing of how it is to be: "the KeyError is noise", "every branch returns".
+_STATES = (
+    r"(?![^,;]*(?:\bdefault|\bshould|\bmust|\bexcept\b|\bunless|\binstead|\bkeep|\bleave|\bbut\b|\botherwise|"
+    r"\buse\b|\bmake\b|\band\b|\bbetter|\bclearer|\bnicer|\bnot return|[\d\"'`=]))(?!not\b|no\b|don'?t\b|return\b)(?:"
+    r"(?:the|a|an|every|each|all|both|this|that|python|these) )*(?:[\w.()]+ )?"
+    r"[\w.()]+ (?:is|are|isn'?t|aren'?t|was|never|always|shadows|returns|raises|has|uses|does(?:n'?t)?)"
+)
+_TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|[^,;]*\bdefault\b)"
 _REASON = re.compile(
-    rf"(?:\s*[,;:]\s*(?:{_WHY})\b.*|\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
+    rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
+    rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
     rf"for (?:clarity|consistency|readability))\b.*|\.\s+(?:{_WHY})\b.*|\s*\((?:pep ?-?8|see [^)]*)\))$",
     re.IGNORECASE | re.DOTALL,
 )
@@ -91,9 +106,29 @@ def read(instruction: str, region: Region, file: str) -> Call | None:
     """The refactoring that an instruction spells out, or None: then a model has to read it."""
     place = Place(region.text, file)
     said = core(instruction)
-    if (call := _first(said, place)) is not None:
-        return call
+    span = (region.start, region.end) if file[region.start : region.end] == region.text else (0, 0)
+    for text in (said, _without_judgement(said)):
+        if text and (call := _first(text, place) or in_steps(text, file, span, _first)) is not None:
+            return call
     return next((call for text in corrected(said, place) if (call := _first(text, place)) is not None), None)
+
+
+_BAD = (
+    r"bad|ugly|old|outdated|slow|unnecessary|useless|redundant|needless|pointless|deprecated|confusing|wrong|terrible|"
+    r"weird|inconsistent|awful|horrible|overkill|unpythonic|superfluous|not needed|too (?:long|deep|nested|complicated)"
+)
+_JUDGED = re.compile(
+    rf"[^,;:.]*\b(?:is|are|looks?|isn'?t|aren'?t)\b[^,;:.]*\b(?:{_BAD})\b[^,;:.]*[,;:.-]+\s*(?:so |please |just "
+    rf"|let'?s )?"
+    r"(?P<rest>(?:use|drop|remove|replace|rename|return|raise|make|turn|convert|merge|inline|write|catch|delete)\b.+)",
+    re.IGNORECASE,
+)
+
+
+def _without_judgement(said: str) -> str:
+    """`type comparisons are bad, use isinstance`: what is asked, if it does not speak of the first part."""
+    match = _JUDGED.fullmatch(said)
+    return match["rest"] if match and not re.search(r"\b(?:it|that|this|them|those)\b", match["rest"]) else ""
 
 
 def _first(said: str, place: Place) -> Call | None:
@@ -109,7 +144,8 @@ def _first(said: str, place: Place) -> Call | None:
 _WHERE = (
     r"^(?:in |for |of )?(?:this |the )?(?:function |method |class )?(?:{0})(?: function| method)?[:,] |"
     r"[, ]+(?:in|inside|within|of|for) (?:this|the|that) (?:function|method|class|file|module|one)$|"
-    r"[, ]+(?:in|inside|within) (?:the )?(?:function |method |class )?(?:{0})(?:\(\))?$|"
+    r"[, ]+(?:in|inside|within|to|of|for|on) (?:the )?(?:function |method |class )?`?(?:{0})`?(?:\(\))?(?: too)?$|"
+    r"[, ]+(?:in|inside|of|to) (?:the |its )?(?:constructor|initiali[sz]er|__init__)(?:\(\))?$|"
     r"^(?:in|on) lines? \d+ ?(?:-|–|to) ?\d+[:,]? |[, ]+(?:in|on) lines? \d+ ?(?:-|–|to) ?\d+$"
 )
 _VERBS = """rename change replace remove delete convert extract inline return raise default instead parameter argument
@@ -208,6 +244,12 @@ RULES: list[tuple[str, Rule]] = [
         not_chained,
     ),
     (r"(?:use )?(.+?) (?:instead of|rather than) (.+)", instead),
+    (
+        r"(?:use )?(?P<new>.+?) (?:instead of|rather than) (?P<old>.+?) (?:in|inside|for) (?:the "
+        r")?`?(?P<called>[\w.]+)`?"
+        r"(?:\(\))?(?: call)?",
+        instead_in_call,
+    ),
     (r"(?:bump|set|change|update) (?:the )?version (?:to|number to) ([\w.'\"-]+)", version),
     (rf"(?:set|change|update|bump|increase|raise|lower|reduce) {D} (?:to|=) (.+)", set_value),
     (rf"{D} ?= ?(.+)", set_value),
@@ -326,7 +368,7 @@ RULES: list[tuple[str, Rule]] = [
     (r"(?:use )?(single|double)[- ]quotes?", lambda match, place: Call("quotes", (match[1].lower(),))),
     (r"(?:use |type hints with )?(?:x )?\| ?None instead of (?:typing\.)?Optional", always("optional_union")),
 ]
-_PHRASES = (*names.RULES, *wordings.RULES, *style.RULES)
+_PHRASES = (*names.RULES, *wordings.RULES, *style.RULES, *removals.RULES, *raising.RULES, *shapes.RULES, *inputs.RULES)
 # In this order: the first rule that fits is taken.
 _ALL = [
     *((phrase(text), rule) for text, rule in guards.RULES),

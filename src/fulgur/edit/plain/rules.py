@@ -82,6 +82,7 @@ def annotation(text: str) -> str | None:
     node = ast.parse(found, mode="eval").body
     kinds = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.Constant)
     english = re.fullmatch(r"[a-z]+", found) and found not in _TYPES.split()
+    english = english or found in ("Optional", "Union")  # of what?
     return found if isinstance(node, kinds) and not english else None
 
 
@@ -98,6 +99,8 @@ def rename(match: re.Match[str], place: Place) -> Call | None:
     last = old.rpartition(".")[2]
     if last not in words(place.file) or not new.isidentifier() or last == new:
         return None
+    if hasattr(builtins, last) and "." not in old and not re.search(rf"\b{last}\b *[,:=)]|def {last}\b", place.region):
+        return None  # another exception or function, not another name for it
     return Call("rename", (old, new))
 
 
@@ -120,6 +123,8 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
 def instead(match: re.Match[str], place: Place) -> Call | None:
     """`NEW instead of OLD`: two pieces of code of one kind, all of whose names are known."""
     new, old = match[1].strip("`"), match[2].strip("`")
+    if new.lower() in ("it", "that", "this", "them", "one", "those", "these"):
+        return None
     if code(new) is None or code(old) is None or not place.has(old) or new == old:
         return None
     plain = re.fullmatch(r"\w+", old) is not None
@@ -128,6 +133,31 @@ def instead(match: re.Match[str], place: Place) -> Call | None:
     if set(re.findall(r"[A-Za-z_]\w*", new)) - set(words(place.file)) - set(dir(builtins)):
         return None
     return Call("replace_text", (old, new)) if len(places_of(place.region, old)) == 1 else None
+
+
+def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
+    """`NEW instead of OLD in the getattr`: in the only call of that name which has OLD, and has it once."""
+    new, old, called = match["new"].strip("`"), match["old"].strip("`"), match["called"]
+    if code(new) is None or code(old) is None or place.tree is None:
+        return None
+    if set(re.findall(r"[A-Za-z_]\w*", _no_texts(new))) - set(words(place.file)) - set(dir(builtins)):
+        return None
+    shift = "if 1:\n" if place.region[:1].isspace() else ""
+    calls = [
+        text
+        for node in ast.walk(place.tree)
+        if isinstance(node, ast.Call) and re.search(rf"(?:^|\.){re.escape(called)}$", ast.unparse(node.func))
+        and (text := ast.get_source_segment(shift + place.region, node)) and len(places_of(text, old)) == 1
+    ]  # fmt: skip
+    if len(calls) != 1 or place.region.count(calls[0]) != 1:
+        return None
+    at = place.region.index(calls[0]) + places_of(calls[0], old)[0]
+    start, end = at, at + len(old)
+    while place.region.count(place.region[start:end]) > 1:  # as much around it as it takes to mean this place
+        start, end = max(start - 1, 0), min(end + 1, len(place.region))
+    return Call(
+        "replace_text", (place.region[start:end], place.region[start:at] + new + place.region[at + len(old) : end])
+    )
 
 
 def set_value(match: re.Match[str], place: Place) -> Call | None:
@@ -160,11 +190,19 @@ def defaults_of(place: Place) -> dict[str, ast.expr]:
 
 def default(match: re.Match[str], place: Place) -> Call | None:
     name, value = match[1], code(match[2])
-    return Call("change_default", (name, value)) if value is not None and name in defaults_of(place) else None
+    if value is None or set(re.findall(r"[A-Za-z_]\w*", _no_texts(value))) - {*words(place.file), *dir(builtins)}:
+        return None
+    return Call("change_default", (name, value)) if name in defaults_of(place) else None
+
+
+def _no_texts(text: str) -> str:
+    return re.sub(r"\"[^\"]*\"|'[^']*'|\b\d\w*", "", text)
 
 
 def returns(match: re.Match[str], place: Place) -> Call | None:
     kind = annotation(match[1])
+    if kind == "type" and re.search(r"returns? type$", match[0]):
+        return None  # "add the return type"
     return Call("annotate_return", (kind,)) if kind is not None and place.function is not None else None
 
 

@@ -36,7 +36,9 @@ def _if_plain(call: str) -> Rule:
     def rule(match: re.Match[str], place: Place) -> Call | None:
         known = re.search(r"(?: for| in| on) (?:the |this |that )?([\w.]+)", match[0])
         common = (
-            "loop lookup check test return result value comparison condition function method error message messages"
+            "loop lookup check test return result value comparison condition function method error message "
+            "messages errors "
+            "warning warnings exception exceptions log repr"
         )
         if known and known[1] not in common.split() and not place.has(known[1]):
             return None
@@ -52,6 +54,11 @@ RULES: list[tuple[str, Rule]] = [
     _way(r"(\.|dict\.)?items(\(\))?", "use_items"),
     _way(r"isinstance(\(\))?", "use_isinstance"),
     _way(r"f-? ?strings? [formatting|interpolation]", "use_fstring"),
+    (
+        r"(convert|change|turn|switch|rewrite) [the|these|those|all|both|this] (\.?formats?|formatting|format calls?|"
+        r"strings?|messages?|concatenations?) (in)?to f-? ?strings?",
+        always("use_fstring"),
+    ),
     (r"(modern|new[- ]style|f-?string) [string] (formatting|interpolation)", always("use_fstring")),
     (
         r"(old[- ]style|%|percent|\.format(\(\))?|printf[- ]style) ?[string] (formatting)? ?(is (old|outdated|"
@@ -120,6 +127,11 @@ RULES: list[tuple[str, Rule]] = [
         r"(use |modern |simplify |moderni[sz]e |shorten |plain |bare |python ?3(-| )?(style)? |py3 [style] |new[- "
         r"]style |no[- ]arg(ument)? )*[the] super(\(\))? [call]( (without|with no|doesn'?t need|needs no|no) "
         r"[the] (args?|arguments?|parameters?) [any ?more])?",
+        always("modern_super"),
+    ),
+    (
+        r"(use |call )?super\(\)(\.\w+(\(.*?\))?)?,? (instead of|rather than|not) [the|calling] [\w.]+\.\w+(\(.*?\))? "
+        r"[directly|explicitly]",
         always("modern_super"),
     ),
     (

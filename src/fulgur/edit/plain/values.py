@@ -155,7 +155,10 @@ def without_statement(match: re.Match[str], place: Place) -> Call | None:
         parsed = ast.parse(text).body
     except (SyntaxError, ValueError):
         return None
-    return Call("delete_statement", (text,)) if len(parsed) == 1 and place.has(text) else None
+    bare = (
+        len(parsed) == 1 and isinstance(parsed[0], ast.Expr) and isinstance(parsed[0].value, (ast.Name, ast.Constant))
+    )
+    return Call("delete_statement", (text,)) if len(parsed) == 1 and not bare and place.has(text) else None
 
 
 def unused(match: re.Match[str], place: Place) -> Call | None:

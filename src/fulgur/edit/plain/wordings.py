@@ -148,7 +148,7 @@ RULES: list[tuple[str, Rule]] = [
     (rf"({DROP}) [the|that] {NAME}(\(\))? [call|wrapper] around [the|it's] (?P<around>.+)", without_call),
     (
         rf"[the] {NAME}\(\) [call] (is|isn'?t|is not) [not] (needed|necessary|required|redundant|useless|"
-        rf"unnecessary|superfluous)( (here|any ?more))?",
+        rf"unnecessary|superfluous)( (here|any ?more|anyway|in py(thon)? ?3))?",
         without_call,
     ),
     (rf"[call] `?(?P<called>[\w.]+)`?(\(\))? without [the] [mode] (?P<argument>{QUOTED}|\w+=\S+)", without_argument),
@@ -295,7 +295,8 @@ RULES: list[tuple[str, Rule]] = [
         base,
     ),
     (
-        r"python ?3 class(es)?(,? no \(?object\)?)?|(class \w+:? )(instead of|not|rather than) class "
+        r"(use |make it |make this )?[a] (python|py) ?3( ?-?style)? class(es)?(,? no \(?object\)?)?|(class \w+:? "
+        r")(instead of|not|rather than) class "
         r"\w+\(object\):?",
         base,
     ),

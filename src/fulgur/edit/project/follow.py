@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from fulgur.edit.project.coroutine import make_async_everywhere
@@ -35,13 +36,27 @@ def project_root(path: Path) -> Path:
     return folder
 
 
-def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tuple[int, int]) -> Changed | None:
-    """The change of all files that a refactoring of this one asks for; None when it stays within the file."""
+def followed(
+    root: Path,
+    path: Path,
+    before: str,
+    after: str,
+    call: Call,
+    at: tuple[int, int],
+    texts: Mapping[Path, str] | None = None,
+) -> Changed | None:
+    """The change of all files that a refactoring of this one asks for; None when it stays within the file. `texts` are
+    files that an earlier step changed, and that are not written yet."""
+    if call.name == "make_static":
+        _refuse_unbound(root, before, at)
+        return None
     if call.name == "add_decorator" and call.args[-1] == "property":
         _refuse_called(root, before, at)
         return None
     if call.name in SIGNATURE_CALLS:
-        return change_signature(root, path, call, at)
+        return change_signature(root, path, call, at, texts)
+    if texts and call.name in ("make_async", "inline_function", "move_symbol"):
+        raise RefactorError("these have to be asked for one by one")
     if call.name == "make_async":
         return make_async_everywhere(root, path, call.args[0].lstrip("@") if call.args else None, at)
     if call.name == "inline_function":
@@ -53,18 +68,22 @@ def followed(root: Path, path: Path, before: str, after: str, call: Call, at: tu
     old, new = call.args
     source = Source(before)
     owner, function = rename_means(source, old, at)
+    if texts and (owner is not None or old in module_names(before) or old.rpartition(".")[0]):
+        raise RefactorError("these have to be asked for one by one")
     if owner is not None and function is not None:
         return _rename_both(root, path, owner, old, new)
     if owner is not None:
         return rename_member_everywhere(root, path, owner.name, old, new, at)
     if function is not None:
         call = Call("rename_parameter", (function.name, old, new))
-        return change_signature(root, path, call, source.whole_lines(function))
+        return change_signature(root, path, call, source.whole_lines(function), texts)
     if old in module_names(before) - module_names(after):
         return rename_everywhere(root, path, old, new)
     cls, _, member = old.rpartition(".")
     gone = class_members(before) - class_members(after)
     if any(name == member for _, name in gone):  # and not a local of the same name
+        if texts:
+            raise RefactorError("these have to be asked for one by one")
         return rename_member_everywhere(root, path, cls or None, member, new, at)
     return None
 
@@ -88,6 +107,18 @@ def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
             if head and isinstance(node.func, ast.Attribute) and node.func.attr == head[1]:
                 shown = module.path.relative_to(project.workspace)
                 raise RefactorError(f"{shown}:{node.lineno} calls {head[1]}, and would call its value")
+
+
+def _refuse_unbound(root: Path, before: str, at: tuple[int, int]) -> None:
+    """A method without self must not be handed one: `Class.method(thing)`."""
+    head = re.search(r"\bdef (\w+)", before[at[0] : at[1]])
+    project = Project(root)
+    for module in project.mentioning(head[1]) if head else ():
+        for node in module.source.all(ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if head and node.attr == head[1] and owner[:1].isupper():
+                shown = module.path.relative_to(project.workspace)
+                raise RefactorError(f"{shown}:{node.lineno} takes {head[1]} from the class, and hands it an object")
 
 
 def orphans(root: Path, path: Path, before: str, after: str) -> list[str]:

@@ -3,7 +3,7 @@
 rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
 remove_parameter FUNCTION NAME · use_keywords FUNCTION · keyword_only FUNCTION NAME… · extract_constant VALUE NAME
 extract_function NAME · delete_symbol NAME
-add_import import x · remove_import NAME · remove_unused_imports · sort_imports
+add_import import x · remove_import NAME · remove_unused_imports · sort_imports · import_to_top [NAME]
 These see the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_function NAME` see the project
 (`edit/project`), those in `local` work inside one region.
 """
@@ -19,6 +19,7 @@ from dataclasses import replace
 from fulgur.edit.refactor import imports, parameters
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.extract import extract_function
+from fulgur.edit.refactor.import_to_top import import_to_top
 from fulgur.edit.refactor.local import LOCAL, apply_local
 from fulgur.edit.refactor.local.exact import delete_symbol
 from fulgur.edit.refactor.meaning import told
@@ -49,6 +50,7 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
     "remove_unused_imports": (0, 0, lambda src, a, at: imports.remove_unused_imports(src)),
     "extract_function": (1, 1, lambda src, a, at: extract_function(src, a[0], at)),
     "sort_imports": (0, 0, lambda src, a, at: imports.sort_imports(src)),
+    "import_to_top": (0, 1, lambda src, a, at: import_to_top(src, a[0] if a else None, at)),
 }
 
 

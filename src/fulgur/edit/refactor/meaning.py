@@ -197,6 +197,33 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "add_base": ("derive {0} from {1} too", "base derive inherit subclass class also too"),
     "uncatch": ("no longer catch {0}", "catch catching except stop"),
     "add_default": ("give {0} the default {1:}", "default optional"),
+    "import_to_top": ("import {0} at the top of the file", "import top module level"),
+    "remove_decorator": ("remove the decorator @{0}", "decorator"),
+    "make_static": ("make it a static method, without self", "static staticmethod method"),
+    "accept_type": ("accept {0} too", "accept support allow also too type"),
+    "extract_parameter": ("make {0} a parameter, {1}", "parameter argument configurable"),
+    "remove_return_type": ("remove the return type", "return type annotation hint"),
+    "remove_variable": ("remove the variable {0}, which nobody reads", "unused variable"),
+    "wrap_value": ("pass {1} to {0}()", "wrap call"),
+    "only_return": ("return {0} and nothing else", "return just"),
+    "remove_item": ("take {1:} out of {0}", "remove item entry key from"),
+    "set_entry": ("set {1} in {0} to {2:}", "set change entry key value"),
+    "remove_comment": ("remove the comment with “{1:}”", "comment comments"),
+    "remove_dead_code": ("remove the code that is commented out", "comment commented out code dead"),
+    "add_comment": ("add the comment \"{0}\"", "comment add"),
+    "assert_to_raise": ("raise {0} instead of asserting", "assert raise"),
+    "instead_of_pass": ("{0:} in the except, instead of pass", "pass except swallow ignore"),
+    "message_with": ("put the value of {0} into the error message", "message error include show"),
+    "log_level": ("log at the level {0}", "log level"),
+    "return_condition": ("return the condition itself", "return condition boolean"),
+    "use_yield_from": ("use yield from", "yield from loop"),
+    "use_suppress": ("use contextlib.suppress", "suppress contextlib try except pass"),
+    "membership_in": ("look it up in a {0}", "tuple set list membership"),
+    "join_strings": ("join the parts of the strings", "join string parts"),
+    "raw_strings": ("use raw strings for the patterns", "raw string regex pattern"),
+    "remove_parentheses": ("remove the parentheses", "parentheses parens brackets"),
+    "use_or": ("use `or` for the default", "or default"),
+    "direct_attribute": ("use the attribute directly", "attribute setattr getattr"),
     "keyword_only": ("make {1:} keyword-only in {0}, with the calls", "keyword only keyword-only"),
 }  # fmt: skip
 
@@ -215,6 +242,8 @@ def told(call: Call) -> str:
         return f"remove the base of {args[0]}"
     if call.name == "replace_text" and len(args) == 2 and not args[1]:
         return f"remove `{args[0]}`"
+    if call.name == "raise_from" and args == ("None",):
+        return "raise it `from None`"
     if call.name == "return_if" and len(args) == 1:
         return f"return when {args[0]}"
     if call.name == "make_async" and call.args:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from fulgur.edit.checks.names import new_problems
+import ast
+import builtins
+import re
+import sys
+
+from fulgur.edit.checks.names import bindings, new_problems
 from fulgur.edit.refactor import RefactorError, apply_call
 from fulgur.text.edit_format import Call
 
@@ -22,9 +27,33 @@ IMPORTS = {name: f"from {module} import {name}" for module, names in _FROM.items
 IMPORTS |= {module: f"import {module}" for module in _MODULES.split()}
 
 
-def with_imports(before: str, after: str) -> tuple[str, list[str]]:
-    """The new text of a file with the imports it lacks, and these lines."""
-    lines = [IMPORTS[p.name] for p in sorted(new_problems(before, after), key=lambda p: p.name) if p.name in IMPORTS]
+def unbound_annotations(before: str, after: str) -> set[str]:
+    """New names in annotations that a file never gives a value; where annotations are not evaluated nobody else
+    misses them."""
+    try:
+        old, new = (_annotated(ast.parse(text)) for text in (before, after))
+        return new - old - bindings(after) - set(dir(builtins)) if new - old else set()
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+
+
+def _annotated(tree: ast.Module) -> set[str]:
+    kinds = [
+        kind
+        for node in ast.walk(tree)
+        for kind in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if isinstance(kind, ast.expr)
+    ]
+    return {node.id for kind in kinds for node in ast.walk(kind) if isinstance(node, ast.Name)}
+
+
+def with_imports(before: str, after: str, instruction: str = "") -> tuple[str, list[str]]:
+    """The new text of a file with the imports it lacks, and these lines; a module of the standard library is known when
+    the instruction names something of it ("also catch binascii.Error")."""
+    dotted = set(re.findall(r"\b([a-z_]\w*)\.\w", instruction)) & sys.stdlib_module_names
+    known = IMPORTS | {module: f"import {module}" for module in dotted}
+    missing = {problem.name for problem in new_problems(before, after)} | unbound_annotations(before, after)
+    lines = [known[name] for name in sorted(missing) if name in known]
     text = after
     for line in lines:
         try:

@@ -19,20 +19,32 @@ To the letter: replace_text OLD NEW · raise_if CONDITION EXCEPTION · change_ba
 use_generator · remove_pass · flatten_elif [TEST]
 One thing that is named: return_if CONDITION [VALUE] · delete_statement CODE · unwrap_call NAME [ARGUMENT]
 set_message TEXT · lambda_to_def [NAME] · add_base CLASS NEW · uncatch EXCEPTION · add_default PARAMETER VALUE
+remove_decorator NAME · make_static · accept_type NEW [OLD] · extract_parameter VALUE NAME · remove_return_type
+remove_variable NAME · wrap_value FUNCTION EXPRESSION · only_return VALUE · remove_item NAME VALUE
+set_entry NAME KEY VALUE · remove_comment one|all WORD… · remove_dead_code · add_comment TEXT [CODE]
+assert_to_raise EXCEPTION [CONDITION] · instead_of_pass ACTION… · message_with NAME · log_level NEW [OLD]
+In fewer words: return_condition · use_yield_from · use_suppress · membership_in tuple|set · join_strings · raw_strings
+remove_parentheses · use_or · direct_attribute
 """
 
 from __future__ import annotations
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local import (
+    comments,
+    entries,
     exact,
     expressions,
     functions,
+    handlers,
+    heads,
     literals,
     loops,
     named,
+    simplify,
     statements,
     strings,
+    values,
     variables,
 )
 from fulgur.edit.refactor.local.piece import Piece, Refactoring
@@ -103,6 +115,32 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "add_base": (2, 2, named.add_base),
     "uncatch": (1, 1, named.uncatch),
     "add_default": (2, 3, named.add_default),
+    "remove_decorator": (1, 1, heads.remove_decorator),
+    "make_static": (0, 1, heads.make_static),
+    "accept_type": (1, 2, heads.accept_type),
+    "extract_parameter": (2, 2, heads.extract_parameter),
+    "remove_return_type": (0, 1, heads.remove_return_type),
+    "remove_variable": (1, 1, values.remove_variable),
+    "wrap_value": (2, 2, values.wrap_value),
+    "only_return": (1, 2, values.only_return),
+    "remove_item": (2, MANY, entries.remove_item),
+    "set_entry": (3, MANY, entries.set_entry),
+    "remove_comment": (2, MANY, comments.remove_comment),
+    "remove_dead_code": (0, 0, comments.remove_dead_code),
+    "add_comment": (1, 2, comments.add_comment),
+    "assert_to_raise": (1, 2, handlers.assert_to_raise),
+    "instead_of_pass": (1, MANY, handlers.instead_of_pass),
+    "message_with": (1, 1, handlers.message_with),
+    "log_level": (1, 2, handlers.log_level),
+    "return_condition": (0, 0, simplify.return_condition),
+    "use_yield_from": (0, 0, simplify.use_yield_from),
+    "use_suppress": (0, 0, simplify.use_suppress),
+    "membership_in": (1, 1, simplify.membership_in),
+    "join_strings": (0, 0, simplify.join_strings),
+    "raw_strings": (0, 0, simplify.raw_strings),
+    "remove_parentheses": (0, 0, simplify.remove_parentheses),
+    "use_or": (0, 0, simplify.use_or),
+    "direct_attribute": (0, 0, simplify.direct_attribute),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import io
 import re
 import tokenize
@@ -80,6 +81,8 @@ def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
     kind = getattr(builtins, dotted(node.func) or "", None)
     if isinstance(kind, type) and issubclass(kind, BaseException):
         raise RefactorError(f"{args[0]} takes no keyword arguments")
+    if kind is not None and not _takes(kind, name):
+        raise RefactorError(f"{args[0]} takes no {name}")
     if any(keyword.arg == name for keyword in node.keywords) or not name.isidentifier():
         raise RefactorError(f"{args[0]} is given {name} already")
     arguments: list[ast.AST] = [*node.args, *node.keywords]
@@ -88,6 +91,20 @@ def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
     if generator and src.end(node.args[0]) == src.end(node):
         raise RefactorError("the only argument is a generator without brackets")
     return [appended(src, last, node, f"{name}={value}")]
+
+
+# Parameters of builtins that have no signature to look at.
+_HIDDEN = {(int, "base"), (str, "encoding"), (str, "errors"), (bytes, "encoding"), (max, "key"), (max, "default"),
+           (min, "key"), (min, "default")}  # fmt: skip
+
+
+def _takes(function: object, name: str) -> bool:
+    """Whether a builtin has this parameter; what cannot be said is taken for no."""
+    try:
+        known = inspect.signature(function).parameters  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return function is dict or (function, name) in _HIDDEN
+    return name in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
 
 
 def set_keyword(src: Piece, args: tuple[str, ...]) -> Edits:

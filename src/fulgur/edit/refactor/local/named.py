@@ -67,19 +67,30 @@ def _is_about(argument: str, words: str) -> bool:
 
 
 def set_message(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`set_message TEXT`: another text for the only exception that is raised with one."""
+    """`set_message TEXT`: another text, or an f-string as it is written, for the only exception with a message."""
     texts = [
         node.exc.args[0]
         for node in src.of(ast.Raise)
-        if isinstance(node.exc, ast.Call) and len(node.exc.args) == 1
-        and isinstance(node.exc.args[0], ast.Constant) and isinstance(node.exc.args[0].value, str)
-    ]  # fmt: skip
+        if isinstance(node.exc, ast.Call) and len(node.exc.args) == 1 and _is_text(node.exc.args[0])
+    ]
     text = only(texts, "error message")
-    quote = src.segment(text)[-1]
     new = args[0]
+    if re.match(r"[fF][\"']", new):
+        expression(new)
+        return [Edit(*src.span(text), new)]
+    quote = src.segment(text)[-1] if isinstance(text, (ast.Constant, ast.JoinedStr)) else '"'
     if quote in new or "\\" in new or "\n" in new:
         raise RefactorError("this text cannot stand in the message")
-    return [] if text.value == new else [Edit(*src.span(text), f"{quote}{new}{quote}")]
+    return [Edit(*src.span(text), f"{quote}{new}{quote}")]
+
+
+def _is_text(node: ast.expr) -> bool:
+    """A text, plain or put together."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod) and _is_text(node.left)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr == "format" and _is_text(node.func.value)
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def lambda_to_def(src: Piece, args: tuple[str, ...]) -> Edits:

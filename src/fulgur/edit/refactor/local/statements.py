@@ -118,7 +118,7 @@ def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
     for node in src.of(ast.If):
         if not plain_if(src, node) or has_elif(src, node) or len(node.body) != 1 or len(node.orelse) > 1:
             continue
-        one, two = node.body[0], node.orelse[0] if node.orelse else _following(src, node)
+        one, two = node.body[0], node.orelse[0] if node.orelse else following(src, node)
         changed = one.targets[0] if isinstance(one, ast.Assign) and len(one.targets) == 1 else None
         if two is None or "#" in src.text[src.start(node) : src.line_end(two.end_lineno or 0)]:
             continue
@@ -142,7 +142,7 @@ def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
     return [Edit(src.start(node), src.end(last), text)]
 
 
-def _following(src: Piece, node: ast.If) -> ast.stmt | None:
+def following(src: Piece, node: ast.If) -> ast.stmt | None:
     """The return right after an `if` that returns."""
     block = src.block_of(node)
     after = block[block.index(node) + 1 :][:1]
@@ -190,7 +190,7 @@ def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
 
 def _get_returned(src: Piece, node: ast.If, test: ast.Compare) -> tuple[ast.stmt, str] | None:
     """`if k in d: return d[k]` and the return of something plain after it or in the else."""
-    other = node.orelse[0] if len(node.orelse) == 1 else _following(src, node) if not node.orelse else None
+    other = node.orelse[0] if len(node.orelse) == 1 else following(src, node) if not node.orelse else None
     one = node.body[0]
     if len(node.body) != 1 or not isinstance(one, ast.Return) or not isinstance(other, ast.Return):
         return None

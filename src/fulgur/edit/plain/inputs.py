@@ -1,0 +1,64 @@
+"""Parameters that replace something: a literal of the body, or a default written as people write texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.plain.rules import Place, Rule, defaults_of
+from fulgur.edit.plain.steps import same_value
+from fulgur.edit.plain.values import ARG, NAME
+from fulgur.text.edit_format import Call
+
+
+def for_literal(match: re.Match[str], place: Place) -> Call | None:
+    """`turn the hard-coded 10 into a parameter limit`: a literal that the body has once."""
+    if place.function is None:
+        return None
+    said, default = match["literal"].strip(), match.groupdict().get("value")
+    nodes = [node for statement in place.function.body for node in ast.walk(statement)]
+    found = {ast.unparse(n) for n in nodes if isinstance(n, ast.Constant) and same_value(said, ast.unparse(n))}
+    literal = next(iter(found)) if len(found) == 1 else ""
+    if not literal or (default and not same_value(default, literal)) or match["name"] in place.parameters():
+        return None
+    double = literal.replace("'", '"')
+    return Call("extract_parameter", (literal if place.has(literal) else double, match["name"]))
+
+
+def text_default(match: re.Match[str], place: Place) -> Call | None:
+    """`default encoding should be utf-8`: a text without its quotes, for a parameter that takes texts."""
+    name, said = match["name"], match["value"].strip()
+    default = defaults_of(place).get(name)
+    if not isinstance(default, ast.Constant) or not re.fullmatch(r"[A-Za-z][\w./:+-]*", said):
+        return None
+    text = isinstance(default.value, str) or (default.value is None and re.search(r"[-/:]", said))
+    plain = place.file.replace('"""', "")
+    quote = "'" if plain.count("'") > plain.count('"') else '"'
+    return Call("change_default", (name, f"{quote}{said}{quote}")) if text and said not in ("None", "True") else None
+
+
+def all_keyword_only(match: re.Match[str], place: Place) -> Call | None:
+    """`make both args keyword-only`: as many as there are."""
+    own = [name for name in place.parameters() if name not in ("self", "cls")]
+    counted = {"both": 2, "all": len(own), "all the": len(own), "everything": len(own)}[match["how"].lower()]
+    return Call("keyword_only", (place.function.name, *own)) if place.function and counted == len(own) > 0 else None
+
+
+_INTO = r"(in)?to|as|a|be"
+RULES: list[tuple[str, Rule]] = [
+    (rf"(turn|make|convert|change|extract|pull|move|put) [the] (hard-? ?coded )?(?P<literal>\S+|[\"'].*[\"']) "
+     rf"(out )?({_INTO})? "
+     rf"?[an?] (new |optional )?{ARG}( called| named|:|,)? {NAME}", for_literal),
+    (rf"(add|introduce|take) [an?|the] (new |optional )*({ARG} {NAME}|(?P<n2>(?!)))(,? (with )?default(s|ing)?( "
+     rf"to| of| is)? "
+     r"(?P<value>[^,]+))?,? (instead of|for|in place of|to replace|replacing) [the] (hard-? ?coded )?(?P<literal>\S+)",
+     for_literal),
+    (rf"(add|introduce|take) [an?|the] (new |optional )*{NAME} {ARG}(,? (with )?default(s|ing)?( to| of| is)? "
+     r"(?P<value>[^,]+))?,? (instead of|for|in place of|to replace|replacing) [the] (hard-? ?coded )?(?P<literal>\S+)",
+     for_literal),
+    (rf"[the|change the|set the|make the] default (value )?(of |for )?({ARG} )?{NAME} (to|should be|is|=|must be) "
+     r"(?P<value>\S+)", text_default),
+    (rf"[the] ({ARG} )?{NAME} (should|must) (default to|be) (?P<value>\S+)( by default)?", text_default),
+    (rf"(make|force|require) (?P<how>both|all|all the|everything) ({ARG}s?|of them)?( to be)? ?key-?word[- "
+     rf"]?only", all_keyword_only),
+]  # fmt: skip

@@ -1,0 +1,153 @@
+"""What is raised, caught, logged and said in messages, in the words that people use for it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.plain.guards import condition, raising
+from fulgur.edit.plain.names import bound
+from fulgur.edit.plain.rules import Place, Rule, code, unquoted
+from fulgur.text.edit_format import Call
+
+KIND = r"(?P<kind>[A-Z_]\w*(?:\.\w+)*)"
+LEVEL = r"(?:debug|info|warning|warn|error|exception|critical)"
+_MESSAGE = r"(?:error |exception |log )?(?:message|text|error|exception)"
+
+
+def from_none(match: re.Match[str], place: Place) -> Call | None:
+    """`from None`, where one exception is raised in a handler."""
+    handlers = [n for n in ast.walk(place.tree) if isinstance(n, ast.ExceptHandler)] if place.tree is not None else []
+    raises = [r for h in handlers for r in ast.walk(h) if isinstance(r, ast.Raise) and r.exc is not None]
+    return Call("raise_from", ("None",)) if len(raises) == 1 and raises[0].cause is None else None
+
+
+def assert_to_raise(match: re.Match[str], place: Place) -> Call | None:
+    return Call("assert_to_raise", (match["kind"],)) if re.search(r"^\s*assert\b", place.region, re.MULTILINE) else None
+
+
+def rejected(match: re.Match[str], place: Place) -> Call | None:
+    """`reject negative sizes with a ValueError`: the parameter that is named, or the only one there is."""
+    if place.function is None:
+        return None
+    own = [name for name in place.parameters() if name not in ("self", "cls")]
+    said = (match.groupdict().get("what") or "").strip("`").lower()
+    plain = said in ("", "number", "numbers", "value", "values", "input", "inputs", "integers", "ints", "arguments")
+    named = [name for name in own if name.lower() == said or f"{name.lower()}s" == said]
+    if not named and not (plain and len(own) == 1):
+        return None
+    test = condition(f"{(named or own)[0]} is {match['state']}", place)
+    return raising(match["kind"], test, place) if test is not None else None
+
+
+def new_message(match: re.Match[str], place: Place) -> Call | None:
+    """A message to the letter: `the message should be "…"`, `…: f"…"`."""
+    said = match["value"].strip()
+    if re.match(r"[fF][\"']", said):
+        text = code(said)
+        names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)} if text else set()
+        known = {*bound(place), *place.parameters(), "self", "cls"}
+        return Call("set_message", (text,)) if text and names <= known else None
+    return Call("set_message", (unquoted(said),)) if said[:1] in "\"'`" and said[-1:] == said[:1] else None
+
+
+def message_with(match: re.Match[str], place: Place) -> Call | None:
+    """`include the path in the error message`: a name that the region binds."""
+    name = match["name"].strip("`")
+    known = {*bound(place), *place.parameters()}
+    if name == "self" or name.split(".")[0] not in {*known, "self"}:
+        return None
+    if name.startswith("self.") and not place.has(name):
+        return None
+    return Call("message_with", (name,)) if re.search(r"^\s*raise\b", place.region, re.MULTILINE) else None
+
+
+def level(match: re.Match[str], place: Place) -> Call | None:
+    """`log at debug, not warning`"""
+    new, old = match["new"].lower(), (match.groupdict().get("old") or "").lower()
+    if not re.search(r"(?i)log\w*\.\w+\(", place.region):
+        return None
+    return Call("log_level", (new, *((old,) if old else ())))
+
+
+def handler_does(match: re.Match[str], place: Place) -> Call | None:
+    """`re-raise instead of pass`, `return None in the except instead of swallowing it`."""
+    if not re.search(r"^\s*except\b[^\n]*:\s*\n\s*pass\b", place.region, re.MULTILINE):
+        return None
+    said = match["does"].strip().lower()
+    if re.fullmatch(r"(?:re-?)?raise(?: it| the (?:exception|error))?", said):
+        return Call("instead_of_pass", ("raise",))
+    if said in ("continue", "skip it", "return"):
+        return Call("instead_of_pass", ("return" if said == "return" else "continue",))
+    value = code(match["does"].strip()[len("return ") :]) if said.startswith("return ") else None
+    return Call("instead_of_pass", ("return", value)) if value else None
+
+
+def enough(match: re.Match[str], place: Place) -> Call | None:
+    """`ValueError is enough in the except`: of several that a handler lists, or of everything."""
+    return Call("narrow_except", (match["kind"],)) if re.search(r"^\s*except\b", place.region, re.MULTILINE) else None
+
+
+def raise_other(match: re.Match[str], place: Place) -> Call | None:
+    """`raise A for the invalid format, not B`: B is raised once, so that nothing else can be meant."""
+    old, new = match["old"], match["kind"]
+    one = len(re.findall(rf"\braise {re.escape(old)}\b", place.region)) == 1
+    return Call("change_exception", (old, new)) if one else None
+
+
+def return_other(match: re.Match[str], place: Place) -> Call | None:
+    """`return 0 instead of None when it is empty`: None is returned once, so that nothing else can be meant."""
+    new, old = code(match["new"]), code(match["old"])
+    if new is None or old is None or place.function is None:
+        return None
+    dump = ast.dump(ast.parse(old, mode="eval").body)
+    found = [n for n in ast.walk(place.function) if isinstance(n, ast.Return) and n.value and ast.dump(n.value) == dump]
+    english = re.fullmatch(r"[a-z]+", new) and new not in {*bound(place), *place.parameters()}
+    return Call("change_return", (new, old)) if len(found) == 1 and not english else None
+
+
+_WHEN = r"(?: (?:for|when|if|in case|on|whenever) [^,;]+)"
+RULES: list[tuple[str, Rule]] = [
+    (r"(use |add |raise (\.\.\. |it |the (\w+ )?(error|exception) )?|re-?raise |with |needs [a] |should (be|use) )*"
+     r"`?from none`?", from_none),
+    (rf"(raise|throw) [an?] {KIND},? (instead of|rather than|not|in place of) [the|an?|that|this] assert(ion|s)?"
+     r"( statement)?", assert_to_raise),
+    (rf"(replace|turn|convert|change) [the|that|this] assert(ion)?( statement)? (with|by|into|to) [an?|a "
+     rf"(proper|real) |raise|raising] ?[an?] {KIND}( exception)?", assert_to_raise),
+    (rf"(no|don'?t use|avoid) asserts?( here)?[,;:]? (raise|throw|use) [an?] {KIND} [instead]", assert_to_raise),
+    (rf"(reject|disallow|forbid|don'?t (allow|accept)|refuse) (?P<state>negative|empty|zero|none|blank|non-?positive) ?"
+     rf"(?P<what>`?\w+`?)?,? (with|by raising|and raise|raise|raising|via) [an?] {KIND}", rejected),
+    (rf"(raise|throw) [an?] {KIND} (for|on|if given) (?P<state>negative|empty|zero|none|blank) ?(?P<what>`?\w+`?)?",
+     rejected),
+    (rf"(raise|use|give|show|say|have) [an?] (more |better |clearer )?(helpful |useful |specific |nicer )?{_MESSAGE}: "
+     r"(?P<value>.+)", new_message),
+    (rf"([\w' ]+ )?(in|for) the {_MESSAGE}: ?(?P<value>f?[\"'].+)", new_message),
+    (rf"[the] {_MESSAGE} (should|must) (be|say|read)[:,]? (?P<value>f?[\"'`].+)", new_message),
+    (rf"(change|set|make|update|fix|improve) [the] {_MESSAGE} ?(to|:|be|say)? (?P<value>f?[\"'`].+)", new_message),
+    (rf"(include|put|show|add|mention|print|have|use) [the|what] [value of|actual|offending|bad|wrong|given] ?"
+     rf"(?P<name>`?[\w.]+`?)( (was|is|it got))? (in|into|to|inside) [the] {_MESSAGE}", message_with),
+    (rf"[the] {_MESSAGE} (should|must) (include|contain|mention|show|have) [the] [value of|actual|offending] "
+     r"(?P<name>`?[\w.]+`?)", message_with),
+    (rf"(log|use|make it|make this)( (it|this))? ((at|with|as|on|to) )?(the )?(level )?(?P<new>{LEVEL})( level)?"
+     rf"(( instead)|,? (instead of|not|rather than) (at )?(?P<old>{LEVEL})( level)?)", level),
+    (rf"(log|make it|make this|use)( (it|this))? (at|with|as|on) [the] (?P<new>{LEVEL})( level)", level),
+    (rf"[use] (log|logger|logging)\.(?P<new>{LEVEL})(\(\))? (instead of|not|rather than) "
+     rf"((log|logger|logging)\.)?(?P<old>{LEVEL})(\(\))?", level),
+    (rf"(this|it|that) should be (logged (at|as) )?(an? )?(?P<new>{LEVEL})( (level|log))?"
+     rf"(,? not [an?] (?P<old>{LEVEL}))?", level),
+    (rf"(change|switch|lower|raise|set|bump|downgrade) [the] (log |logging )?level ?(from (?P<old>{LEVEL}) )?(to) "
+     rf"(?P<new>{LEVEL})", level),
+    (r"(?P<does>(re-?)?raise( it| the (exception|error))?|continue|skip it|return( \S+)?)( in the (except|handler))?,? "
+     r"(instead of|rather than|not|don'?t) (pass|just pass|passing|swallow(ing)?|ignor(e|ing)|silenc(e|ing)|the pass)"
+     r"( (it|the (error|exception)|errors|exceptions))?( (silently|in the (except|handler)))?", handler_does),
+    (r"(don'?t|do not|stop|never) (just )?(swallow|ignore|silence|swallowing|ignoring) (it|the "
+     r"(error|exception)|errors|"
+     r"exceptions)( silently)?[,;:]? (?P<does>(re-?)?raise( it)?|return \S+|continue)", handler_does),
+    (rf"{KIND} is enough( (here|in the (except|handler)( clause)?|to catch))?", enough),
+    (rf"(except|catch(ing)?) {KIND} (is enough|suffices|will do)( here)?", enough),
+    (rf"(raise|throw) [an?] {KIND}{_WHEN},? (not|instead of|rather than) [an?] (?P<old>[A-Z]\w+)", raise_other),
+    (rf"(raise|throw|use)? ?[an?] {KIND} (instead of|not|rather than) [an?] (?P<old>[A-Z]\w+(Error|Exception|Invalid|"
+     rf"Warning)){_WHEN}", raise_other),
+    (rf"(should )?return (?P<new>\S+) (instead of|not|rather than) (?P<old>\S+){_WHEN}", return_other),
+    (rf"(should )?return (?P<new>[^\s,]+){_WHEN},? (instead of|not|rather than) (?P<old>\S+)", return_other),
+]  # fmt: skip
