@@ -50,6 +50,12 @@ def test_what_is_named(model_folder: Path) -> None:
         choose(EngineOptions(model_folder, runtime="reference", device="cuda"))
     with pytest.raises(FulgurError, match="kv_dtype 'int8' is for the CPU"):
         choose(EngineOptions(model_folder, kv_dtype="int8", device="cuda"))
+    with pytest.raises(
+        FulgurError, match="kv_dtype 'fp8' is for the GPU, and the model would run on the CPU"
+    ) as refused:
+        choose(EngineOptions(model_folder, kv_dtype="fp8", device="cpu"))
+    assert refused.value.hint is not None and "bf16 or int8" in refused.value.hint
+    assert choose(EngineOptions(model_folder, kv_dtype="fp8", device="cuda")).gpu == 0
     with pytest.raises(FulgurError, match="cannot be kept as 'fp4'"):
         open_engine(EngineOptions(model_folder, kv_dtype="fp4"))
     with pytest.raises(FulgurError, match="bf16 only"):
@@ -72,6 +78,9 @@ def test_a_gpu_that_is_named_and_not_there(model_folder: Path, none: None) -> No
 
 def test_chosen_by_model_and_machine(model_folder: Path, big: Path, gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(EngineOptions(big)).gpu == 0
+    assert choose(EngineOptions(big, kv_dtype="fp8")).gpu == 0
+    with pytest.raises(FulgurError, match=r"kv_dtype 'fp8' is for the GPU.*threads were asked for"):
+        choose(EngineOptions(big, kv_dtype="fp8", threads=1))
     for options, reason in (
         (EngineOptions(big, threads=1), "threads were asked for"),
         (EngineOptions(big, runtime="reference"), "reference runtime"),
@@ -84,12 +93,16 @@ def test_chosen_by_model_and_machine(model_folder: Path, big: Path, gpu: None, m
     assert "the weights need" in choose(EngineOptions(big)).reason
     monkeypatch.setattr(choosing, "SMALL", 1 << 30)
     assert "few enough" in choose(EngineOptions(model_folder)).reason
+    monkeypatch.setattr(opening, "usable", lambda index=0: GPU)
+    assert choose(EngineOptions(model_folder, kv_dtype="fp8")).gpu == 0  # which a small model is no reason against
 
 
 def test_without_a_gpu_the_reason_is_told(big: Path, none: None) -> None:
     engine, info = open_engine(EngineOptions(big, kv_tokens=1024))
     assert info.runtime == "native" and "no NVIDIA driver" in info.reason
     engine.close()
+    with pytest.raises(FulgurError, match=r"kv_dtype 'fp8' is for the GPU.*no NVIDIA driver"):
+        choose(EngineOptions(big, kv_dtype="fp8"))
 
 
 def test_a_shape_that_the_gpu_engine_lacks_runs_on_the_cpu(
@@ -110,6 +123,11 @@ def test_the_server_reads_it_and_refuses_what_there_is_not(tmp_path: Path) -> No
     assert load(file).models["a"].device == "cuda:1"
     file.write_text('[models.a]\nbackend = "local"\npath = "x"\ndevice = "gpu"\n')
     with pytest.raises(UsageError, match=r"models.a.device: there is no device 'gpu'"):
+        load(file)
+    file.write_text('[models.a]\nbackend = "local"\npath = "x"\nkv_dtype = "fp8"\n')
+    assert load(file).models["a"].kv_dtype == "fp8"
+    file.write_text('[models.a]\nbackend = "local"\npath = "x"\nkv_dtype = "fp16"\n')
+    with pytest.raises(UsageError, match=r"models.a.kv_dtype: keys and values cannot be kept as 'fp16'"):
         load(file)
 
 

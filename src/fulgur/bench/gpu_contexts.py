@@ -1,5 +1,6 @@
 """Edits and long contexts on the GPU engine: the edits of the replay with drafts; decoding and verifying a draft far
-from the beginning. Random weights; keys and values of long contexts are random, too; medians.
+from the beginning, decoding also with keys and values in 8 bits. Random weights; keys and values of long contexts are
+random, too; medians.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from fulgur.bench.gpu_decode import context_rates
 from fulgur.bench.gpu_streams import rows_ratio
 from fulgur.bench.report import Report
+from fulgur.kernels.cuda.kv_cache import OLDEST as FP8_FROM
 
 if TYPE_CHECKING:
     from fulgur.kernels.cuda.runtime import Runtime
@@ -29,16 +31,30 @@ def measure_edits(runtime: Runtime, name: str, report: Report) -> None:
 
 
 def measure(runtime: Runtime, name: str, report: Report, contexts: list[int]) -> None:
+    """Decoding with keys and values as the runtime has them, and in 8 bits where the GPU can."""
     bars = BARS.get(name, {})
     rates = context_rates(runtime, [context - FAR for context in contexts], FAR)
-    for context in contexts:
-        rate = rates.get(context - FAR)
-        if rate is not None:
-            report.add(f"gpu.decode_tok_s.{name}.at_{context}", rate, "tok/s", bar=bars.get(str(context)))
+    for position, rate in rates.items():
+        context = position + FAR
+        report.add(f"gpu.decode_tok_s.{name}.at_{context}", rate, "tok/s", bar=bars.get(str(context)))
+    if rates and runtime.gpu.capability >= FP8_FROM:
+        for position, rate in _rates_in_8_bits(runtime, list(rates)).items():
+            report.add(f"gpu.decode_tok_s.{name}.at_{position + FAR}.fp8_keys", rate, "tok/s")
     first = contexts[0]
     if first <= runtime.max_context:
         bar = bars.get(f"rows8.{first}")
         report.add(f"gpu.rows8_ratio.{name}.{first}", rows_ratio(runtime, first - FAR), "", bar=bar, at_most=True)
+
+
+def _rates_in_8_bits(runtime: Runtime, positions: list[int]) -> dict[int, float]:
+    from fulgur.kernels.cuda.runtime import Runtime
+
+    blocks = -(-(max(positions) + FAR) // runtime.block_tokens)
+    narrow = Runtime(runtime.weights, kv_blocks=blocks, kv_dtype="fp8", driver=runtime.driver, gpu=runtime.gpu)
+    try:
+        return context_rates(narrow, positions, FAR)
+    finally:
+        narrow.close()
 
 
 def edit_rate(runtime: Runtime) -> float:

@@ -43,6 +43,8 @@ FAMILIES: dict[str, tuple[ModelConfig, Weights]] = {
     "qwen3_next": (tiny_config("qwen3_next", head_dim=64, rotary_dim=16, **HYBRID), Weights.named("bf16", "fp8")),
 }
 DECODED = ("llama bf16", "qwen3_moe fp8", "qwen2 int4")  # of small_models.py
+IN_8_BITS = ", fp8 keys"  # how a model with keys and values in 8 bits is called
+NARROW = tuple(name + IN_8_BITS for name in ("gpt_oss", "qwen3_5", *DECODED))
 BLOCKS = 8
 SAMPLING = Sampling(sharpness=1.25, seed=7, top_k=20, top_p=0.8)
 
@@ -77,20 +79,20 @@ def touch(model: Any, rows: int = 12, prompt: int = 90) -> None:
         model.step(many, at, many, tables, np.arange(rows, dtype=np.int32))
 
 
-def family(name: str, gpu: Gpu) -> FamilyRuntime:
+def family(name: str, gpu: Gpu, kv_dtype: str) -> FamilyRuntime:
     config, weights = FAMILIES[name]
     plan = make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
     held = assemble(plan, held_on("cuda", config, weights, 3), "cuda")
-    model = FamilyRuntime(held, kv_blocks=BLOCKS, gpu=gpu, slots=2, snapshots=2)
+    model = FamilyRuntime(held, kv_blocks=BLOCKS, kv_dtype=kv_dtype, gpu=gpu, slots=2, snapshots=2)
     model.prefill_from = 16
     return model
 
 
-def decoded(name: str) -> Runtime:
+def decoded(name: str, kv_dtype: str) -> Runtime:
     from gpu_check import small_runtime
 
     which, weights = name.split()
-    model, _ = small_runtime(which, weights, "persistent", "cuda", kv_blocks=BLOCKS)
+    model, _ = small_runtime(which, weights, "persistent", "cuda", kv_blocks=BLOCKS, kv_dtype=kv_dtype)
     model.prefill_from = 16
     return model
 
@@ -104,13 +106,14 @@ def main() -> int:
     except FulgurError as error:
         print(error, file=sys.stderr)
         return 1
-    wanted = [n for n in (*FAMILIES, *DECODED) if any(text in n for text in options.only.split(","))]
-    chosen = [FAMILIES[name] for name in wanted if name in FAMILIES]
+    wanted = [n for n in (*FAMILIES, *DECODED, *NARROW) if any(text in n for text in options.only.split(","))]
+    chosen = [FAMILIES[name] for name in FAMILIES if any(n.startswith(name) for n in wanted)]
     plans = [make_family_plan(*case, ctas=gpu.multiprocessors, shared=gpu.shared) for case in chosen]
     wait(compile_ahead(plans, gpu))
     for name in wanted:
         start = time.monotonic()
-        model = family(name, gpu) if name in FAMILIES else decoded(name)
+        plain, kv_dtype = name.removesuffix(IN_8_BITS), "fp8" if name.endswith(IN_8_BITS) else "bf16"
+        model = family(plain, gpu, kv_dtype) if plain in FAMILIES else decoded(plain, kv_dtype)
         opened = time.monotonic()
         touch(model)
         model.close()

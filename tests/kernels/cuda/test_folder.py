@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,14 @@ def test_a_folder_becomes_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         events += engine.step()
     assert events[-1].reason == "length" and events[-1].usage.completion_tokens == 3
     engine.close()
+    narrow = EngineOptions(tmp_path, device="cuda:0", kv_tokens=256, kv_dtype="fp8")
+    engine, info = open_engine(narrow, max_draft=0, cost=None)
+    assert info.kv_bytes == 256 * 2 * 2 * 65 and info.isa.endswith("keys and values in fp8")
+    engine.close()
+    older = replace(emulated_gpu.GPU, capability=(8, 0))
+    monkeypatch.setattr(opening, "usable", lambda _: older)
+    with pytest.raises(FulgurError, match=r"kv_dtype 'fp8' needs compute capability 8\.9"):
+        open_engine(narrow, max_draft=0, cost=None)
 
 
 MEMORY = """
@@ -176,8 +185,6 @@ print(peak - before, weights.nbytes)
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the kernel does not say what a process holds")
 def test_the_host_holds_no_second_copy(tmp_path: Path) -> None:
     """With host memory as the device's: beyond the weights in place there is never more than a few tensors' worth."""
-    from dataclasses import replace
-
     config = replace(
         SMALL["llama"], vocab_size=4096, d_model=1024, n_layers=8, n_heads=16, d_ffn=2048, head_dim=64, n_kv_heads=4
     )

@@ -7,24 +7,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import emulated_family
 import emulated_gpu
 import gpu_check as check
 import numpy as np
 import pytest
+import test_family
+import test_family_prefill
+import test_prefill
 import torch
 from emulate import Emulated
 from emulated_prefill import EmulatedKernels
 from held_caches import holds, values_of
+from held_models import held_source
 from interpreter import Interpreter
 from small_models import SMALL
 from test_emulated import TOKENS, fill_cache, weights_of
 
 from fulgur.errors import FulgurError
+from fulgur.kernels.cuda import prefill_attention
+from fulgur.kernels.cuda.family_plan import make_family_plan
+from fulgur.kernels.cuda.family_prefill_fast import FastFamilyPrefill
+from fulgur.kernels.cuda.family_weights import assemble as assemble_family
 from fulgur.kernels.cuda.fit import kv_bytes_per_token
 from fulgur.kernels.cuda.kv_cache import KvCache, bytes_per_token, check_dtype, from_fp8, to_fp8
 from fulgur.kernels.cuda.plan import make_plan
+from fulgur.kernels.cuda.prefill import Prefill
+from fulgur.kernels.cuda.prefill_fast import FastPrefill
 from fulgur.kernels.cuda.prefill_kernels import Gather, Launch, fill
-from fulgur.kernels.cuda.weights import GpuWeights
+from fulgur.kernels.cuda.weights import GpuWeights, assemble
+from fulgur.model.random import random_model
 
 
 def random_heads(*shape: int) -> torch.Tensor:
@@ -32,6 +44,10 @@ def random_heads(*shape: int) -> torch.Tensor:
     noise = torch.Generator().manual_seed(3)
     sizes = 10.0 ** torch.randint(-38, 4, shape[:-1], generator=noise)[..., None]
     return torch.randn(shape, generator=noise) * sizes * (torch.rand(shape[:-1], generator=noise) > 0.1)[..., None]
+
+
+def close(got: torch.Tensor, expected: torch.Tensor, bound: float) -> bool:
+    return bool(torch.linalg.vector_norm(got - expected) < bound * torch.linalg.vector_norm(expected))
 
 
 def test_values_survive_within_a_sixteenth() -> None:
@@ -138,6 +154,53 @@ def test_prompts_gather_what_was_stored(folder: Path) -> None:
     )
     kernels.run(Launch("gather_cache", gather, 3))
     assert torch.equal(found.transpose(1, 2), torch.stack(cache.gathered(0, 150, table)))
+
+
+def test_prompts_of_the_decode_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By both paths: in the first layer the codes of what bf16 would hold, in the next ones close to it."""
+    monkeypatch.setattr(prefill_attention.Attention, "flash", staticmethod(test_prefill.flash))
+    config = SMALL["qwen2"]
+    tensors, plan = random_model(config, 4), make_plan(config, weights="int4", ctas=4)
+    model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 70)
+    found = []
+    for path, more in ((Prefill, ()), (FastPrefill, (EmulatedKernels(plan, folder),))):
+        wide, narrow = (
+            test_prefill.cache_after(path, model, tokens, (40,), *more, kv_dtype=dtype) for dtype in ("bf16", "fp8")
+        )
+        assert holds(narrow, wide.held[0])
+        found.append(values_of(narrow))
+        assert close(found[-1], values_of(wide), 0.06)
+    assert close(*found, 0.03)
+
+
+@pytest.mark.parametrize("case", ["gpt_oss", "qwen3_5"])
+def test_prompts_of_the_general_driver(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastFamilyPrefill, "flash", staticmethod(test_family_prefill.flash))
+    config, formats = test_family.FAMILIES[case]
+    weights = assemble_family(make_family_plan(config, formats, ctas=3), held_source(config, formats, 3), "cpu")
+    tokens = np.random.default_rng(1).integers(0, config.vocab_size, 80)
+    for use in (None, EmulatedKernels(weights.plan, folder)):
+        wide, narrow = (test_family_prefill.after(weights, tokens, (41,), use, dtype) for dtype in ("bf16", "fp8"))
+        assert torch.equal(narrow[1][0], from_fp8(*to_fp8(wide[1][0])).float())
+        assert close(narrow[0], wide[0], 0.1)
+
+
+@pytest.mark.parametrize("case", ["gpt_oss", "with a head"])
+def test_the_general_driver(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step stores are the codes of what bf16 would hold; k rows have the bits of single steps."""
+    emulated_family.install(monkeypatch, folder)
+    given = test_family.WITH_A_HEAD if case == "with a head" else test_family.FAMILIES[case]
+    wide, narrow = (test_family.opened(*given, kv_dtype)[0] for kv_dtype in ("bf16", "fp8"))
+    assert 0.5 < narrow.cache.nbytes / wide.cache.nbytes < 0.53 and "fp8" in narrow.isa
+    tokens = np.random.default_rng(1).integers(0, wide.vocab_size, 12).tolist()
+    single = np.concatenate([test_family.rows(narrow, tokens[i : i + 1], i) for i in range(12)])
+    expected = np.concatenate([test_family.rows(wide, tokens[at : at + 6], at) for at in (0, 6)])
+    assert holds(narrow.cache, wide.cache.held[0])
+    assert np.array_equal(np.concatenate([test_family.rows(narrow, tokens[at : at + 6], at) for at in (0, 6)]), single)
+    assert np.linalg.norm(single - expected) < 0.04 * np.linalg.norm(expected)
+    for model in (wide, narrow):
+        model.close()
 
 
 @pytest.fixture

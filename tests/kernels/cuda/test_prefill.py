@@ -72,15 +72,15 @@ def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tu
 
 
 def cache_after(
-    prefill: type[Prefill], model: GpuWeights, tokens: np.ndarray, cuts: tuple[int, ...], *more
-) -> torch.Tensor:
+    prefill: type[Prefill], model: GpuWeights, tokens: np.ndarray, cuts: tuple[int, ...], *more, kv_dtype: str = "bf16"
+) -> KvCache:
     c = model.plan.config
-    kv = KvCache(c.n_layers, 4, c.n_kv_heads, c.head_dim, "bf16", "cpu")
+    kv = KvCache(c.n_layers, 4, c.n_kv_heads, c.head_dim, kv_dtype, "cpu")
     rope = torch.from_numpy(np.concatenate(rope_tables(c, 256), axis=1))
     made, table = prefill(model, kv, rope, *more), torch.tensor([2, 0, 3, 1], dtype=torch.int32)
     for begin, end in zip((0, *cuts), (*cuts, len(tokens)), strict=True):
         made.run(torch.from_numpy(tokens[begin:end]), begin, table)
-    return values_of(kv)
+    return kv
 
 
 NEVER = 1e18  # multiply-adds of a matrix
@@ -112,9 +112,9 @@ def test_fast_path_agrees_with_the_plain_one(
     plan = make_plan(config, weights=weights, ctas=4)
     model = assemble(plan, lambda name: (torch.from_numpy(tensors[name]), None), "cpu")
     tokens = np.random.default_rng(1).integers(0, config.vocab_size, 70)
-    plain = cache_after(Prefill, model, tokens, cuts)
+    plain = values_of(cache_after(Prefill, model, tokens, cuts))
     kernels = EmulatedKernels(plan, folder)
-    fast = cache_after(FastPrefill, model, tokens, cuts, kernels)
+    fast = values_of(cache_after(FastPrefill, model, tokens, cuts, kernels))
     # Of a token whose router logits nearly tie, another expert may be chosen: keys of later layers differ then.
     difference, size = (torch.linalg.vector_norm(t, dim=(0, 1, 3, 5)) for t in (fast - plain, plain))
     errors = difference / size.clamp(min=1e-9)  # of every token

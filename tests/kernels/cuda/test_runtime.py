@@ -30,6 +30,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_logits_against_transformers() -> None:
     assert "error" in check.check_parity("qwen3", "fp8", "persistent", "cpu", 11)
+    assert "error" in check.check_parity("qwen2", "int4", "persistent", "cpu", 11, "fp8")
 
 
 def test_both_drivers_decode_alike() -> None:

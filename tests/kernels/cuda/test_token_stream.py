@@ -267,6 +267,7 @@ def test_rows_of_edits_and_long_contexts(monkeypatch: pytest.MonkeyPatch) -> Non
     model, report = opened("persistent"), Report("bench")
     bench.measure_edits(model, "small.int4", report)
     bench.measure(model, "small.int4", report, [70, 2 * model.max_context])
-    names = ["gpu.edit_tok_s.small.int4", "gpu.decode_tok_s.small.int4.at_70", "gpu.rows8_ratio.small.int4.70"]
+    decode = "gpu.decode_tok_s.small.int4.at_70"
+    names = ["gpu.edit_tok_s.small.int4", decode, f"{decode}.fp8_keys", "gpu.rows8_ratio.small.int4.70"]
     assert [row.name for row in report.rows] == names and all(row.value > 0 for row in report.rows)
     model.close()
