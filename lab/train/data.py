@@ -57,7 +57,7 @@ CUTTINGS = {
     # The suffix stands first, so that the prefix is written with it in sight: that too is practice for completions.
     # Mostly the rest of one line, which is what is shown; pieces up to what a prompt holds (`text/code_prompt.py`).
     "fim": Cutting(
-        0.97, 0.1, 0.08, 0.6, Kinds(rest=0.55, several=0.28, block=0.05, node=0.05, piece=0.03, lines=0.02), 0.4, 0.1
+        0.97, 0.1, 0.08, 0.6, Kinds(rest=0.55, several=0.28, block=0.05, node=0.05, piece=0.03, lines=0.02), 0.3, 0.1
     ),
 }
 
