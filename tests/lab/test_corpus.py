@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fulgur.errors import FulgurError
-from lab.train import gather, registry
+from lab.train import gather, registry, shards
 from lab.train.dedupe import signature, unique
 from lab.train.documents import Document, read_documents, write_documents
 from lab.train.filters import clean, keep_path
@@ -110,6 +110,29 @@ def test_near_duplicates_go_and_the_first_stays() -> None:
     changed = CODE.replace("name_3", "other")
     different = "".join(f"class Thing{i}:\n    size = {i}\n    colour = 'c{i}'\n" for i in range(30))
     assert unique([signature(text) for text in (CODE, changed, different, CODE)]) == [True, False, True, False]
+
+
+def test_archives_hold_what_is_new_and_some_held_out_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(name: str, split: str, files: dict[str, str]) -> str:
+        documents = [
+            Document("one" if split == "train" else "held", "1", "MIT", split, *file) for file in files.items()
+        ]
+        (tmp_path / name).mkdir()
+        write_documents(tmp_path / name / "0000.jsonl", documents)
+        return str(tmp_path / name)
+
+    def text(word: str) -> str:
+        return "".join(f"{word}_{number} = call({number})\n" for number in range(40))
+
+    new = {"one/a.py": text("a"), "one/b.py": text("b"), "tests/test_c.py": text("c"), "one/d.py": "[\n 1,\n 2,\n]\n"}
+    given = ["--round", folder("new", "train", new)]
+    given += ["--heldout", folder("held", "heldout", {"h.py": text("h")}), folder("old", "train", {"b.py": text("b")})]
+    shards.main([*given, "--out", str(tmp_path / "out")])
+    written = list(read_documents(tmp_path / "out" / "part-00.jsonl.xz"))
+    assert [(document.split, document.path) for document in written] == [("heldout", "h.py"), ("train", "one/a.py")]
+    assert (tmp_path / "out" / "packages.txt").read_text() == "one 1 MIT\n"
+    monkeypatch.setattr(shards, "MOST_OF_A_PACKAGE", 1.5 * len(text("a")))
+    assert [len(package) for package in shards.in_packages([written[1], *written[1:]], 0)] == [1]
 
 
 def test_documents_survive_the_archive(tmp_path: Path) -> None:
