@@ -69,6 +69,17 @@ DONE: list[tuple[Call, str, str]] = [
     (Call("remove_item", ("A", "2")), "A = [\n    1,\n    2\n]\n", "A = [\n    1\n]\n"),
     (Call("remove_item", ("A", "'a'")), "A = {'a': 1, 'b': 2}\n", "A = {'b': 2}\n"),
     (Call("set_entry", ("A", "'a'", "3")), "A = {'a': 1, 'b': 2}\n", "A = {'a': 3, 'b': 2}\n"),
+    (Call("wrap_return", ("list",)), "def f(a):\n    return (b for b in a)\n",
+     "def f(a):\n    return list(b for b in a)\n"),
+    (Call("wrap_return", ("bool",)), "def f(a):\n    return a or 1\n", "def f(a):\n    return bool(a or 1)\n"),
+    (Call("first_call", ("a", "strip")), "def f(a):\n    return a\n", "def f(a):\n    a = a.strip()\n    return a\n"),
+    (Call("remove_try", ("E",)), TRY, "f()\n"),
+    (Call("swap_arguments", ("max",)), "a = max(0, b(1))\n", "a = max(b(1), 0)\n"),
+    (Call("annotate_variable", ("a", "list[int]")), "def f():\n    a = []\n    return a\n",
+     "def f():\n    a: list[int] = []\n    return a\n"),
+    (Call("optional_union"), "def f(a: Union[int, None]): ...\n", "def f(a: int | None): ...\n"),
+    (Call("return_if", ("not a", "1")), "def f(a):\n    if not a:\n        return 0\n    return a\n",
+     "def f(a):\n    if not a:\n        return 1\n    return a\n"),
 ]  # fmt: skip
 
 
@@ -113,6 +124,24 @@ REFUSED: list[tuple[Call, str, str]] = [
     (Call("remove_item", ("A", "1")), "A = {1}\n", "empty dictionary"),
     (Call("remove_item", ("A", "3")), "A = [1, 2]\n", "there is no 3"),
     (Call("set_entry", ("A", "'c'", "3")), "A = {'a': 1}\n", "there is no 'c'"),
+    (Call("wrap_return", ("list",)), "def f(a):\n    if a:\n        return 1\n    return a\n", "more than one"),
+    (Call("wrap_return", ("list",)), "def f(a):\n    return a, 1\n", "cannot be passed on"),
+    (Call("first_call", ("b", "strip")), "def f(a):\n    return a\n", "no parameter b"),
+    (Call("remove_try", ("F",)), TRY, "no try with one except for F"),
+    (
+        Call(
+            "remove_try",
+        ),
+        TRY + "else:\n    g()\n",
+        "no try",
+    ),
+    (Call("swap_arguments", ("max",)), "a = max(0, b, c)\n", "two arguments"),
+    (Call("annotate_variable", ("a", "int")), "def f():\n    a: int = 1\n", "already"),
+    (
+        Call("annotate_variable", ("a", "int")),
+        "def f(b):\n    if b:\n        a = 1\n    else:\n        a = 2\n",
+        "sometimes",
+    ),
 ]
 
 

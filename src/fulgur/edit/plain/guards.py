@@ -48,7 +48,11 @@ def condition(text: str, place: Place, *, holds: bool = True) -> str | None:
     ):
         state = _STATES[match[2].lower()]
         return _of(match[1], state if holds else _OPPOSITE[state], place)
-    if match := re.fullmatch(rf"(?:there is|there's|theres|there are|got|given) no {N}|no {N}", text, re.IGNORECASE):
+    if match := re.fullmatch(
+        rf"(?:there is|there's|theres|there are|got|given) no {N}|no {N}(?: (?:is|are|was|were) (?:given|passed|set))?",
+        text,
+        re.IGNORECASE,
+    ):
         return _of(match[1] or match[2], "not {}" if holds else "{}", place)
     found = code(text)
     if found is None or not re.search(r"[<>=]|\bnot\b|\bin\b|\(|\bis\b", found):
@@ -73,7 +77,9 @@ def _type(word: str) -> str | None:
 
 
 def _of(name: str, test: str, place: Place) -> str | None:
-    return test.format(name) if name in place.parameters() else None
+    star = place.function.args.vararg if place.function is not None else None
+    known = name in place.parameters() or (star is not None and star.arg == name and test in ("{}", "not {}"))
+    return test.format(name) if known else None
 
 
 def _for_optional(test: str, place: Place) -> str:
@@ -151,8 +157,26 @@ def must(match: re.Match[str], place: Place) -> Call | None:
     if place.function is None:
         return None
     forbidden = re.search(r"not|n'?t", match["be"], re.IGNORECASE) is not None
+    if sign := re.fullmatch(rf"(<=?|>=?|[=!]=|{'|'.join(_SIGNS)}) ?(-?[\d.]+|[A-Za-z_]\w*)", match["state"]):
+        said = f"{match['name']} {_SIGNS.get(sign[1].lower(), sign[1])} {sign[2]}"
+        names = set(re.findall(r"[A-Za-z_]\w*", said))
+        test = (said if forbidden else _negated(said)) if names <= set(place.parameters()) else None
+        return raising(match["kind"].strip("`"), test, place) if test is not None else None
     test = condition(f"{match['name']} is {match['state']}", place, holds=forbidden)
     return raising(match["kind"].strip("`"), test, place) if test is not None else None
+
+
+def for_kind(match: re.Match[str], place: Place) -> Call | None:
+    """`return 0 for None`: of the only parameter, or the one that a guard tests for it already."""
+    own = [name for name in place.parameters() if name not in ("self", "cls")]
+    state, _, said = match["condition"].partition(" ")
+    named = [name for name in own if said and said.lower() in (name.lower(), f"{name.lower()}s")]
+    tested = [name for name in own if re.search(rf"\bif {name} is None:", place.region) and not said]
+    one = named or (tested if len(tested) == 1 else own)
+    if len(one) != 1 or (said and not named):
+        return None
+    found = re.fullmatch(r"(?P<value>.*)\n(?P<condition>.*)", f"{match['value']}\n{one[0]} is {state}")
+    return return_guard()(found, place) if found is not None else None
 
 
 KIND = r"(?P<kind>`?[A-Za-z_][\w.]*(?:\([^()]*\))?`?)"
@@ -172,7 +196,9 @@ RULES: list[tuple[str, Rule]] = [
         r"[otherwise|if not|then]",
         must,
     ),
+    (rf"(?P<name>\w+) {_BE} be (?P<state>.+?)[,;:]? (otherwise|else|or) [an?] {KIND}", must),
     (rf"{ADD}return(?P<value>( [^,]+?)?) (if|when|in case) (?P<condition>.+)", return_guard()),
+    (rf"{ADD}return(?P<value> [^,]+?) for (?P<condition>none|null|empty \w+|negative \w+|zero)", for_kind),
     (rf"{ADD}return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),
     (rf"{ADD}(if|when) (?P<condition>.+?),? [then|just] return(?P<value>( [^,]+?)?)", return_guard()),
 ]

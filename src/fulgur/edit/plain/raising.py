@@ -122,6 +122,8 @@ RULES: list[tuple[str, Rule]] = [
     (rf"(raise|use|give|show|say|have) [an?] (more |better |clearer )?(helpful |useful |specific |nicer )?{_MESSAGE}: "
      r"(?P<value>.+)", new_message),
     (rf"([\w' ]+ )?(in|for) the {_MESSAGE}: ?(?P<value>f?[\"'].+)", new_message),
+    (rf"(fix|change|update) [the] {_MESSAGE}[:,] [it] (should|must) (be|say|read)[:,]? (?P<value>f?[\"'`].+)",
+     new_message),
     (rf"[the] {_MESSAGE} (should|must) (be|say|read)[:,]? (?P<value>f?[\"'`].+)", new_message),
     (rf"(change|set|make|update|fix|improve) [the] {_MESSAGE} ?(to|:|be|say)? (?P<value>f?[\"'`].+)", new_message),
     (rf"(include|put|show|add|mention|print|have|use) [the|what] [value of|actual|offending|bad|wrong|given] ?"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.plain import guards, inputs, names, raising, removals, shapes, style, values, wordings
+from fulgur.edit.plain import guards, inputs, names, raising, removals, results, shapes, style, values, wordings
 from fulgur.edit.plain.phrases import phrase
 from fulgur.edit.plain.rules import (
     N,
@@ -86,7 +86,8 @@ _TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|[^,;]*\bdefault\b)
 _REASON = re.compile(
     rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
     rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
-    rf"for (?:clarity|consistency|readability))\b.*|\.\s+(?:{_WHY})\b.*|\s*\((?:pep ?-?8|see [^)]*)\))$",
+    rf"so (?:that )?(?:the|it|its|it'?s|we|you|they)|for "
+    rf"(?:clarity|consistency|readability))\b.*|\.\s+(?:{_WHY})\b.*|\s*\((?:pep ?-?8|see [^)]*)\))$",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -368,7 +369,16 @@ RULES: list[tuple[str, Rule]] = [
     (r"(?:use )?(single|double)[- ]quotes?", lambda match, place: Call("quotes", (match[1].lower(),))),
     (r"(?:use |type hints with )?(?:x )?\| ?None instead of (?:typing\.)?Optional", always("optional_union")),
 ]
-_PHRASES = (*names.RULES, *wordings.RULES, *style.RULES, *removals.RULES, *raising.RULES, *shapes.RULES, *inputs.RULES)
+_PHRASES = (
+    *names.RULES,
+    *wordings.RULES,
+    *style.RULES,
+    *removals.RULES,
+    *raising.RULES,
+    *shapes.RULES,
+    *inputs.RULES,
+    *results.RULES,
+)
 # In this order: the first rule that fits is taken.
 _ALL = [
     *((phrase(text), rule) for text, rule in guards.RULES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import keyword
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def always(name: str, *args: str) -> Rule:
 def rename(match: re.Match[str], place: Place) -> Call | None:
     old, new = match[1], match[2]
     last = old.rpartition(".")[2]
-    if last not in words(place.file) or not new.isidentifier() or last == new:
+    if last not in words(place.file) or not new.isidentifier() or last == new or keyword.iskeyword(last):
         return None
     if hasattr(builtins, last) and "." not in old and not re.search(rf"\b{last}\b *[,:=)]|def {last}\b", place.region):
         return None  # another exception or function, not another name for it

@@ -110,7 +110,7 @@ def same_value(one: str, two: str) -> bool:
     except (ValueError, SyntaxError):
         pass
     try:
-        return bool(signs.get(one.strip().lower()) == ast.literal_eval(two))
+        return bool(one.strip().lower() in signs and signs[one.strip().lower()] == ast.literal_eval(two))
     except (ValueError, SyntaxError):
         return False
 

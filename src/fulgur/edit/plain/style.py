@@ -16,7 +16,10 @@ HOW = (
     r"(?:in)?(?:to|as|with|by)(?: use)?|"
     r"replace (?:it|this|the [\w/-]+(?: [\w/-]+)?|\w+) (?:with|by))"
 )
-OVER = r"(?:,? (?:instead|instead of [^,]+|rather than [^,]+|not [^,]+|over [^,]+|here|to (?:build|make|create) .+))?"
+OVER = (
+    r"(?:,? (?:instead|instead of [^,]+|rather than [^,]+|not [^,]+|over [^,]+|here|"
+    r"to (?:build|make|create|pick|choose|select|decide|set|get) .+))?"
+)
 FOR = r"(?: (?:for|in|on) (?:the |this |that )?[\w.]+(?: [a-z]+)?)?"
 NEEDLESS = (
     r"(?:redundant|unnecessary|useless|superfluous|needless|pointless|not needed|unneeded|not necessary|not required)"
@@ -48,6 +51,12 @@ def _if_plain(call: str) -> Rule:
 
 
 RULES: list[tuple[str, Rule]] = [
+    (
+        r"(use |switch to |prefer )?[the] (X )?`?\|( None)?`?( syntax| unions?)?,? (instead of|not|over|rather than) "
+        r"(typing\.)?(Union|Optional)(\[.*\])?|(get rid of|no|drop|remove|avoid) [the] (typing\.)?(Union|Optional)s?"
+        r"(,? (use|with|and use) [the] (X )?`?\|( None)?`?( syntax)?( instead)?)|(use )?pep ?604( unions?| syntax)?",
+        always("optional_union"),
+    ),
     _way(r"[builtin] (any|all)(\(\))?( (builtin|function|call))? [with a generator]", "use_any_all"),
     _way(r"(list|dict|set|dictionary)?[- ]?comp(rehension)?s?", "use_comprehension"),
     _way(r"enumerate(\(\))?", "use_enumerate"),
@@ -184,7 +193,8 @@ RULES: list[tuple[str, Rule]] = [
     ),
     (
         r"(make|turn|convert|change|rewrite) (it|this|that|the lambda( \w+)?|(?P<name>\w+)) (in)?[to|as] [a|an] (real |"
-        r"normal |regular |proper |plain |named )*(def|function|func)( instead of [a] lambda)?|[use] [a] (def|"
+        r"normal |regular |proper |plain |named )*(def|function|func)( instead of [a] lambda)?|"
+        r"replace [the] lambda (with|by) [a] (real |normal |proper |regular |named )*(def|function)|[use] [a] (def|"
         r"regular function|normal function)(,? (instead of|not|rather than) [a|the] lambda)?|(no|don'?t assign "
         r"[a] ) ?lambda(,? use [a] def)?|(convert|turn|change|rewrite) (in)?to [a] (real |normal |regular |proper "
         r"|plain )*(def|function)",

@@ -224,6 +224,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "remove_parentheses": ("remove the parentheses", "parentheses parens brackets"),
     "use_or": ("use `or` for the default", "or default"),
     "direct_attribute": ("use the attribute directly", "attribute setattr getattr"),
+    "wrap_return": ("return the value passed through {0}()", "wrap return"),
+    "first_call": ("call {1}() on {0} first", "first strip lower"),
+    "remove_try": ("remove the try around it", "try except catch"),
+    "swap_arguments": ("swap the arguments of {0}", "swap arguments"),
+    "annotate_variable": ("annotate the variable {0} as {1:}", "annotate variable type"),
     "keyword_only": ("make {1:} keyword-only in {0}, with the calls", "keyword only keyword-only"),
 }  # fmt: skip
 

@@ -25,6 +25,8 @@ set_entry NAME KEY VALUE · remove_comment one|all WORD… · remove_dead_code �
 assert_to_raise EXCEPTION [CONDITION] · instead_of_pass ACTION… · message_with NAME · log_level NEW [OLD]
 In fewer words: return_condition · use_yield_from · use_suppress · membership_in tuple|set · join_strings · raw_strings
 remove_parentheses · use_or · direct_attribute
+In and out: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
+annotate_variable NAME TYPE
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from fulgur.edit.refactor.local import (
     literals,
     loops,
     named,
+    results,
     simplify,
     statements,
     strings,
@@ -141,6 +144,11 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "remove_parentheses": (0, 0, simplify.remove_parentheses),
     "use_or": (0, 0, simplify.use_or),
     "direct_attribute": (0, 0, simplify.direct_attribute),
+    "wrap_return": (1, 2, results.wrap_return),
+    "first_call": (2, 3, results.first_call),
+    "remove_try": (0, 1, results.remove_try),
+    "swap_arguments": (1, 1, results.swap_arguments),
+    "annotate_variable": (2, MANY, results.annotate_variable),
 }  # fmt: skip
 
 

@@ -80,7 +80,13 @@ def in_annotation(src: Source, node: ast.AST) -> bool:
 def optional_union(src: Source, args: tuple[str, ...]) -> Edits:
     edits = []
     for node in src.of(ast.Subscript):
-        if (dotted(node.value) or "").split(".")[-1] != "Optional" or not src.one_line(node):
+        kind = (dotted(node.value) or "").split(".")[-1]
+        if kind == "Union" and isinstance(node.slice, ast.Tuple) and src.one_line(node) and in_annotation(src, node):
+            parts = [src.segment(one) for one in node.slice.elts]
+            if not any(re.search(r"\b(?:Union|Optional)\b|^[\"']", part) for part in parts):
+                edits.append(Edit(*src.span(node), " | ".join(parts)))
+            continue
+        if kind != "Optional" or not src.one_line(node):
             continue
         inner = src.segment(node.slice)
         if re.fullmatch(r"[\w.\[\], \"']+", inner) and "Optional" not in inner and in_annotation(src, node):
