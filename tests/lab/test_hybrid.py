@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -137,9 +138,10 @@ def trained(toy: Path) -> Path:
 
 def test_the_loss_falls_and_a_cut_off_run_goes_on(trained: Path) -> None:
     found = losses(trained, "hybrid")
-    assert sorted(found) == list(range(1, STEPS + 1)) and found[STEPS] < 0.95 * found[1]
+    assert sorted(found) == list(range(1, STEPS + 1))
     rows = [json.loads(line) for line in (trained / "hybrid" / "losses.jsonl").read_text().splitlines()]
     assert any(row.get("resumed_at") == 5 for row in rows)
+    assert rows[-1]["heldout_code"] < 0.95 * math.log(512)  # the loss of steps differs with their few rows
     assert (trained / "hybrid" / "done").exists()
 
 
