@@ -45,6 +45,10 @@ def load(path, mode="r", size=1):
 FUNCTION = CODE[CODE.index("def load") :]
 METHOD = "    def f(self, a, b):\n        if a:\n            return max(a)\n        return None\n"
 
+INIT = "    def __init__(self, size):\n        self.size = size\n"
+OWNER = "class A(Base):\n    x = 1\n"
+TRIED = "try:\n    f()\nexcept Exception:\n    g()\n"
+
 READ: list[tuple[str, str, str | None]] = [
     ("remove the TODO comment", FUNCTION, "remove_comment one TODO"),
     ("drop the noqa comments", FUNCTION, "remove_comment all noqa"),
@@ -125,6 +129,22 @@ READ: list[tuple[str, str, str | None]] = [
     ("return 1 for None", "def f(a):\n    if a is None:\n        return 0\n    return a\n", "guard_none a return 1"),
     ("use | None instead of Union", FUNCTION, "optional_union"),
     ("elif -> if", FUNCTION, None),
+    ("use >= instead of >", FUNCTION, "change_operator > >="),
+    ("use <= instead of <", FUNCTION, None),
+    ("change the docstring to 'Load it all.'", FUNCTION, "set_docstring Load it all."),
+    ("except Exception is too broad, catch OSError", TRIED, "narrow_except OSError"),
+    ("except Exception is too broad, catch OSError", METHOD, None),
+    ("add an argument called key, default None", FUNCTION, "new_parameter key=None"),
+    ("accept a key argument (default None)", FUNCTION, "new_parameter key=None"),
+    ("return an empty list instead of None", METHOD, "change_return [] None"),
+    ("make NAMES a tuple", CODE, "literal_kind NAMES tuple"),
+    ("pass mode=mode to path.read", FUNCTION, "add_keyword path.read mode mode"),
+    ("pass size to path.read", FUNCTION, None),  # nobody knows what it takes
+    ("add a parameter key=None and store it", INIT, "new_parameter key=None, store_parameter key key"),
+    ("make size private", INIT, None),  # the attribute, or the parameter?
+    ("inherit from Other", OWNER, None),  # instead of Base, or beside it?
+    ("drop the Base", OWNER, "remove_base A Base"),
+    ("type hints: mode is str, size is int", FUNCTION, "add_type_hints mode: str, size: int"),
     # reasons and judgements
     ("remove the TODO comment, the issue is closed", FUNCTION, "remove_comment one TODO"),
     ("type comparisons are bad, use isinstance", FUNCTION, "use_isinstance"),

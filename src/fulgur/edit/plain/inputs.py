@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fulgur.edit.plain.rules import Place, Rule, defaults_of
+from fulgur.edit.plain.rules import Place, Rule, code, defaults_of
 from fulgur.edit.plain.steps import same_value
 from fulgur.edit.plain.values import ARG, NAME
 from fulgur.text.edit_format import Call
@@ -37,6 +37,12 @@ def text_default(match: re.Match[str], place: Place) -> Call | None:
     return Call("change_default", (name, f"{quote}{said}{quote}")) if text and said not in ("None", "True") else None
 
 
+def plain_default(match: re.Match[str], place: Place) -> Call | None:
+    value = code(match["value"])
+    known = match["name"] in defaults_of(place) and value is not None and not re.fullmatch(r"[a-z]+", value)
+    return Call("change_default", (match["name"], str(value))) if known else text_default(match, place)
+
+
 def all_keyword_only(match: re.Match[str], place: Place) -> Call | None:
     """`make both args keyword-only`: as many as there are."""
     own = [name for name in place.parameters() if name not in ("self", "cls")]
@@ -58,6 +64,7 @@ RULES: list[tuple[str, Rule]] = [
      for_literal),
     (rf"[the|change the|set the|make the] default (value )?(of |for )?({ARG} )?{NAME} (to|should be|is|=|must be) "
      r"(?P<value>\S+)", text_default),
+    (rf"make [the] {NAME} (?P<value>\S+) by default", plain_default),
     (rf"[the] ({ARG} )?{NAME} (should|must) (default to|be) (?P<value>\S+)( by default)?", text_default),
     (rf"(make|force|require) (?P<how>both|all|all the|everything) ({ARG}s?|of them)?( to be)? ?key-?word[- "
      rf"]?only", all_keyword_only),

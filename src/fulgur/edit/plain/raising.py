@@ -117,7 +117,8 @@ RULES: list[tuple[str, Rule]] = [
     (rf"(no|don'?t use|avoid) asserts?( here)?[,;:]? (raise|throw|use) [an?] {KIND} [instead]", assert_to_raise),
     (rf"(reject|disallow|forbid|don'?t (allow|accept)|refuse) (?P<state>negative|empty|zero|none|blank|non-?positive) ?"
      rf"(?P<what>`?\w+`?)?,? (with|by raising|and raise|raise|raising|via) [an?] {KIND}", rejected),
-    (rf"(raise|throw) [an?] {KIND} (for|on|if given) (?P<state>negative|empty|zero|none|blank) ?(?P<what>`?\w+`?)?",
+    (rf"(raise|throw) [an?] {KIND} (for|on|if given) (an? )?(?P<state>negative|empty|zero|none|blank) "
+     rf"?(?P<what>`?\w+`?)?",
      rejected),
     (rf"(raise|use|give|show|say|have) [an?] (more |better |clearer )?(helpful |useful |specific |nicer )?{_MESSAGE}: "
      r"(?P<value>.+)", new_message),

@@ -9,7 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.plain import guards, inputs, names, raising, removals, results, shapes, style, values, wordings
+from fulgur.edit.plain import (
+    guards,
+    inputs,
+    names,
+    raising,
+    removals,
+    results,
+    shapes,
+    small,
+    style,
+    values,
+    wordings,
+)
 from fulgur.edit.plain.phrases import phrase
 from fulgur.edit.plain.rules import (
     N,
@@ -78,6 +90,7 @@ _WHY = (
 # A statement about something, which says nothing of how it is to be: "the KeyError is noise", "every branch returns".
 _STATES = (
     r"(?![^,;]*(?:\bdefault|\bshould|\bmust|\bexcept\b|\bunless|\binstead|\bkeep|\bleave|\bbut\b|\botherwise|"
+    r"\b(?:int|str|float|bool|list|dict|bytes|set|tuple|none|optional|true|false|on|off|required|private|public)\b|"
     r"\buse\b|\bmake\b|\band\b|\bbetter|\bclearer|\bnicer|\bnot return|[\d\"'`=]))(?!not\b|no\b|don'?t\b|return\b)(?:"
     r"(?:the|a|an|every|each|all|both|this|that|python|these) )*(?:[\w.()]+ )?"
     r"[\w.()]+ (?:is|are|isn'?t|aren'?t|was|never|always|shadows|returns|raises|has|uses|does(?:n'?t)?)"
@@ -143,7 +156,7 @@ def _first(said: str, place: Place) -> Call | None:
 
 # Words of place that say nothing more than what was named: "in this function", "in load", "load:" in front.
 _WHERE = (
-    r"^(?:in |for |of )?(?:this |the )?(?:function |method |class )?(?:{0})(?: function| method)?[:,] |"
+    r"^(?:in |for |of )?(?:this |the )?(?:function |method |class )?(?:{0})(?: function| method)?[:,] |^in (?:{0}),? |"
     r"[, ]+(?:in|inside|within|of|for) (?:this|the|that) (?:function|method|class|file|module|one)$|"
     r"[, ]+(?:in|inside|within|to|of|for|on) (?:the )?(?:function |method |class )?`?(?:{0})`?(?:\(\))?(?: too)?$|"
     r"[, ]+(?:in|inside|of|to) (?:the |its )?(?:constructor|initiali[sz]er|__init__)(?:\(\))?$|"
@@ -208,6 +221,7 @@ RULES: list[tuple[str, Rule]] = [
     # names
     (rf"(?P<old>{QUOTED}) ?(?:->|=>|→) ?(?P<new>{QUOTED})", values.quoted_swap),
     (rf"renam(?:e|ing) {ART}(?:{KIND} )*(?:of |from )?{D}(?: {KIND})? {TO} (?:be )?{N}", rename),
+    (r"(?:rename |change )?self\.(?P<old>\w+) ?(?:->|=>|→|to) ?self\.(?P<new>\w+)", names.attribute),
     (rf"{D}{ARROW}{N}", rename),
     (rf"s/{N}/{N}/g?", rename),
     (rf"{N} (?:should|must|needs to|ought to) be (?:called|named|renamed(?: to)?) {N}", rename),
@@ -378,6 +392,7 @@ _PHRASES = (
     *shapes.RULES,
     *inputs.RULES,
     *results.RULES,
+    *small.RULES,
 )
 # In this order: the first rule that fits is taken.
 _ALL = [

@@ -96,7 +96,8 @@ def keyword(match: re.Match[str], place: Place) -> Call | None:
 RULES: list[tuple[str, Rule]] = [
     (rf"({DROP}) [the|all|any|that|this] (commented[- ]out (code|lines?|stuff)|dead code in comments)|"
      r"no commented[- ]out code|commented[- ]out code", always("remove_dead_code")),
-    (rf"({DROP}) [the|that|this|all|those] (?P<word>`?[\w:#-]+`?( ignore)?) comment(?P<many>s)?", comment_about),
+    (rf"({DROP}) [the|that|this|all|those] (?P<word>`?[\w:#-]+`?( [\w:#-]+){{0,4}}?) comment(?P<many>s)?",
+     comment_about),
     (rf"({DROP}) [the|that|this|all|those] comment(?P<many>s)? (about|on|saying|that says|with|mentioning) "
      r"(?P<words>.+)", comment_about),
     (rf"({DROP}) [the|that|this] (long|big|huge|multi-?line|block) comment( (in|inside|above|before) [the] \w+)?",

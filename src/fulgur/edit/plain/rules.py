@@ -109,6 +109,7 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
     old = match[1]
     new = old.lstrip("_") if match[2].lower() == "public" else f"_{old}"
     known = old in words(place.file) and (match[2].lower() == "public") == old.startswith("_")
+    known = known and not (old in place.parameters() and f"self.{old}" in place.region)
     return Call("rename", (old, new)) if known and new else None
 
 
@@ -273,6 +274,8 @@ def base(match: re.Match[str], place: Place) -> Call | None:
     node = place.symbol
     if not isinstance(node, ast.ClassDef) or (old and old not in [ast.unparse(found) for found in node.bases]):
         return None
+    if new and not old and [ast.unparse(found) for found in node.bases] not in ([], ["object"]):
+        return None  # instead of that base, or beside it?
     return Call("change_base", (node.name, new, *((old,) if old else ())))
 
 

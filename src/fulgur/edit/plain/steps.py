@@ -93,6 +93,12 @@ def _parameter_used(call: Call, right: str, region: str) -> Call | None:
     ):
         calls = re.findall(rf"(?<![\w.]){re.escape(found[1])}\(|\.{re.escape(found[1])}\(", region)
         return Call("add_keyword", (found[1], name, name)) if len(calls) == 1 else None
+    if found := re.fullmatch(
+        rf"(?:store|save|keep|assign|set) (?:it|that|{name})(?: (?:on|in|as|to|under) (?:self|self\.(\w+)|an "
+        rf"attribute))?",
+        right,
+    ):
+        return Call("store_parameter", (name, found[1] or name))
     found = re.fullmatch(
         rf"use (?:it|that|{name}) (?:there )?(?:instead|in place|rather than)(?: of)? (?:the )?(?:hard-? ?coded )?(.+)",
         right,

@@ -44,6 +44,8 @@ def parameter_default(match: re.Match[str], place: Place) -> Call | None:
     ):
         return None
     where = (f"@{function.name}",) if place.function is None else ()
+    if where and any(word.lower() == name.lower() != word for word in bound(place)):
+        return None  # or the constant
     return Call("change_default" if known is not None else "add_default", (*where, name, value))
 
 
@@ -279,7 +281,8 @@ def parameter_type(match: re.Match[str], place: Place) -> Call | None:
 def pass_keyword(match: re.Match[str], place: Place) -> Call | None:
     """`open with encoding="utf-8"`"""
     value, called = match["value"].strip("`"), match.groupdict().get("called") or "open"
-    if re.fullmatch(r"[A-Za-z][\w-]*", value) and value not in ("True", "False", "None"):
+    known = {*bound(place), *place.parameters(), "True", "False", "None"}
+    if re.fullmatch(r"[A-Za-z][\w-]*", value) and value not in known:
         value = f'"{value}"'
     if (
         " = " not in match[0]

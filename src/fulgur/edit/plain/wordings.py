@@ -219,7 +219,8 @@ RULES: list[tuple[str, Rule]] = [
     # constants
     (
         rf"(make|turn|put|move|pull|extract|hoist|lift|factor) [out] [the] (?P<value>.+?) [out] (in(to)?|to|as|"
-        rf"at)? ?[a|the] [new] (module[- ]level |global |named |class )?const(ant)?( called| named|,|:| with the "
+        rf"at)? ?[a|the] [new] (module[- ]level |module |global |named |class )?const(ant)?( called| named|,|:| "
+        rf"with the "
         rf"name)? {NAME}",
         constant,
     ),

@@ -229,6 +229,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "remove_try": ("remove the try around it", "try except catch"),
     "swap_arguments": ("swap the arguments of {0}", "swap arguments"),
     "annotate_variable": ("annotate the variable {0} as {1:}", "annotate variable type"),
+    "change_operator": ("write {1} instead of {0}", "comparison operator"),
+    "set_docstring": ("change the docstring to \"{0:}\"", "docstring"),
+    "store_parameter": ("keep {0} as self.{1}", "store attribute"),
+    "literal_kind": ("make {0} a {1}", "tuple list set"),
+    "remove_base": ("no longer derive {0} from {1}", "base inherit"),
     "keyword_only": ("make {1:} keyword-only in {0}, with the calls", "keyword only keyword-only"),
 }  # fmt: skip
 

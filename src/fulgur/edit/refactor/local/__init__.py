@@ -26,7 +26,8 @@ assert_to_raise EXCEPTION [CONDITION] · instead_of_pass ACTION… · message_wi
 In fewer words: return_condition · use_yield_from · use_suppress · membership_in tuple|set · join_strings · raw_strings
 remove_parentheses · use_or · direct_attribute
 In and out: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
-annotate_variable NAME TYPE
+annotate_variable NAME TYPE · change_operator OLD NEW · set_docstring TEXT · store_parameter NAME ATTRIBUTE
+literal_kind NAME tuple|list|set · remove_base CLASS BASE
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from fulgur.edit.refactor.local import (
     named,
     results,
     simplify,
+    small,
     statements,
     strings,
     values,
@@ -144,6 +146,11 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "remove_parentheses": (0, 0, simplify.remove_parentheses),
     "use_or": (0, 0, simplify.use_or),
     "direct_attribute": (0, 0, simplify.direct_attribute),
+    "change_operator": (2, 2, small.change_operator),
+    "set_docstring": (1, MANY, small.set_docstring),
+    "store_parameter": (2, 3, small.store_parameter),
+    "literal_kind": (2, 2, small.literal_kind),
+    "remove_base": (2, 2, small.remove_base),
     "wrap_return": (1, 2, results.wrap_return),
     "first_call": (2, 3, results.first_call),
     "remove_try": (0, 1, results.remove_try),

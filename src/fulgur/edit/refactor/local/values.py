@@ -54,6 +54,10 @@ def wrap_value(src: Piece, args: tuple[str, ...]) -> Edits:
     parent = src.parents.get(node)
     if isinstance(parent, ast.Call) and dotted(parent.func) == function:
         raise RefactorError(f"{wanted} stands in {function}() already")
+    if isinstance(parent, ast.Call) and parent.func is node and not isinstance(src.parents.get(parent), ast.Attribute):
+        node, parent = parent, src.parents.get(parent)  # who names a function means what it gives
+    if isinstance(parent, ast.Call) and dotted(parent.func) == function:
+        raise RefactorError(f"{wanted} stands in {function}() already")
     if (isinstance(parent, ast.Call) and parent.func is node) or isinstance(parent, ast.Starred):
         raise RefactorError(f"{wanted} is not a value there")
     return [Edit(src.start(node), src.start(node), f"{function}("), Edit(src.end(node), src.end(node), ")")]
