@@ -90,12 +90,13 @@ _WHY = (
 # A statement about something, which says nothing of how it is to be: "the KeyError is noise", "every branch returns".
 _STATES = (
     r"(?![^,;]*(?:\bdefault|\bshould|\bmust|\bexcept\b|\bunless|\binstead|\bkeep|\bleave|\bbut\b|\botherwise|"
-    r"\b(?:int|str|float|bool|list|dict|bytes|set|tuple|none|optional|true|false|on|off|required|private|public)\b|"
+    r"\b(?:is|are|as|be) (?:an? )?(?:int|str|float|bool|list|dict|bytes|set|tuple|none|optional|true|false|on|off|"
+    r"required|private|public)\b|"
     r"\buse\b|\bmake\b|\band\b|\bbetter|\bclearer|\bnicer|\bnot return|[\d\"'`=]))(?!not\b|no\b|don'?t\b|return\b)(?:"
     r"(?:the|a|an|every|each|all|both|this|that|python|these) )*(?:[\w.()]+ )?"
     r"[\w.()]+ (?:is|are|isn'?t|aren'?t|was|never|always|shadows|returns|raises|has|uses|does(?:n'?t)?)"
 )
-_TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|[^,;]*\bdefault\b)"
+_TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|needs)|[^,;]*\bdefaults?\b[ :=]+\S)"
 _REASON = re.compile(
     rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
     rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"

@@ -274,9 +274,16 @@ def base(match: re.Match[str], place: Place) -> Call | None:
     node = place.symbol
     if not isinstance(node, ast.ClassDef) or (old and old not in [ast.unparse(found) for found in node.bases]):
         return None
-    if new and not old and [ast.unparse(found) for found in node.bases] not in ([], ["object"]):
+    bases = [ast.unparse(found) for found in node.bases]
+    if new and not old and bases not in ([], ["object"]) and not _narrower(new, bases):
         return None  # instead of that base, or beside it?
     return Call("change_base", (node.name, new, *((old,) if old else ())))
+
+
+def _narrower(new: str, bases: list[str]) -> bool:
+    """Whether a builtin class is a kind of the only base, which then gives way to it."""
+    one, two = getattr(builtins, new, None), getattr(builtins, bases[0], None) if len(bases) == 1 else None
+    return isinstance(one, type) and isinstance(two, type) and issubclass(one, two)
 
 
 def constant(match: re.Match[str], place: Place) -> Call | None:

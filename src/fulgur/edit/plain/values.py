@@ -384,6 +384,8 @@ def decorated(match: re.Match[str], place: Place) -> Call | None:
 def caught(call: str) -> Rule:
     def rule(match: re.Match[str], place: Place) -> Call | None:
         kind = match["kind"]
+        if call == "uncatch" and not re.search(rf"^\s*except \(.*\b{re.escape(kind)}\b", place.region, re.MULTILINE):
+            return None  # it is all that is caught
         return Call(call, (kind,)) if kind.rpartition(".")[2][:1].isupper() and "except" in place.region else None
 
     return rule
