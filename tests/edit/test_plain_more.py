@@ -11,6 +11,7 @@ from fulgur.edit.plain import core, read
 from fulgur.edit.plain.steps import Steps
 from fulgur.edit.refactor.meaning import MEANINGS
 from fulgur.edit.region import Region, Target, locate_region, parse_target
+from fulgur.edit.unexpressed import unexpressed
 from fulgur.text.edit_format import Call
 
 CODE = '''\
@@ -145,6 +146,16 @@ READ: list[tuple[str, str, str | None]] = [
     ("inherit from Other", OWNER, None),  # instead of Base, or beside it?
     ("drop the Base", OWNER, "remove_base A Base"),
     ("type hints: mode is str, size is int", FUNCTION, "add_type_hints mode: str, size: int"),
+    ("size is confusing, rename it to count", FUNCTION, "rename size count"),
+    ("unused arg mode, prefix it with an underscore", FUNCTION, "rename mode _mode"),
+    ("the docstring says Slowly. but it should be Quickly.", FUNCTION, "replace_text Slowly. Quickly."),
+    ("remove the cache", "@cache\ndef f(): ...\n", "remove_decorator cache"),
+    ("remove the cache", "@cache\ndef f():\n    return cache\n", None),
+    ("always return None", "def f(a):\n    return a\n", "change_return None a"),
+    ("always return None", METHOD, None),
+    ("size must be positive, ValueError otherwise", FUNCTION, "raise_if size <= 0 ValueError"),
+    ("make the 1 a class constant FIRST", FUNCTION, None),
+    ("use > 1 instead of > 0", FUNCTION, "replace_text > 0 > 1"),
     # reasons and judgements
     ("remove the TODO comment, the issue is closed", FUNCTION, "remove_comment one TODO"),
     ("type comparisons are bad, use isinstance", FUNCTION, "use_isinstance"),
@@ -172,6 +183,14 @@ def test_it_is_read(instruction: str, text: str, wanted: str | None) -> None:
     parts = [one for _, one in call.parts] if isinstance(call, Steps) else [call] if call else []
     assert all(one.name in MEANINGS for one in parts)
     assert (", ".join(" ".join((one.name, *one.args)) for one in parts) or None) == wanted
+
+
+def test_the_name_of_the_place_may_be_something_to_do() -> None:
+    region = "def escape(s):\n    return s\n"
+    assert unexpressed(Call("quotes", ("single",)), "also escape single quotes", region) == "escape"
+    assert unexpressed(Call("quotes", ("single",)), "use single quotes in escape", region) is None
+    constant = Call("extract_constant", ("4", "SIZE"))
+    assert unexpressed(constant, "make the 4 a class constant SIZE", region) == "class"
 
 
 def test_what_says_how_it_is_to_be_is_no_reason() -> None:

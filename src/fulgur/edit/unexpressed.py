@@ -39,6 +39,12 @@ use_generator remove_pass change_default set_value extract_constant add_keyword 
 sort_imports remove_unused_imports make_async log_entry"""
 
 
+# The name of the place, said as a place: `escape` in "also escape single quotes" is something to do.
+_AS_PLACE = (
+    r"(?:\b(?:in|of|for|to|on|from|the|this|inside|method|function|func|class|make|let|with|rename)\s+|^)`?{0}\b"
+)
+
+
 def unexpressed(call: Call, instruction: str, region: str, changed: Collection[str] = ()) -> str | None:
     """The first word of an instruction that the call has nothing for; None when every word is accounted for.
 
@@ -50,13 +56,16 @@ def unexpressed(call: Call, instruction: str, region: str, changed: Collection[s
         known |= {*_CHANGING.split(), *(word.lower() for word in changed)}
     if call.name.startswith(("remove_", "drop_", "delete_")) or call.name in _TAKES_AWAY.split():
         known |= set(_TAKING.split())
+    if call.name == "extract_constant" and re.search(r"\bclass(?:[- ]level)? (?:const|attr|var)", text, re.IGNORECASE):
+        return "class"  # of the class, and not of the module
     if call.name == "add_parameter" and len(call.args) < 3:
         known -= {"and", "pass"}  # there is no value to pass
     joined = " ".join(call.args)
     known |= {word.lower() for word in re.findall(r"\w+", joined)}
     # Words of the place it is about: the name of the function, of its class, and what they are called in the code.
     head = re.search(r"(?:def|class)\s+(\w+)", region)
-    known |= {head[1].lower()} if head else set()
+    if head and re.search(_AS_PLACE.format(re.escape(head[1])), text):
+        known |= {head[1].lower()}
     for word in re.findall(r"[A-Za-z_][\w'-]*|\d+(?:\.\d+)*|[^\w\s'\"`,.;:!?()\[\]{}-]+", text):
         plain = word.lower().strip("'-")
         parts = [part for part in re.split(r"[-']", plain) if part]

@@ -197,6 +197,7 @@ RULES: list[tuple[str, Rule]] = [
         must,
     ),
     (rf"(?P<name>\w+) {_BE} be (?P<state>.+?)[,;:]? (otherwise|else|or) [an?] {KIND}", must),
+    (rf"(?P<name>\w+) {_BE} be (?P<state>.+?)[,;:] [an?] {KIND} (otherwise|if not|else)", must),
     (rf"{ADD}return(?P<value>( [^,]+?)?) (if|when|in case) (?P<condition>.+)", return_guard()),
     (rf"{ADD}return(?P<value> [^,]+?) for (?P<condition>none|null|empty \w+|negative \w+|zero)", for_kind),
     (rf"{ADD}return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),

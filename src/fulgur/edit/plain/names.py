@@ -123,6 +123,12 @@ RULES: list[tuple[str, Rule]] = [
         complaint,
     ),
     (
+        rf"[the] ({WHAT} )?{OLD} [^,;.]+[,;.:-]+( (but|so|please|just|keep|it|then|and)[,;]?)* (rename it to|call "
+        rf"it|name it|"
+        rf"rename to) {NEW}( instead)?",
+        complaint,
+    ),
+    (
         rf"(avoid|no|don'?t use|do not use) [the] (\w+[- ]letter |short |bad |cryptic )*({WHAT} )?{OLD}( as [a|"
         rf"the] \w+ [name])?[,.;:]? (use|call it|prefer|better) {NEW} [instead]",
         complaint,

@@ -100,7 +100,7 @@ _TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|
 _REASON = re.compile(
     rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
     rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
-    rf"so (?:that )?(?:the|it|its|it'?s|we|you|they)|for "
+    rf"so (?:that )?(?:the|it|its|it'?s|we|you|they|\w+ (?:can|could|will|won'?t|do|don'?t|are|is))|for "
     rf"(?:clarity|consistency|readability))\b.*|\.\s+(?:{_WHY})\b.*|\s*\((?:pep ?-?8|see [^)]*)\))$",
     re.IGNORECASE | re.DOTALL,
 )

@@ -43,6 +43,32 @@ def docstring_typo(match: re.Match[str], place: Place) -> Call | None:
     return Call("replace_text", (old, new)) if old and old != new and place.region.count(old) == 1 else None
 
 
+def said_wrong(match: re.Match[str], place: Place) -> Call | None:
+    old, new = match["old"].strip("\"'`"), match["new"].strip("\"'`")
+    return Call("replace_text", (old, new)) if old and old != new and place.region.count(old) == 1 else None
+
+
+def used_decorator(match: re.Match[str], place: Place) -> Call | None:
+    """`remove the lru_cache`, where it stands above the function."""
+    name = match["name"]
+    heads = re.findall(rf"^\s*@[\w.]*\b{re.escape(name)}\b", place.region, re.MULTILINE)
+    rest = re.sub(rf"^\s*@.*\b{re.escape(name)}\b.*$", "", place.region, flags=re.MULTILINE)
+    return Call("remove_decorator", (name,)) if len(heads) == 1 and name not in words(rest) else None
+
+
+def constant_return(match: re.Match[str], place: Place) -> Call | None:
+    function, new = place.function, match["value"]
+    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value] if function is not None else []
+    old = ast.unparse(returns[0].value) if len(returns) == 1 and returns[0].value else ""
+    return Call("change_return", (new, old)) if old and old != new and place.has(f"return {old}") else None
+
+
+def underscored(match: re.Match[str], place: Place) -> Call | None:
+    name = match["name"]
+    known = name in place.parameters() and not name.startswith("_")
+    return Call("rename", (name, f"_{name}")) if known else None
+
+
 def inner_function(match: re.Match[str], place: Place) -> Call | None:
     outer = place.function
     inner = [n.name for n in ast.walk(outer) if isinstance(n, FUNCTIONS) and n is not outer] if outer else []
@@ -125,9 +151,21 @@ RULES: list[tuple[str, Rule]] = [
     (rf"({DROP}) (both|the two|the) comments", two_comments),
     (rf"({DROP}) [the|that|this] comment (after|behind|next to|beside|on|at) [the] (?P<code>`?[\w.]+`?)( line)?",
      comment_at),
-    (rf"[fix] [the|a] (typo|spelling)?( (in|of) the (docstring|doc|comment|message|text|string))?[:,]? "
+    (rf"[fix] [the|a] (typo|spelling)?( (in|of) (the )?((class|function|method|module) "
+     rf")?(docstring|doc|comment|message|text|string))?[:,]? "
      rf"(?P<old>{_TEXT}) ?"
      rf"(should (be|read|say)|->|=>|→|to|not|must be) ?(?P<new>{_TEXT})", docstring_typo),
+    (r"[the] (docstring|doc|comment|message|text|it) (says|has|reads|said) (?P<old>\S+),? (but|and|it) (it )?should "
+     r"(be|say|read) (?P<new>\S+)", said_wrong),
+    (rf"({DROP}) [the] (?P<name>[a-z_][\w.]*)", used_decorator),
+    (r"(always|just|simply) return (?P<value>None|True|False|NotImplemented|self|-?\d+)", constant_return),
+    (rf"(prefix|start) {NAME} with (an? )?(underscore|_)|(?P<n2>(?!))", underscored),
+    (rf"(unused|[the] unused) (arg|argument|parameter|param) {NAME},? (prefix it with|add|needs) (an? )?(leading "
+     rf")?(underscore|_)",
+     underscored),
+    (rf"[the] (arg|argument|parameter|param|variable|var)? ?{NAME} (is unused|isn'?t used|is not used),? (prefix "
+     rf"it with|add) "
+     r"(an? )?(leading )?(underscore|_)", underscored),
     (r"(rename|call|name) [the] (inner|nested|local|wrapped) (function|func|def|closure)( \w+)? (to |as )?"
      r"(?P<new>[A-Za-z_]\w*)", inner_function),
     (rf"(annotate|type|hint|type[- ]hint) [the] (variable |local )?{NAME} (as|with|to be|:) (?P<kind>.+)",

@@ -127,6 +127,11 @@ def instead(match: re.Match[str], place: Place) -> Call | None:
     new, old = match[1].strip("`"), match[2].strip("`")
     if new.lower() in ("it", "that", "this", "them", "one", "those", "these"):
         return None
+    if (sides := [re.fullmatch(r"(?:[<>]=?|[=!]=|not in|in|is not|is) (.+)", side) for side in (new, old)]) and all(
+        sides
+    ):
+        known = all(side is not None and code(side[1]) for side in sides) and len(places_of(place.region, old)) == 1
+        return Call("replace_text", (old, new)) if known else None  # the right side of a comparison, with its sign
     if code(new) is None or code(old) is None or not place.has(old) or new == old:
         return None
     plain = re.fullmatch(r"\w+", old) is not None

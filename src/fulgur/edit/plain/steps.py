@@ -71,13 +71,24 @@ def _read(texts: list[str], file: str, span: Span, reader: Reader, depth: int = 
     place = Place(after[slice(*moved)], after)
     verb = left.split()[0]
     for text in (right, f"{verb} {right}"):
-        if (second := reader(text, place)) is not None and not isinstance(second, Steps):
+        if (
+            (second := reader(text, place)) is not None
+            and not isinstance(second, Steps)
+            and _works(second, after, moved)
+        ):
             return [(left, call), (text, second)] if second.name not in OVER_PROJECT else []
     if depth < _MOST:
         for more in _halves(right):
             if found := _read(more, after, moved, reader, depth + 1):
                 return [(left, call), *found]
     return []
+
+
+def _works(call: Call, text: str, span: Span) -> bool:
+    try:
+        return call.name not in OVER_PROJECT and apply_call(text, call, span) != text
+    except RefactorError:
+        return False
 
 
 def _parameter_used(call: Call, right: str, region: str) -> Call | None:

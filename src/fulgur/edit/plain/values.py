@@ -119,6 +119,13 @@ def other_method(match: re.Match[str], place: Place) -> Call | None:
     return Call("replace_text", (f".{old}(", f".{new}(")) if known and place.region.count(f".{old}(") == 1 else None
 
 
+def other_methods(match: re.Match[str], place: Place) -> Call | None:
+    """`casefold instead of lower().upper()`: a run of methods that every Python has."""
+    new, old = match["new"].strip(".()"), match["old"].lstrip(".")
+    known = {new, *re.findall(r"\w+", old)} <= METHODS
+    return Call("replace_text", (f".{old}", f".{new}()")) if known and place.region.count(f".{old}") == 1 else None
+
+
 def without_call(match: re.Match[str], place: Place) -> Call | None:
     """`drop .lower()` and `drop list()`: a method at the end of a value, or a function around it."""
     name, around = match["name"], match.groupdict().get("around")
@@ -222,6 +229,8 @@ def ternary_return(match: re.Match[str], place: Place) -> Call | None:
 def constant(match: re.Match[str], place: Place) -> Call | None:
     """A literal, or a local variable that is one, as a constant of the module."""
     value, name = match["value"].strip("`"), match["name"]
+    if re.search(r"\bclass const", match[0], re.IGNORECASE):
+        return None  # of the class, and not of the module
     last = value.split()[-1] if value.split() else ""
     for text in (value, last):
         try:
@@ -243,7 +252,8 @@ def typed(match: re.Match[str], place: Place) -> Call | None:
         return None
     given, result = [], ""
     for part in re.split(
-        r",\s*(?:and )?(?![^\[(]*[\])])|\s+(?=->)|\s+and\s+(?=->|returns?\b|[A-Za-z_]\w*(?: is|:))", match["hints"]
+        r",\s*(?:and )?(?![^\[(]*[\])])|\s+(?=->)|\s+and\s+(?=->|returns?\b|it returns\b|[A-Za-z_]\w*(?: is|:))",
+        match["hints"],
     ):
         text = part.strip().strip("`")
         if found := re.fullmatch(r"(?:-> ?|returns?:? (?:an? )?(?:type )?(?:is |as )?|it returns (?:an? )?)(.+)", text):

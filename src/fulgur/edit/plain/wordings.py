@@ -25,6 +25,7 @@ from fulgur.edit.plain.values import (
     optional,
     other_exception,
     other_method,
+    other_methods,
     other_test,
     parameter_default,
     parameter_type,
@@ -131,12 +132,20 @@ RULES: list[tuple[str, Rule]] = [
         quoted_swap,
     ),
     (rf"(?P<old>{QUOTED}) ?(->|=>|→|to|should be|becomes) ?(?P<new>{QUOTED})", quoted_swap),
-    (rf"(use |return |\w+ should be )?(?P<new>{QUOTED}),? (instead of|not|rather than) (?P<old>{QUOTED})", quoted_swap),
+    (
+        rf"(use |return |\w+ should be |([a-z]+ ){{1,3}})?(?P<new>{QUOTED}),? (instead of|not|rather than) "
+        rf"(?P<old>{QUOTED})",
+        quoted_swap,
+    ),
     (r"[the] [error|exception] (message|text) (should (be|say|read)|to|:|must be) (?P<value>.+)", message),
     (r"(change|set|make|update) [the] [error|exception] (message|text) [to] (?P<value>.+)", message),
     (
         r"[use|call] (?P<new>\.?[a-z_]+(\(\))?),? (instead of|not|rather than|over) (?P<old>\.?[a-z_]+(\(\))?)",
         other_method,
+    ),
+    (
+        r"[use|call] (?P<new>\.?[a-z_]+(\(\))?),? (instead of|not|rather than) (?P<old>\.?[a-z_]+\(\)(\.[a-z_]+\(\))+)",
+        other_methods,
     ),
     (r"(replace|swap|change) (?P<old>\.?[a-z_]+(\(\))?) (with|by|for|to) (?P<new>\.?[a-z_]+(\(\))?)", other_method),
     # what is taken away
@@ -148,7 +157,7 @@ RULES: list[tuple[str, Rule]] = [
     (rf"({DROP}) [the|that] {NAME}(\(\))? [call|wrapper] around [the|it's] (?P<around>.+)", without_call),
     (
         rf"[the] {NAME}\(\) [call] (is|isn'?t|is not) [not] (needed|necessary|required|redundant|useless|"
-        rf"unnecessary|superfluous)( (here|any ?more|anyway|in py(thon)? ?3))?",
+        rf"unnecessary|superfluous)( (here|any ?more|anyway|in py(thon)? ?3|after [the] \w+))?",
         without_call,
     ),
     (rf"[call] `?(?P<called>[\w.]+)`?(\(\))? without [the] [mode] (?P<argument>{QUOTED}|\w+=\S+)", without_argument),
@@ -173,7 +182,7 @@ RULES: list[tuple[str, Rule]] = [
     ),
     (
         rf"({DROP}|inline) [the] (temp(orary)? |local |intermediate )?[variable|var] {NAME} [variable|var](,? "
-        rf"[and] [just] return [it] directly)?",
+        rf"[and] [just] return [it] (directly|right away|straight away|immediately))?",
         without_variable,
     ),
     (

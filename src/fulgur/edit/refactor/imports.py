@@ -216,7 +216,8 @@ def _variable_to_constant(src: Source, old: str, name: str, at: tuple[int, int] 
     if len(uses) != len(reading) + 1 or inner or shared or not src.alone_on_lines(statement):
         raise RefactorError(f"{old} may be changed, and cannot be a constant")
     margin = src.text[src.line_start(statement.lineno) : src.start(statement)]
-    text = src.segment(statement.value).replace(f"\n{margin}", "\n")
+    value_text = src.text[src.end(statement.targets[0]) : src.end(statement)].lstrip().removeprefix("=").lstrip()
+    text = value_text.replace(f"\n{margin}", "\n")
     edits = [Edit(*src.whole_lines(statement), ""), *(Edit(*src.span(node), name) for node in reading)]
     return apply_edits(src.text, [*edits, _below_imports(src, f"{name} = {text}")])
 
