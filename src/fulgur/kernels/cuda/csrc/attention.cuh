@@ -265,14 +265,14 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     int at = query ? position : own + (task - GROUP) - (value ? new_keys : 0), from = row - (position - at);
     int source = query ? head * GROUP + task : HEADS + head + (value ? KV_HEADS : 0);
     bf16* to = query ? s.q[task] : value ? s.value[at - first] : s.key[at - first];
+    const int block = KV_FP8 && !query && at == position ? number_of(position) : 0;  // before the wait
     project(args, epoch, layer, from, source, at, value ? nullptr : norms + (query ? Q_NORM_AT : K_NORM_AT), !value,
             [&](int i, u32 a, u32 b) {
               *(u32*)(to + i) = a;
               *(u32*)(to + i + HEAD_DIM / 2) = b;
             });
     if (KV_FP8 && !query) {
-      Kept* kept =
-          keys_at(args, layer, head, number_of(position)) + position % KV_BLOCK * HEAD_DIM + (value ? values : 0);
+      Kept* kept = keys_at(args, layer, head, block) + position % KV_BLOCK * HEAD_DIM + (value ? values : 0);
       __syncwarp();
       const u32 exponent = round_head<HEAD_DIM>(to, [&](int i, u32 codes) {
         if (at == position) *(u32*)(kept + i) = codes;
