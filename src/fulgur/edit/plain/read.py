@@ -246,7 +246,10 @@ RULES: list[tuple[str, Rule]] = [
     (r"(?:in (?:the )?docstring,? |docstring:? )?(?:replace|swap|substitute) (.+?) (?:with|by|for) (.+)", substitute),
     (r"elif (.+?) ?(?:->|=>|→|to) ?if (.+)", flatten),
     (rf"(.+?){ARROW}(.+)", substitute),
-    (r"raise (?:an? )?(.+?) (?:instead of|rather than|not) (?:an? )?(.+)", swap_exception),
+    (
+        r"raise (?:an? )?(.+?) (?:instead of|rather than|not) (?:an? )?(?:plain |generic |bare |regular |simple )?(.+)",
+        swap_exception,
+    ),
     (r"return (.+?) (?:instead of|rather than) (.+)", swap_return),
     (
         r"(?:just |only |plain )?(?:a )?(?:plain |bare )?return,? (?:not|instead of|rather than) (?:return )?None",

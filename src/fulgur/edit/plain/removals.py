@@ -98,6 +98,7 @@ RULES: list[tuple[str, Rule]] = [
      r"no commented[- ]out code|commented[- ]out code", always("remove_dead_code")),
     (rf"({DROP}) [the|that|this|all|those] (?P<word>`?[\w:#-]+`?( [\w:#-]+){{0,4}}?) comment(?P<many>s)?",
      comment_about),
+    (rf"({DROP}) [the|that|this] comment(?P<many>(?!))? ?:? ?(?P<words>\"[^\"]+\"|'[^']+')", comment_about),
     (rf"({DROP}) [the|that|this|all|those] comment(?P<many>s)? (about|on|saying|that says|with|mentioning) "
      r"(?P<words>.+)", comment_about),
     (rf"({DROP}) [the|that|this] (long|big|huge|multi-?line|block) comment( (in|inside|above|before) [the] \w+)?",
@@ -120,7 +121,7 @@ RULES: list[tuple[str, Rule]] = [
     (rf"({DROP}) [the] {NAME} (method|function|class)", member),
     (rf"({DROP}) [the|these|those] (redundant |useless |unnecessary |extra |superfluous |needless )*"
      r"(parens|parenthes[ei]s|brackets)( (around|in|after|from|of|on) [the] (return(ed)? )?"
-     r"(tuple|value|return|condition|if|while|test|expression|statement))?",
+     r"(tuple|value|return|condition|if|while|test|expression|statement|conditional|argument|ternary|call))?",
      always("remove_parentheses")),
     (r"[the] (parens|parenthes[ei]s) (around|in|after|on) [the] (return(ed)? )?(tuple|value|return|condition|if|while|"
      r"test|expression) (are|aren'?t|are not) (useless|needed|redundant|unnecessary|superfluous|necessary)",

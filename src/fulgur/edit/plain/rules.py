@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.local.functions import defaults, parameters
 from fulgur.edit.refactor.source import FUNCTIONS, Function, Unusable, parse_region
-from fulgur.edit.refactor.verify import words
+from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
 
 
@@ -100,6 +100,8 @@ def rename(match: re.Match[str], place: Place) -> Call | None:
     last = old.rpartition(".")[2]
     if last not in words(place.file) or not new.isidentifier() or last == new or keyword.iskeyword(last):
         return None
+    if place.tree is not None and place.has(last) and last not in identifiers(place.file):
+        return None  # a word of a comment or a text
     if hasattr(builtins, last) and "." not in old and not re.search(rf"\b{last}\b *[,:=)]|def {last}\b", place.region):
         return None  # another exception or function, not another name for it
     return Call("rename", (old, new))

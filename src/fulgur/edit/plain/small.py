@@ -6,6 +6,7 @@ import ast
 import re
 
 from fulgur.edit.plain.names import bound
+from fulgur.edit.plain.results import variable_type
 from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, unquoted
 from fulgur.edit.plain.values import ARG, DROP, NAME
 from fulgur.edit.refactor.source import FUNCTIONS
@@ -117,6 +118,19 @@ def handed_on(match: re.Match[str], place: Place) -> Call | None:
     return Call("add_keyword", (called, name, name)) if known and takes and len(calls) == 1 else None
 
 
+def misspelt(match: re.Match[str], place: Place) -> Call | None:
+    """`typo transaltion`: the word of the file that it is one slip away from."""
+    from fulgur.edit.plain.read import one_slip
+
+    word = match["word"]
+    near = {w for w in re.findall(r"[A-Za-z]{4,}", place.file) if one_slip(word.lower(), w.lower())}
+    fitting = sorted(w for w in near if w[0].isupper() == word[0].isupper())
+    once = len(re.findall(rf"\b{word}\b", place.region)) == 1 and len(re.findall(rf"\b{word}\b", place.file)) == 1
+    return (
+        Call("replace_text", (word, fitting[0])) if once and len({w.lower() for w in near}) == 1 and fitting else None
+    )
+
+
 _BROAD = r"(bare )?(except( Exception)?|exception|handler|clause)( clause)?"
 RULES: list[tuple[str, Rule]] = [
     (rf"(use|should be|make it|must be)? ?(?P<new>`?{SIGN}`?),? (instead of|not|rather than) (?P<old>`?{SIGN}`?)"
@@ -152,6 +166,25 @@ RULES: list[tuple[str, Rule]] = [
     (rf"(add|take|accept|introduce|new|have|support) [an?|the] (new |optional )*{NAME} {ARG},? "
      r"\(?(with )?(a )?default(s|ing)?( value)?( to| of| is|:)? ?(?P<value>[^()\s]+)\)?(?P<kind>(?!))?", with_default),
     (rf"({DROP}) {NAME}(\(\))?( method)?", member),
+    (rf"{NAME}: ?(?P<kind>[\w.\[\], |]+)", variable_type),
+    (r"(no|drop|remove|get rid of) [the] `?str(\(\))?`? (calls? )?(needed )?(in|inside|from) [the] f-? ?strings?|[the] "
+     r"`?str(\(\))?`? (calls? )?(in|inside) [the] f-? ?strings? (is|are|isn'?t|aren'?t) "
+     r"(redundant|useless|needed|unnecessary|"
+     r"needless|superfluous)", always("plain_placeholders")),
+    (r"[the|this|that] lambda (is|isn'?t) "
+     r"(pointless|unnecessary|useless|redundant|needless|needed|superfluous)(,? (just |"
+     r"simply )?(pass|use) (?P<name>\w+)( directly| itself)?)?|(pass|use) (?P<n2>\w+) (directly|itself)(,? "
+     r"(no|instead of|"
+     r"without) [a|the] lambda)", always("unwrap_lambda")),
+    (r"(drop|remove|no need for|no|get rid of|strip) [the] u[- ]?prefix(es)?( (from|on|of|in) [the] "
+     r"strings?)?|[the] u[- ]?"
+     r"prefix(es)? (is|are|isn'?t|aren'?t) (not )?(needed|redundant|useless|unnecessary|superfluous)",
+     always("drop_u")),
+    (r"(use )?[a] (plain )?if(,)? (instead of|not|rather than) [an|the] elif|[the] elif (can|should|could) be "
+     r"[an?] (plain )?if",
+     lambda match, place: Call("flatten_elif")
+     if len(re.findall(r"^\s*elif\b", place.region, re.MULTILINE)) == 1 else None),
+    (r"(fix |correct )?[the|a] typo:? `?(?P<word>[A-Za-z]{5,})`?", misspelt),
     (rf"(add|introduce|define|new) [an?|the] (class|new class) (attribute|variable|constant|field|attr|var) {NAME} ?= ?"
      r"(?P<value>.+)", class_value),
     (rf"(make|turn|convert|change) {NAME} (in)?(to )?[an?] (?P<kind>tuple|set|list)", kind_of_literal),

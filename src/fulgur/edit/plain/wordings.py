@@ -208,6 +208,7 @@ RULES: list[tuple[str, Rule]] = [
     ),
     (r"[it|this|the function|that] (should|must|needs to) (raise|throw) [an?] (?P<kind>[A-Z][\w.]*)", raises),
     (r"(raise|throw) [an?] (?P<kind>[A-Z][\w.]*) instead", raises),
+    (r"(use )?[an?] (?P<kind>[A-Z]\w*(Error|Exception)) instead", raises),
     (
         r"(only catch|catch only|only handle|just catch) (?P<kind>[A-Z][\w.]*) [here]|(catch|handle|except) "
         r"(?P<kind2>[A-Z][\w.]*) only",

@@ -24,7 +24,7 @@ remove_variable NAME · wrap_value FUNCTION EXPRESSION · only_return VALUE · r
 set_entry NAME KEY VALUE · remove_comment one|all WORD… · remove_dead_code · add_comment TEXT [CODE]
 assert_to_raise EXCEPTION [CONDITION] · instead_of_pass ACTION… · message_with NAME · log_level NEW [OLD]
 In fewer words: return_condition · use_yield_from · use_suppress · membership_in tuple|set · join_strings · raw_strings
-remove_parentheses · use_or · direct_attribute
+remove_parentheses · use_or · direct_attribute · plain_placeholders · unwrap_lambda · drop_u
 In and out: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
 annotate_variable NAME TYPE · change_operator OLD NEW · set_docstring TEXT · store_parameter NAME ATTRIBUTE
 literal_kind NAME tuple|list|set · remove_base CLASS BASE
@@ -146,6 +146,9 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "remove_parentheses": (0, 0, simplify.remove_parentheses),
     "use_or": (0, 0, simplify.use_or),
     "direct_attribute": (0, 0, simplify.direct_attribute),
+    "plain_placeholders": (0, 0, simplify.plain_placeholders),
+    "unwrap_lambda": (0, 0, simplify.unwrap_lambda),
+    "drop_u": (0, 0, simplify.drop_u),
     "change_operator": (2, 2, small.change_operator),
     "set_docstring": (1, MANY, small.set_docstring),
     "store_parameter": (2, 3, small.store_parameter),

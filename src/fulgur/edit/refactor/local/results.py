@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local.functions import first_in, parameter
+from fulgur.edit.refactor.local.functions import defaults, first_in, parameter
 from fulgur.edit.refactor.local.piece import Edits, Piece, definition, expression, only, rest
 from fulgur.edit.refactor.local.variables import named_calls
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, dotted
@@ -35,7 +36,13 @@ def wrap_return(src: Piece, args: tuple[str, ...]) -> Edits:
 def first_call(src: Piece, args: tuple[str, ...]) -> Edits:
     """`first_call PARAMETER METHOD`: `value = value.strip()` at the start of the function."""
     function, (name, method) = definition(src, args)
-    parameter(function, name)
+    argument = parameter(function, name)
+    default = defaults(function).get(name)
+    empty = isinstance(default, ast.Constant) and default.value is None
+    if empty or (argument.annotation and re.search(r"\bNone\b|\bOptional\b", src.segment(argument.annotation))):
+        raise RefactorError(f"{name} may be None")
+    if re.search(rf"\b{re.escape(name)} is (?:not )?None\b|isinstance\({re.escape(name)}\b", src.segment(function)):
+        raise RefactorError(f"{name} may be something else than a text")
     at, indent, body = first_in(src, function)
     line = f"{name} = {name}.{method}()"
     if src.segment(body[0]) == line:

@@ -160,6 +160,13 @@ def remove_parentheses(src: Piece, args: tuple[str, ...]) -> Edits:
         elif src.text[start - 1] == "(" and src.text[end : end + 1] == ")" and not isinstance(value, ast.NamedExpr):
             space = "" if src.text[start - 2] in " (" else " "
             edits += [Edit(start - 1, start, space), Edit(end, end + 1, "")]
+    for call in src.of(ast.Call):
+        for value in call.args:
+            start, end = src.span(value)
+            around = src.text[start - 1] == "(" and src.text[end : end + 1] == ")" and src.one_line(value)
+            loose = isinstance(value, (ast.Tuple, ast.GeneratorExp, ast.NamedExpr, ast.Starred, ast.Yield))
+            if around and not loose and src.text[: start - 1].rstrip()[-1:] in ",(":
+                edits += [Edit(start - 1, start, ""), Edit(end, end + 1, "")]
     return edits
 
 
@@ -186,4 +193,43 @@ def direct_attribute(src: Piece, args: tuple[str, ...]) -> Edits:
             edits.append(Edit(*src.span(call), f"{src.segment(call.args[0])}.{name}"))
         elif dotted(call.func) == "setattr" and len(call.args) == 3 and isinstance(src.parents.get(call), ast.Expr):
             edits.append(Edit(*src.span(call), f"{src.segment(call.args[0])}.{name} = {src.segment(call.args[2])}"))
+    return edits
+
+
+def plain_placeholders(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`{str(x)}` in an f-string -> `{x}`, where nothing is said of how it is shown."""
+    edits = []
+    for node in src.inner.get(ast.FormattedValue, []):
+        call = node.value if isinstance(node, ast.FormattedValue) else None
+        if not isinstance(call, ast.Call) or dotted(call.func) != "str" or len(call.args) != 1 or call.keywords:
+            continue
+        if isinstance(node, ast.FormattedValue) and node.conversion == -1 and node.format_spec is None:
+            text = src.segment(call)
+            if not text.startswith("str(") or isinstance(call.args[0], (ast.Starred, ast.GeneratorExp)):
+                raise Unusable("the f-string cannot be read")
+            edits.append(Edit(*src.span(call), src.segment(call.args[0])))
+    return edits
+
+
+def unwrap_lambda(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`lambda a: f(a)` -> `f`."""
+    found = []
+    for node in src.of(ast.Lambda):
+        call, given = node.body, node.args
+        if not isinstance(call, ast.Call) or call.keywords or given.defaults or given.kwonlyargs or given.kwarg:
+            continue
+        names = [arg.arg for arg in [*given.posonlyargs, *given.args]]
+        passed = [one.id if isinstance(one, ast.Name) else "" for one in call.args]
+        if names and names == passed and not given.vararg and dotted(call.func) and dotted(call.func) not in names:
+            found.append((node, call.func))
+    node, function = only(found, "lambda that only calls a function")
+    return [Edit(*src.span(node), src.segment(function))]
+
+
+def drop_u(src: Piece, args: tuple[str, ...]) -> Edits:
+    """Strings without the `u` that Python 2 needed."""
+    edits = []
+    for node in src.of(ast.Constant):
+        if isinstance(node.value, str) and re.match(r"[uU][\"']", src.segment(node)):
+            edits.append(Edit(src.start(node), src.start(node) + 1, ""))
     return edits
