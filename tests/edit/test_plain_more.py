@@ -164,6 +164,8 @@ READ: list[tuple[str, str, str | None]] = [
     ("no str() needed in the f-string", FUNCTION, "plain_placeholders"),
     ("the lambda is pointless", FUNCTION, "unwrap_lambda"),
     ('remove the comment "TODO: faster"', FUNCTION, "remove_comment one TODO: faster"),
+    ("return a set", "def f(a) -> list:\n    return g(a)\n", None),
+    ("return None for empty strings", "def f(string):\n    return string\n", None),
     # reasons and judgements
     ("remove the TODO comment, the issue is closed", FUNCTION, "remove_comment one TODO"),
     ("type comparisons are bad, use isinstance", FUNCTION, "use_isinstance"),
@@ -197,6 +199,8 @@ def test_the_name_of_the_place_may_be_something_to_do() -> None:
     region = "def escape(s):\n    return s\n"
     assert unexpressed(Call("quotes", ("single",)), "also escape single quotes", region) == "escape"
     assert unexpressed(Call("quotes", ("single",)), "use single quotes in escape", region) is None
+    assert unexpressed(Call("annotate_return", ("dict",)), "return a dict", region) == "return"
+    assert unexpressed(Call("annotate_return", ("dict",)), "annotate the return as dict", region) is None
     constant = Call("extract_constant", ("4", "SIZE"))
     assert unexpressed(constant, "make the 4 a class constant SIZE", region) == "class"
 

@@ -170,6 +170,8 @@ def for_kind(match: re.Match[str], place: Place) -> Call | None:
     """`return 0 for None`: of the only parameter, or the one that a guard tests for it already."""
     own = [name for name in place.parameters() if name not in ("self", "cls")]
     state, _, said = match["condition"].partition(" ")
+    if said.lower() in ("string", "strings", "list", "lists", "dict", "dicts", "values", "value", "input", "inputs"):
+        return None  # any of this kind, and not the parameter that happens to be called so
     named = [name for name in own if said and said.lower() in (name.lower(), f"{name.lower()}s")]
     tested = [name for name in own if re.search(rf"\bif {name} is None:", place.region) and not said]
     one = named or (tested if len(tested) == 1 else own)

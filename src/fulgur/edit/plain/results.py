@@ -110,6 +110,9 @@ def returned_kind(match: re.Match[str], place: Place) -> Call | None:
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value] if function is not None else []
     if kind not in ("list", "tuple", "set", "str", "bool", "int", "float", "frozenset") or len(returns) != 1:
         return None
+    declared = function.returns if function is not None else None
+    if declared is not None and kind not in ast.unparse(declared).lower():
+        return None  # what it says of itself would be wrong then
     value = returns[0].value
     shown = {"list": (ast.List, ast.ListComp), "tuple": (ast.Tuple,), "set": (ast.Set, ast.SetComp)}
     same = isinstance(value, shown.get(kind, ())) or ast.unparse(value or ast.Constant(0)).startswith(f"{kind}(")

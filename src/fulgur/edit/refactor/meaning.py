@@ -139,7 +139,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "set_keyword": ("pass {1}={2:} to {0}", "pass change set keyword argument arg call"),
     "add_member": ("add {1} = {2:} to {0}", "add member enum value new entry"),
     "add_field": ("add the field {1:} to {0}", "add field attribute dataclass new"),
-    "guard_none": ("{1} {2:} when {0} is None", "raise return throw none guard check if when is missing early error"),
+    "guard_none": ("{1} {2:} when {0} is None", "raise return throw none guard check if when is early error"),
     "raise_if_empty": ("raise {1} when {0} is empty", "raise throw empty guard check if when is not error blank"),
     "raise_if": ("raise {1} when {0}", "raise throw guard check if when is negative zero error"),
     "add_assert": ("assert {0:}", "assert assertion add check that sanity"),
