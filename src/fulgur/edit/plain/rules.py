@@ -118,6 +118,8 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
 def substitute(match: re.Match[str], place: Place) -> Call | None:
     """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
     old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
+    if found := re.fullmatch(r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]):
+        return Call("replace_text", (old, found[1])) if place.has(old) and old != found[1] else None
     for one, two in ((match[1], match[2]), (old, new)):
         if one and one != two and place.has(one):
             return Call("replace_text", (one, two))
