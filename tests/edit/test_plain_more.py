@@ -166,6 +166,13 @@ READ: list[tuple[str, str, str | None]] = [
     ('remove the comment "TODO: faster"', FUNCTION, "remove_comment one TODO: faster"),
     ("return a set", "def f(a) -> list:\n    return g(a)\n", None),
     ("return None for empty strings", "def f(string):\n    return string\n", None),
+    ("use path.a or path.b instead of path.read", FUNCTION, None),
+    ("use a + b instead of path.name", "def f(a, b):\n    return 2 * path.name\n", None),
+    ("Slowly -> Quickly in the docstring", FUNCTION, "replace_text Slowly Quickly"),
+    ("text -> data in the docstring", FUNCTION, None),
+    ("size: int = 2", FUNCTION, "annotate size int, change_default size 2"),
+    ("size: int = 1", FUNCTION, "annotate size int"),
+    ("a = dict(b)", "def f(b):\n    a = {}\n    for c in b:\n        a[c] = 1\n    return a\n", None),
     # reasons and judgements
     ("remove the TODO comment, the issue is closed", FUNCTION, "remove_comment one TODO"),
     ("type comparisons are bad, use isinstance", FUNCTION, "use_isinstance"),

@@ -58,6 +58,8 @@ def unexpressed(call: Call, instruction: str, region: str, changed: Collection[s
         known |= set(_TAKING.split())
     if call.name == "extract_constant" and re.search(r"\bclass(?:[- ]level)? (?:const|attr|var)", text, re.IGNORECASE):
         return "class"  # of the class, and not of the module
+    if call.name == "change_default" and (typed := re.search(r"\w+: ?(\w+)", text)):
+        return typed[1]  # "size: int = 0" asks for the type too
     if call.name == "annotate_return" and not re.search(r"(?i)\b(?:annotat|hint|typ(?:e|ed|ing))|->|\bmypy", text):
         return "return"  # "return a dict" asks for another value
     if call.name == "add_parameter" and len(call.args) < 3:

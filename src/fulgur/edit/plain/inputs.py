@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from fulgur.edit.plain.rules import Place, Rule, code, defaults_of
-from fulgur.edit.plain.steps import same_value
+from fulgur.edit.plain.rules import Place, Rule, annotation, code, defaults_of
+from fulgur.edit.plain.steps import Steps, same_value
 from fulgur.edit.plain.values import ARG, NAME
 from fulgur.text.edit_format import Call
 
@@ -43,6 +43,20 @@ def plain_default(match: re.Match[str], place: Place) -> Call | None:
     return Call("change_default", (match["name"], str(value))) if known else text_default(match, place)
 
 
+def typed_default(match: re.Match[str], place: Place) -> Call | None:
+    """`size: int = 0`, for a parameter that has another type or another default."""
+    name, kind, value = match["name"], annotation(match["kind"]), code(match["value"])
+    if kind is None or value is None or name not in defaults_of(place) or re.fullmatch(r"[a-z]+", value):
+        return None
+    parts = [(match[0], Call("annotate", (name, kind))), (match[0], Call("change_default", (name, value)))]
+    argument = next((a for a in ast.walk(place.function or ast.Module([], [])) if getattr(a, "arg", "") == name), None)
+    given = getattr(argument, "annotation", None)
+    same = given is not None and ast.dump(given) == ast.dump(ast.parse(kind, mode="eval").body)
+    now = ast.unparse(defaults_of(place)[name]) == ast.unparse(ast.parse(value, mode="eval").body)
+    left = [part for part, done in zip(parts, (same, now), strict=True) if not done]
+    return Steps("steps", (), tuple(left)) if len(left) == 2 else left[0][1] if left else None
+
+
 def all_keyword_only(match: re.Match[str], place: Place) -> Call | None:
     """`make both args keyword-only`: as many as there are."""
     own = [name for name in place.parameters() if name not in ("self", "cls")]
@@ -65,6 +79,9 @@ RULES: list[tuple[str, Rule]] = [
     (rf"[the|change the|set the|make the] default (value )?(of |for )?({ARG} )?{NAME} (to|should be|is|=|must be) "
      r"(?P<value>\S+)", text_default),
     (rf"make [the] {NAME} (?P<value>\S+) by default", plain_default),
+    (rf"{NAME}: ?(?P<kind>[\w.\[\]| ]+?) ?= ?(?P<value>\S+)(,? (instead of|not|rather than) Optional(\[.*\])?( = "
+     rf"None)?)?",
+     typed_default),
     (rf"[the] ({ARG} )?{NAME} (should|must) (default to|be) (?P<value>\S+)( by default)?", text_default),
     (rf"(make|force|require) (?P<how>both|all|all the|everything) ({ARG}s?|of them)?( to be)? ?key-?word[- "
      rf"]?only", all_keyword_only),

@@ -115,13 +115,47 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
     return Call("rename", (old, new)) if known and new else None
 
 
+def fits(place: Place, old: str, new: str) -> bool:
+    """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else."""
+    try:
+        before, one, two = place.tree, ast.parse(old, mode="eval").body, ast.parse(new, mode="eval").body
+        at, after = places_of(place.region, old), place.region
+        for start in reversed(at):
+            after = after[:start] + new + after[start + len(old) :]
+        changed = parse_region(after)
+    except (SyntaxError, ValueError, RecursionError, Unusable):
+        return True  # not two expressions: whoever applies it looks at the result
+    dump = ast.dump(one).replace("ctx=Store()", "ctx=Load()")
+
+    class Put(ast.NodeTransformer):
+        found = 0
+
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and ast.dump(node) == dump:
+                Put.found += 1
+                return two
+            return self.generic_visit(node)
+
+    if before is None:
+        return True
+    wanted = ast.dump(Put().visit(before))
+    return not Put.found or wanted == ast.dump(changed)
+
+
 def substitute(match: re.Match[str], place: Place) -> Call | None:
     """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
     old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
-    if found := re.fullmatch(r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]):
+    if found := re.fullmatch(
+        r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]
+    ):
         return Call("replace_text", (old, found[1])) if place.has(old) and old != found[1] else None
+    texts = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
+    if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{texts}", match[2]):
+        said = unquoted(found[1]) if found[1][:1] in "`'\"" else found[1]
+        in_code = old in identifiers(place.region)
+        return Call("replace_text", (old, said)) if place.has(old) and not in_code and old != said else None
     for one, two in ((match[1], match[2]), (old, new)):
-        if one and one != two and place.has(one):
+        if one and one != two and place.has(one) and fits(place, one, two):
             return Call("replace_text", (one, two))
     return None
 
@@ -143,7 +177,10 @@ def instead(match: re.Match[str], place: Place) -> Call | None:
         return None  # a bare word may be English
     if set(re.findall(r"[A-Za-z_]\w*", new)) - set(words(place.file)) - set(dir(builtins)):
         return None
-    return Call("replace_text", (old, new)) if len(places_of(place.region, old)) == 1 else None
+    if isinstance(ast.parse(new, mode="eval").body, ast.BoolOp) and " or " not in old and " and " not in old:
+        return None  # this or that
+    once = len(places_of(place.region, old)) == 1
+    return Call("replace_text", (old, new)) if once and fits(place, old, new) else None
 
 
 def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
@@ -171,6 +208,12 @@ def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
     )
 
 
+def filled(name: str, region: str) -> bool:
+    """Whether a variable is only begun where it is set: a list or dictionary that is filled later."""
+    name = re.escape(name)
+    return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
+
+
 def set_value(match: re.Match[str], place: Place) -> Call | None:
     name, value = match[1], code(match[2])
     if value is None or not re.search(rf"^\s*(?:self\.)?{re.escape(name)}\b[^=\n]*=[^=]", place.region, re.MULTILINE):
@@ -179,6 +222,8 @@ def set_value(match: re.Match[str], place: Place) -> Call | None:
         return None  # another name, not a value
     if name in place.parameters() and name not in words(value):
         return None  # its default
+    if filled(name, place.region):
+        return None  # what fills it would have to go
     return Call("set_value", (name, value))
 
 

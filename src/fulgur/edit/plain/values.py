@@ -8,7 +8,7 @@ import re
 
 from fulgur.edit.plain.guards import condition
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, annotation, code, decorate, defaults_of, imports, unquoted
+from fulgur.edit.plain.rules import Place, Rule, annotation, code, decorate, defaults_of, filled, imports, unquoted
 from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.local.functions import defaults, parameters
 from fulgur.edit.refactor.source import FUNCTIONS, Function
@@ -65,6 +65,8 @@ def value_or_default(match: re.Match[str], place: Place) -> Call | None:
         return found
     name, value = match["name"], _value(match["value"], place)
     pattern = rf"^\s*(?:self\.)?{re.escape(name)}(?: ?:[^=\n]+)?\s*=[^=]"
+    if filled(name, place.region):
+        return None
     if value is None or name in place.parameters() or len(re.findall(pattern, place.region, re.MULTILINE)) != 1:
         return None
     old = match.groupdict().get("old")
