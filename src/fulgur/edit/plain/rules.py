@@ -138,8 +138,12 @@ def fits(place: Place, old: str, new: str) -> bool:
 
     if before is None:
         return True
-    wanted = ast.dump(Put().visit(before))
-    return not Put.found or wanted == ast.dump(changed)
+    wanted = Put().visit(before)
+    for tree in (wanted, changed):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                node.value = ""  # texts may name it too
+    return not Put.found or ast.dump(wanted) == ast.dump(changed)
 
 
 def substitute(match: re.Match[str], place: Place) -> Call | None:
@@ -154,6 +158,10 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
         said = unquoted(found[1]) if found[1][:1] in "`'\"" else found[1]
         in_code = old in identifiers(place.region)
         return Call("replace_text", (old, said)) if place.has(old) and not in_code and old != said else None
+    exceptions = all(re.fullmatch(r"[A-Z]\w*(?:Error|Exception)", side) for side in (old, new))
+    raised = re.findall(rf"\braise {re.escape(old)}\b", place.region) if exceptions else []
+    if len(raised) == 1 and f"except {old}" not in place.region:
+        return Call("change_exception", (old, new))
     for one, two in ((match[1], match[2]), (old, new)):
         if one and one != two and place.has(one) and fits(place, one, two):
             return Call("replace_text", (one, two))
