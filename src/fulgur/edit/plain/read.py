@@ -67,6 +67,7 @@ from fulgur.edit.plain.rules import (
     version,
     visibility,
 )
+from fulgur.edit.plain.slips import one_slip
 from fulgur.edit.plain.steps import in_steps
 from fulgur.edit.refactor.verify import words
 from fulgur.edit.region import Region
@@ -180,20 +181,6 @@ def corrected(said: str, place: Place) -> Iterator[str]:
         near += [name for name in sorted(names) if len(word) > 4 and one_slip(word, name)]
         if len(near) == 1:
             yield said[: match.start()] + near[0] + said[match.end() :]
-
-
-def one_slip(one: str, two: str) -> bool:
-    """Whether one letter is missing, too many, another, or two are swapped."""
-    if one == two or abs(len(one) - len(two)) > 1:
-        return False
-    start = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    left, right = one[start:], two[start:]
-    return (
-        left[1:] == right[1:]
-        or left[1:] == right
-        or left == right[1:]
-        or (left[:2] == right[:2][::-1] and left[2:] == right[2:])
-    )
 
 
 # Pieces of patterns.

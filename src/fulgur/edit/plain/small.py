@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
+from fulgur.edit.plain.guards import return_guard
 from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.results import variable_type
 from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, unquoted
+from fulgur.edit.plain.slips import one_slip
 from fulgur.edit.plain.values import ARG, DROP, NAME
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
@@ -120,8 +122,6 @@ def handed_on(match: re.Match[str], place: Place) -> Call | None:
 
 def misspelt(match: re.Match[str], place: Place) -> Call | None:
     """`typo transaltion`: the word of the file that it is one slip away from."""
-    from fulgur.edit.plain.read import one_slip
-
     word = match["word"]
     near = {w for w in re.findall(r"[A-Za-z]{4,}", place.file) if one_slip(word.lower(), w.lower())}
     fitting = sorted(w for w in near if w[0].isupper() == word[0].isupper())
@@ -129,6 +129,11 @@ def misspelt(match: re.Match[str], place: Place) -> Call | None:
     return (
         Call("replace_text", (word, fitting[0])) if once and len({w.lower() for w in near}) == 1 and fitting else None
     )
+
+
+def bail(match: re.Match[str], place: Place) -> Call | None:
+    found = re.fullmatch(r"(?P<value>)(?P<condition>.+)", match["condition"])
+    return return_guard()(found, place) if found is not None else None
 
 
 _BROAD = r"(bare )?(except( Exception)?|exception|handler|clause)( clause)?"
@@ -198,12 +203,5 @@ RULES: list[tuple[str, Rule]] = [
      made_value),
     (rf"pass [the] {NAME} (on |along |through )?(in)?to [the] `?(?P<called>[\w.]+)`?(\(\))?( call)?", handed_on),
     (r"(bail|bail out|exit|stop|leave|get out)( early)? (if|when) (?P<condition>.+)",
-     lambda match, place: _bail(match, place)),
+     bail),
 ]  # fmt: skip
-
-
-def _bail(match: re.Match[str], place: Place) -> Call | None:
-    from fulgur.edit.plain.guards import return_guard
-
-    found = re.fullmatch(r"(?P<value>)(?P<condition>.+)", match["condition"])
-    return return_guard()(found, place) if found is not None else None
