@@ -87,9 +87,10 @@ def attention_record(plan: Plan) -> Any:
     c = plan.config
     queries, slabs = -(-(c.n_heads // c.n_kv_heads) // 8) * 8, min(c.head_dim // 32, 4)
     bf16 = ctypes.c_uint16
+    block = 2 * KV_BLOCK * (c.head_dim + 8) + 4 * slabs * queries * KV_BLOCK  # values and scores of a block
+    many = 4 * (2 * 5 * 8 + 4 * 8 * max(KV_BLOCK + 8, c.head_dim))  # `LongScratch` (long_attention.cuh)
     fields = (
-        ("values", bf16 * (KV_BLOCK * (c.head_dim + 8))),
-        ("dot", ctypes.c_float * (slabs * queries * KV_BLOCK)),
+        ("keys", ctypes.c_byte * -(-max(block, many) // 16 * 16)),
         ("weight", bf16 * (queries * (KV_BLOCK + 8))),
         ("q", bf16 * (queries * (c.head_dim + 8))),
         *((name, bf16 * (plan.rows * c.head_dim)) for name in ("key", "value")),

@@ -19,8 +19,13 @@ constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) 
 // It overlaps the slices of matrix products: before the first barrier some warp may still add those of the previous
 // phase.
 struct AttentionScratch {
-  alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];  // of the current block; the 8 avoid bank conflicts
-  float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];      // scores, by slab of the dimensions
+  union BlockOrMany {
+    struct {
+      alignas(16) bf16 values[KV_BLOCK][HEAD_DIM + 8];  // of the current block; the 8 avoid bank conflicts
+      float dot[SLABS][QUERY_TILES * 8][KV_BLOCK];      // scores, by slab of the dimensions
+    };
+    LongScratch many;
+  } keys;
   alignas(16) bf16 weight[QUERY_TILES * 8][KV_BLOCK + 8];
   // Queries, normed and rotated; zeros after the last. From here on fields are written before the first barrier.
   alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];
@@ -28,11 +33,7 @@ struct AttentionScratch {
   float total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
 };
 static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles of keys and four slabs");
-static_assert(ATTENTION_OVERLAP <= SLABS * QUERY_TILES * 8 * KV_BLOCK * 4 + KV_BLOCK * (HEAD_DIM + 8) * 2,
-              "slices end before what is written early");
-static_assert(!HAS_LONG ||
-                  sizeof(LongScratch) <= KV_BLOCK * (HEAD_DIM + 8) * 2 + SLABS * QUERY_TILES * 8 * KV_BLOCK * 4,
-              "what many keys need lies before the queries");
+static_assert(ATTENTION_OVERLAP <= sizeof(AttentionScratch::BlockOrMany), "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
 // Keys of a split, in whole blocks: as few as keep the number of splits within MAX_SPLITS. Then the number of splits.
@@ -152,16 +153,14 @@ __device__ __forceinline__ uint4 load_kept(const Kept* from, const unsigned char
 __device__ __forceinline__ uint4 widened(uint4 kept) {
   return KV_FP8 ? widen_eight(make_uint2(kept.x, kept.y), kept.z) : kept;
 }
-// Prefetches the first two blocks that this CTA will attend to into L2 (of many keys, the first of every warp): their
-// addresses are known before the projections are. Loading a block from memory takes longer than working on one, so a
-// unit stays two blocks ahead.
+// Prefetches the first two blocks that this CTA will attend to into L2: their addresses are known before the
+// projections are. Loading a block from memory takes longer than working on one, so a unit stays two blocks ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
   if (rows_of(shared) != 1) return;
   const int* table = args.tables + shared.table[0] * args.table_width;
-  const int most = HAS_LONG && length >= LONG_KEYS ? LONG_KEYS : 2 * KV_BLOCK;
   for (int unit = blockIdx.x; unit < KV_HEADS * splits; unit += CTAS) {
-    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, most), position);
+    const int begin = unit / KV_HEADS * length, end = min(begin + min(length, 2 * KV_BLOCK), position);
 #pragma unroll 1
     for (int at = begin; at < end; at += KV_BLOCK)
       prefetch_block(args, keys_at(args, layer, unit % KV_HEADS, table[at / KV_BLOCK]));
@@ -304,7 +303,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       int j = p * KEYS_AT_ONCE + key0, at = block + j;
       v[p] = widened(v[p]);
       if (at >= first && at < end) v[p] = *(uint4*)(s.value[at - first] + part * 8);
-      if (j < KV_BLOCK) *(uint4*)(s.values[j] + part * 8) = v[p];
+      if (j < KV_BLOCK) *(uint4*)(s.keys.values[j] + part * 8) = v[p];
     }
     if (slab < SLABS) {
       float dots[QUERY_TILES][4];
@@ -331,7 +330,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
       for (int j = 0; j < QUERY_TILES; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
+        for (int i = 0; i < 4; ++i)
+          s.keys.dot[slab][j * 8 + 2 * t + (i & 1)][tile * 16 + r + (i >> 1) * 8] = dots[j][i];
     }
     const bool more = block + KV_BLOCK < end;
     if (more) {
@@ -342,11 +342,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     block_barrier();
     if (warp < GROUP) {
-      float a = s.dot[0][warp][lane], b = s.dot[0][warp][lane + 32];
+      float a = s.keys.dot[0][warp][lane], b = s.keys.dot[0][warp][lane + 32];
 #pragma unroll
       for (int i = 1; i < SLABS; ++i) {
-        a += s.dot[i][warp][lane];
-        b += s.dot[i][warp][lane + 32];
+        a += s.keys.dot[i][warp][lane];
+        b += s.keys.dot[i][warp][lane + 32];
       }
       a = block + lane < end ? a * scale : -INF;
       b = block + lane + 32 < end ? b * scale : -INF;
@@ -371,7 +371,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 #pragma unroll
       for (int keys = 0; keys < KV_BLOCK; keys += 32) {
         u32 m[4];
-        load_transposed(m, shared_address(s.values[keys + lane] + dims * 8));
+        load_transposed(m, shared_address(s.keys.values[keys + lane] + dims * 8));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const bf16* weights = s.weight[r] + keys + 16 * i + 2 * t;
@@ -384,7 +384,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     if (more) block_barrier();
   }
   if (HAS_LONG && blocks_from > begin) {
-    LongScratch& many = *(LongScratch*)area;
+    LongScratch& many = s.keys.many;
     block_barrier();
     total = warp_sum(total);
     if (warp < GROUP && lane == 0) many.peak[QUADS][warp] = peak, many.total[QUADS][warp] = total;

@@ -16,8 +16,8 @@
 #include "exchange.cuh"
 
 constexpr bool HAS_LONG = GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
-constexpr int QUADS = WARPS / 4, LONG_KEYS = QUADS * KV_BLOCK;  // fewer keys are left to the loop of blocks
-constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = DIMS / 2;     // of a lane; of a warp
+constexpr int QUADS = WARPS / 4, LONG_KEYS = QUADS * KV_BLOCK;     // fewer keys are left to the loop of blocks
+constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = (DIMS + 1) / 2;  // of a lane; of a warp
 constexpr int VALUE_BYTES = KV_FP8 ? 1 : 2, HEAD_BYTES = HEAD_DIM * VALUE_BYTES;
 constexpr int FIRST_QUAD_BARRIER = 3;
 
@@ -51,40 +51,48 @@ struct KeysAt {
   }
 };
 
-// Scores of 16 keys: r and r + 8, for queries 2 t and 2 t + 1.
-__device__ __forceinline__ void long_scores(float (&dots)[4], const bf16* queries, const char* keys,
-                                            const unsigned char* exponents) {
-  const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
-  const bf16* q = queries + r * (HEAD_DIM + 8);
+// A warp's 16 keys of a block: r and r + 8, dimensions in the order of a lane's loads.
+struct WarpKeys {
+  static constexpr int LOADS = HEAD_BYTES < 64 ? 1 : HEAD_BYTES / 64;
+  uint4 top[LOADS], bottom[LOADS];
+  u32 exponents[2];
+
+  __device__ __forceinline__ void load(const char* keys, const unsigned char* from) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) dots[i] = 0;
-  if constexpr (KV_FP8) {
-    u32 factor[2];
+    for (int i = 0; i < LOADS; ++i) {
+      top[i] = load16(keys + r * HEAD_BYTES + i * 64 + t * 16);
+      bottom[i] = load16(keys + (r + 8) * HEAD_BYTES + i * 64 + t * 16);
+    }
+    if (KV_FP8) exponents[0] = __ldcg(from + r), exponents[1] = __ldcg(from + r + 8);
+  }
+  // Scores for queries 2 t and 2 t + 1.
+  __device__ __forceinline__ void multiply(float (&dots)[4], const bf16* queries) const {
+    const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
+    const bf16* q = queries + r * (HEAD_DIM + 8) + t * (16 / VALUE_BYTES);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) factor[i] = cache_factor(exponents[r + 8 * i], exponents[r + 8 * i]);
+    for (int i = 0; i < 4; ++i) dots[i] = 0;
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM; d += 64) {
-      const uint4 k = load16(keys + r * HEAD_DIM + d + t * 16), l = load16(keys + (r + 8) * HEAD_DIM + d + t * 16);
-      const u32 top[4] = {k.x, k.y, k.z, k.w}, bottom[4] = {l.x, l.y, l.z, l.w};
+    for (int i = 0; i < LOADS; ++i) {
+      if constexpr (KV_FP8) {
+        const u32 k[4] = {top[i].x, top[i].y, top[i].z, top[i].w},
+                  l[4] = {bottom[i].x, bottom[i].y, bottom[i].z, bottom[i].w};
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const uint2 x = *(const uint2*)(q + d + t * 16 + 4 * w);
-        u32 a[4];
-        widen_codes(top[w], factor[0], a[0], a[2]);
-        widen_codes(bottom[w], factor[1], a[1], a[3]);
-        mma(dots, a[0], a[1], a[2], a[3], x.x, x.y);
+        for (int w = 0; w < 4; ++w) {
+          const uint2 x = *(const uint2*)(q + i * 64 + 4 * w);
+          u32 a[4];
+          widen_codes(k[w], cache_factor(exponents[0], exponents[0]), a[0], a[2]);
+          widen_codes(l[w], cache_factor(exponents[1], exponents[1]), a[1], a[3]);
+          mma(dots, a[0], a[1], a[2], a[3], x.x, x.y);
+        }
+      } else {
+        const uint4 x = *(const uint4*)(q + i * 32);
+        mma(dots, top[i].x, bottom[i].x, top[i].y, bottom[i].y, x.x, x.y);
+        mma(dots, top[i].z, bottom[i].z, top[i].w, bottom[i].w, x.z, x.w);
       }
     }
-  } else {
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM; d += 32) {
-      const uint4 k = load16(keys + (r * HEAD_DIM + d + t * 8) * 2),
-                  l = load16(keys + ((r + 8) * HEAD_DIM + d + t * 8) * 2), x = *(const uint4*)(q + d + t * 8);
-      mma(dots, k.x, l.x, k.y, l.y, x.x, x.y);
-      mma(dots, k.z, l.z, k.w, l.w, x.z, x.w);
-    }
   }
-}
+};
 
 // The dimension of row r (or r + 8: `second`) of tile i, of a warp's quarter. The cache holds codes of four dimensions
 // in the order 0, 2, 1, 3.
@@ -92,49 +100,62 @@ __device__ __forceinline__ int dimension_of(int i, int second, int r) {
   if (KV_FP8 && DIMS == 2) return r / 2 * 4 + (r & 1) + 2 * second;
   return DIMS * r + 2 * i + second;
 }
-// Adds 16 weighted values. A lane has keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9; `weights`: of these keys for query r.
-__device__ __forceinline__ void long_values(float (&acc)[VALUE_TILES][4], const u32 (&weights)[2], const char* values,
-                                            const unsigned char* exponents) {
-  const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
-  u32 v[4][VALUE_TILES];  // of each key pairs of dimensions; with KV_FP8 all of them in the first word
+// A warp's quarter of the dimensions of 16 values. A lane has DIMS dimensions of keys 2 t, 2 t + 1, 2 t + 8 and 2 t
+// + 9.
+struct WarpValues {
+  static constexpr int WORDS = (DIMS * VALUE_BYTES + 3) / 4;
+  u32 v[4][WORDS];
+  u32 exponents[2];
+
+  __device__ __forceinline__ void load(const char* values, const unsigned char* from) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, t = lane & 3;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const char* from = values + (2 * t + (i & 1) + (i >> 1) * 8) * HEAD_BYTES + r * (DIMS * VALUE_BYTES);
-    if constexpr (DIMS * VALUE_BYTES == 8) {
-      const uint2 both = __ldcg((const uint2*)from);
-      v[i][0] = both.x, v[i][1] = both.y;
-    } else if constexpr (DIMS * VALUE_BYTES == 4) {
-      v[i][0] = __ldcg((const u32*)from);
+    for (int i = 0; i < 4; ++i) {
+      const char* at = values + (2 * t + (i & 1) + (i >> 1) * 8) * HEAD_BYTES + r * (DIMS * VALUE_BYTES);
+      if constexpr (DIMS * VALUE_BYTES == 8) {
+        const uint2 both = __ldcg((const uint2*)at);
+        v[i][0] = both.x, v[i][1] = both.y;
+      } else if constexpr (DIMS * VALUE_BYTES == 4) {
+        v[i][0] = __ldcg((const u32*)at);
+      } else {
+        v[i][0] = __ldcg((const unsigned short*)at);
+      }
+    }
+    if (KV_FP8)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) exponents[i] = __ldcg((const unsigned short*)(from + 2 * t + 8 * i));
+  }
+  // `weights`: of these keys for query r.
+  __device__ __forceinline__ void add(float (&acc)[VALUE_TILES][4], const u32 (&weights)[2]) const {
+    if constexpr (KV_FP8) {
+      u32 a[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const u32 factor = cache_factor(exponents[i] & 255u, exponents[i] >> 8);
+        widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x5410), factor, a[0][2 * i], a[1][2 * i]);
+        if (DIMS == 4)
+          widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x7632), factor, a[0][2 * i + 1], a[1][2 * i + 1]);
+      }
+      if constexpr (DIMS == 4) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) mma(acc[i], a[i][0], a[i][1], a[i][2], a[i][3], weights[0], weights[1]);
+      } else {
+        mma(acc[0], a[0][0], a[1][0], a[0][2], a[1][2], weights[0], weights[1]);
+      }
     } else {
-      v[i][0] = __ldcg((const unsigned short*)from);
+#pragma unroll
+      for (int i = 0; i < VALUE_TILES; ++i)
+        mma(acc[i], __byte_perm(v[0][i], v[1][i], 0x5410), __byte_perm(v[0][i], v[1][i], 0x7632),
+            __byte_perm(v[2][i], v[3][i], 0x5410), __byte_perm(v[2][i], v[3][i], 0x7632), weights[0], weights[1]);
     }
   }
-  if constexpr (KV_FP8) {
-    u32 factor[2];
+};
+
+// Lines of a block of keys, or of values, into L2, by four warps.
+__device__ __forceinline__ void prefetch_lines(const char* from) {
+  constexpr int LINES = KV_BLOCK * HEAD_BYTES / 128;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const u32 both = *(const unsigned short*)(exponents + 2 * t + 8 * i);
-      factor[i] = cache_factor(both & 255u, both >> 8);
-    }
-    u32 a[2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x5410), factor[i], a[0][2 * i], a[1][2 * i]);
-      if (DIMS == 4)
-        widen_codes(__byte_perm(v[2 * i][0], v[2 * i + 1][0], 0x7632), factor[i], a[0][2 * i + 1], a[1][2 * i + 1]);
-    }
-    if constexpr (DIMS == 4) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) mma(acc[i], a[i][0], a[i][1], a[i][2], a[i][3], weights[0], weights[1]);
-    } else {
-      mma(acc[0], a[0][0], a[1][0], a[0][2], a[1][2], weights[0], weights[1]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < VALUE_TILES; ++i)
-      mma(acc[i], __byte_perm(v[0][i], v[1][i], 0x5410), __byte_perm(v[0][i], v[1][i], 0x7632),
-          __byte_perm(v[2][i], v[3][i], 0x5410), __byte_perm(v[2][i], v[3][i], 0x7632), weights[0], weights[1]);
-  }
+  for (int i = threadIdx.x & 127; i < LINES; i += 128) prefetch_l2(from + i * 128);
 }
 
 // Attends to keys begin .. stop - 1 of a head, in the blocks of `table`. Leaves weighted sums, maxima and totals of
@@ -156,28 +177,32 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
   int number = table[block], next = table[min(block + QUADS, end - 1)];
 #pragma unroll 1
   for (; block < end; block += QUADS) {
-    // Addresses are made anew for every block (`opaque`): kept, they would take registers.
+    // What is waited for is asked for first; the rest is on its way to L2 behind it. Addresses are made anew for every
+    // block (`opaque`): kept, they would take registers.
     const KeysAt at(args, opaque(layer), head, number);
-    if (block + QUADS < end) {  // the next block's lines into L2
-      constexpr int LINES = KV_BLOCK * HEAD_BYTES / 128;
-      const char* keys = KeysAt(args, opaque(layer), head, next).keys;
-#pragma unroll
-      for (int i = thread & 127; i < 2 * LINES; i += 128)
-        prefetch_l2(keys + (i < LINES ? 0 : KeysAt::to_values(args) * HEAD_BYTES) + i % LINES * 128);
-    }
+    const long long to_values = KeysAt::to_values(args);
+    WarpKeys keys;
+    keys.load(at.keys + quarter * 16 * HEAD_BYTES, at.exponents + quarter * 16);
+    prefetch_lines(at.keys + to_values * HEAD_BYTES);
     number = next;
     next = table[min(block + 2 * QUADS, end - 1)];
     float dots[4];
-    long_scores(dots, queries, at.keys + quarter * 16 * HEAD_BYTES, at.exponents + quarter * 16);
+    keys.multiply(dots, queries);
     barrier_of<128>(FIRST_QUAD_BARRIER + quad);  // the last scores have been read
 #pragma unroll
     for (int i = 0; i < 4; ++i) score[2 * t + (i & 1)][quarter * 16 + r + (i >> 1) * 8] = dots[i];
+    const char* from = at.keys + to_values * HEAD_BYTES + quarter * (HEAD_BYTES / 4);
+    const unsigned char* exponents = at.exponents + to_values;
+    WarpValues values[2];  // 16 are added while the next 16 come
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values[i].load(from + 16 * i * HEAD_BYTES, exponents + 16 * i);
+    if (block + QUADS < end) prefetch_lines(KeysAt(args, opaque(layer), head, number).keys);
     barrier_of<128>(FIRST_QUAD_BARRIER + quad);
     // Scores are read twice: registers are scarcer than time.
     float highest = -INF;
 #pragma unroll
     for (int i = 0; i < KV_BLOCK / 8; ++i) {
-      const float2 x = *(const float2*)&score[r][8 * i + 2 * t];
+      const float2 x = shared8(shared_address(&score[r][8 * i + 2 * t]));
       highest = fmaxf(highest, fmaxf(x.x, x.y));
     }
     highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
@@ -190,18 +215,17 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
 #pragma unroll
     for (int i = 0; i < VALUE_TILES; ++i)
       acc[i][0] *= first, acc[i][1] *= second, acc[i][2] *= first, acc[i][3] *= second;
-    const char* values = at.keys + KeysAt::to_values(args) * HEAD_BYTES + quarter * (HEAD_BYTES / 4);
-    const unsigned char* exponents = at.exponents + KeysAt::to_values(args);
 #pragma unroll
-    for (int i = 0; i < KV_BLOCK; i += 16) {
+    for (int i = 0; i < KV_BLOCK / 16; ++i) {
       u32 weights[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 x = shared8(shared_address(&score[r][i + 8 * half + 2 * t]));
+        const float2 x = shared8(shared_address(&score[r][16 * i + 8 * half + 2 * t]));
         weights[half] = pack_bf16(power2(x.x * scale - peak), power2(x.y * scale - peak));
         total += low(weights[half]) + high(weights[half]);  // the sum uses the rounded weights, too
       }
-      long_values(acc, weights, values + i * HEAD_BYTES, exponents + i);
+      values[i % 2].add(acc, weights);
+      if (i + 2 < KV_BLOCK / 16) values[i % 2].load(from + 16 * (i + 2) * HEAD_BYTES, exponents + 16 * (i + 2));
     }
   }
   total += __shfl_xor_sync(~0u, total, 1);
