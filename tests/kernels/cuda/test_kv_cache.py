@@ -113,12 +113,12 @@ def cache_of(emulated: Emulated) -> KvCache:
 
 @pytest.mark.parametrize(
     ("family", "weights", "driver", "position"),
-    [("qwen2", "int4", "graph", 318), ("llama", "bf16", "persistent", 318), ("qwen3", "fp8", "persistent", 1000)],
+    [("qwen2", "int4", "graph", 318), ("llama", "bf16", "persistent", 2238), ("qwen3", "fp8", "persistent", 2238)],
 )
 def test_decode_kernels(family: str, weights: str, driver: str, position: int, folder: Path) -> None:
     """Logits after keys and values of 8 bits are the interpreter's; what is stored are the codes of what bf16 would
     hold, in the first layer exactly; k rows have the bits of single steps."""
-    context, wide = 1024, weights_of(family, weights, 8)
+    context, wide = -(-(position + 8) // 64) * 64, weights_of(family, weights, 8)
     model = in_fp8(wide)
     emulated, plain = (Emulated(m, driver, folder, context=context) for m in (model, wide))
     interpreter = Interpreter(model, context, wgmma=True)
@@ -126,7 +126,7 @@ def test_decode_kernels(family: str, weights: str, driver: str, position: int, f
     emulated.run(TOKENS[:3], position)
     expected = interpreter.step(TOKENS[:3], position)
     error = np.linalg.norm(emulated.logits[:3] - expected) / np.linalg.norm(expected)
-    assert error < 5e-3, error
+    assert error < (5e-3 if position < 1000 else 1e-2), error  # of many keys, weights are rounded against other maxima
     together, alone = emulated.logits[:3].copy(), cache_of(emulated)
     for i in range(3):
         emulated.run(TOKENS[i : i + 1], position + i)

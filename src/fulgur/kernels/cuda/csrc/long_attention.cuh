@@ -1,9 +1,9 @@
 // Attention over many keys: the part of a split that lies in the cache whatever the step's other rows are.
 //
 // Four warps take a block of 64 keys, so a CTA works on four blocks at a time. Each four keep a maximum, a sum and
-// weighted values of their own; they wait for the others only when all keys have been read. So memory is the limit,
-// not barriers: the loop of attention.cuh, in which all warps work on one block, reads a long split at little more than
-// half of the memory's speed.
+// weighted values of their own; they wait for the others only when all keys have been read. The loop of attention.cuh,
+// in which all warps work on one block, has the shorter way for few keys, but three barriers of the CTA a block. How
+// many loads are under way is bounded by registers, of which the rest of the step leaves few.
 //
 // Keys and values go from memory straight into the registers of the matrix instruction. A warp computes the scores of
 // 16 keys (16 keys x 8 queries, dimensions in the order of a lane's loads). The four exchange them, and each adds a
@@ -16,7 +16,7 @@
 #include "exchange.cuh"
 
 constexpr bool HAS_LONG = GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
-constexpr int QUADS = WARPS / 4, LONG_KEYS = QUADS * KV_BLOCK;     // fewer keys are left to the loop of blocks
+constexpr int QUADS = WARPS / 4, LONG_KEYS = 8 * HEAD_DIM;  // fewer keys of a split are faster in the loop of blocks
 constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = (DIMS + 1) / 2;  // of a lane; of a warp
 constexpr int VALUE_BYTES = KV_FP8 ? 1 : 2, HEAD_BYTES = HEAD_DIM * VALUE_BYTES;
 constexpr int FIRST_QUAD_BARRIER = 3;
