@@ -150,6 +150,13 @@ def test_another_language_is_named_whatever_the_model_guessed(tmp_path: Path) ->
         assert isinstance(found, Refusal) and found.reason == "the embedded model changes Python alone, not .sh files"
 
 
+def test_words_that_the_model_is_not_sure_of_are_asked_for(file: Path) -> None:
+    said = "<|call|>add_docstring Load a price from a file.<|end|>"
+    found = propose(locate(parse_target("app.py:load"), "add a docstring"), said, probability=0.1)
+    assert isinstance(found, Refusal) and "give them, as in “add the docstring" in found.reason
+    assert "Load a price from a file." in found.reason
+
+
 def test_a_file_that_does_not_parse_is_the_reason(file: Path) -> None:
     file.write_text("def f(a:\n    return a\n\n\ndef g(b):\n    return b\n")
     with pytest.raises(FulgurError, match=r"cannot read the file: line 1: '\(' was never closed"):

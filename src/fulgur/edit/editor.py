@@ -281,6 +281,8 @@ def not_there(instruction: str, document: Document) -> str | None:
 def unsure(call: Call) -> str:
     """Why a guess with a low probability is not shown."""
     guess = f" (the model's guess was “{told(call)}”)" if call.name in MEANINGS else ""
+    if call.name == "add_docstring":  # what is meant is clear, the words are the model's own
+        return f'the model is not sure of the words{guess}: give them, as in “add the docstring "…"”'
     return f"it is not clear what is meant{guess}"
 
 
