@@ -102,8 +102,8 @@ def test_a_wide_step_has_the_bits_of_single_steps(family: str, weights: str, wgm
 
 @pytest.mark.parametrize(("family", "weights"), [("qwen3", "fp8-rows"), ("qwen3_moe", "fp8")])
 def test_many_keys(family: str, weights: str, folder: Path) -> None:
-    """Splits of more than 500 or 1,000 keys (long_attention.cuh), by both drivers: near the interpreter, and a row's bits are its own. The rows
-    straddle a KV block."""
+    """Splits of more than 500 or 1,000 keys (long_attention.cuh), by both drivers: near the interpreter, and a row's
+    bits are its own. The rows straddle a KV block."""
     model, position, context = weights_of(family, weights, 3), 2238, 2304
     interpreter = Interpreter(model, context)
     wide, single = (Emulated(model, driver, folder, context=context) for driver in ("persistent", "graph"))
