@@ -57,11 +57,13 @@ def emulated(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     emulated_family.install(monkeypatch, folder)
 
 
-def opened(config: ModelConfig, weights: Weights, kv_dtype: str = "bf16") -> tuple[FamilyRuntime, MemorySource]:
+def opened(
+    config: ModelConfig, weights: Weights, kv_dtype: str = "bf16", snapshots: int = 2
+) -> tuple[FamilyRuntime, MemorySource]:
     """One CTA a product is fastest in the emulator. With 2, products and keys are cut over both."""
     source, ctas = held_source(config, weights, 3), 2 if config.family == "gpt_oss" else 1
     held = assemble(make_family_plan(config, weights, ctas=ctas), source, "cpu")
-    return FamilyRuntime(held, kv_blocks=4, kv_dtype=kv_dtype, slots=2, snapshots=2), source
+    return FamilyRuntime(held, kv_blocks=4, kv_dtype=kv_dtype, slots=2, snapshots=snapshots), source
 
 
 def rows(model: FamilyRuntime, tokens: list[int], position: int, slot: int = 0) -> np.ndarray:
