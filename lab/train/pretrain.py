@@ -7,6 +7,7 @@ The learning rate stays high to the end: annealing brings it down.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,15 +56,20 @@ def stage(args: argparse.Namespace) -> Stage:
 
 
 def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
-    """The weights of a packed folder under this package's names; rounded to 4 bits, as it learned to be."""
+    """The weights of a packed folder under this package's names; rounded to 4 bits, as it learned to be.
+
+    A model with more layers than the folder's begins with some of them twice (`grow.py`).
+    """
     from fulgur.model.pack import unpack
     from fulgur.model.quantise import dequantise
     from fulgur.model.tensors import matrix_plans, vector_plans
     from fulgur.model.weights import load
+    from lab.train.grow import deepen
     from lab.train.model import hf_name
 
     packed = load(folder)
-    if packed.config.parameters != model.config.parameters or packed.config.n_layers != model.config.n_layers:
+    layers, wanted = packed.config.n_layers, model.config.n_layers
+    if layers > wanted or packed.config.parameters != replace(model.config, n_layers=layers).parameters:
         raise FulgurError(f"{folder} has another shape than the model to train")
     found: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
     for name, plan in matrix_plans(packed.config).items():
@@ -75,7 +81,8 @@ def packed_weights(folder: Path, model: Model) -> dict[str, Tensor]:
     for name, parts in vector_plans(packed.config).items():
         [part] = parts  # no biases: one vector, one tensor
         found[part] = np.array(packed.vectors[name], np.float32)
-    return {name: torch.from_numpy(found[hf_name(name)]) for name, _ in model.named_parameters()}
+    names = [name for name, _ in model.named_parameters() if hf_name(name) in found]
+    return deepen({name: torch.from_numpy(found[hf_name(name)]) for name in names}, layers, wanted)
 
 
 def add_rates(parser: argparse.ArgumentParser, matrix: float, vector: float, weight_decay: float) -> None:
@@ -94,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--warmup", type=int, default=WARMUP)
     parser.add_argument("--fim-share", type=float, default=0.0, help="share of rows with many completions")
     parser.add_argument("--edit-share", type=float, default=0.0, help="share of rows that are edits")
-    parser.add_argument("--init", type=Path, help="go on from this packed folder of the same shape")
+    parser.add_argument("--init", type=Path, help="go on from this packed folder; it may have fewer layers")
     stage(parser.parse_args(argv)).train()
     return 0
 

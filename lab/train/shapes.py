@@ -53,6 +53,7 @@ def _hybrid(
 
 
 SHAPES = {
+    "90M": _shape(768, 14, 12, 2048),
     "60M": _shape(768, 9, 12, 2048),
     "30M": _shape(768, 5, 12, 1408),  # five layers of the 60M, their idlest neurons left out
     # Narrow and deep, because the drafting head is one layer: a guess reads a quarter of what a step reads.

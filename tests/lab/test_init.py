@@ -12,6 +12,7 @@ from fulgur.errors import FulgurError
 from fulgur.model.config import ModelConfig
 from fulgur.text.code_prompt import trained_suffix_first
 from fulgur.workspace.folders import ASSETS
+from lab.train.grow import doubled
 from lab.train.model import Model, fake_quantise
 from lab.train.pretrain import packed_weights
 from lab.train.shapes import shape
@@ -33,6 +34,24 @@ def test_the_shipped_model_can_be_trained_further() -> None:
     for name in ("layers.0.q_proj", "layers.3.up_proj", "layers.8.down_proj", "embed"):
         rounded = fake_quantise(found[name], 4, torch.ones(()))
         assert torch.allclose(rounded, found[name], atol=1e-5)
+
+
+def test_a_deeper_model_begins_with_what_the_shipped_one_computes() -> None:
+    tokens = torch.randint(24, 8192, (1, 40), generator=torch.Generator().manual_seed(1))
+    shallow, deep = Model(shape("60M")), Model(shape("90M"))
+    for model in (shallow, deep):
+        model.load_state_dict(packed_weights(ASSETS / "60M", model))
+    with torch.no_grad():
+        assert torch.equal(shallow.logits(tokens), deep.logits(tokens))
+    silent = [i for i, layer in enumerate(deep.layers) if not layer.o_proj.any() and not layer.down_proj.any()]
+    assert len(silent) == 5 and not {0, 13} & set(silent)
+    assert all(torch.equal(deep.layers[i].q_proj, deep.layers[i - 1].q_proj) for i in silent)
+
+
+def test_layers_stand_at_most_twice() -> None:
+    assert doubled(9, 14) == [1, 3, 4, 5, 7] and doubled(9, 9) == []
+    with pytest.raises(FulgurError, match="9 layers cannot become 17"):
+        doubled(9, 17)
 
 
 def test_another_shape_is_refused() -> None:
