@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fulgur.bench import large
 from fulgur.bench.large import Files, distinct, measure, read_per_token
-from fulgur.bench.random_folder import write_random
+from fulgur.bench.random_folder import random_bytes, write_random
 from fulgur.bench.report import Report
 from fulgur.bench.shapes import LARGE
+from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.native import Runtime
 from fulgur.model.config import DeltaShape, ModelConfig
 from fulgur.model.random import tiny_config
@@ -58,6 +61,24 @@ def test_weights_are_kept_for_the_next_run(tmp_path: Path) -> None:
         measure("tiny", config, 4, files, begin, Report("test"), repeat=1, turns=1, peer=False)
         times.append((tmp_path / "tiny.int4" / "weights.safetensors").stat().st_mtime_ns)
     assert times[0] == times[1]
+
+
+def test_a_model_larger_than_the_memory_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "memory_gb", lambda: 23.5)
+    report = Report("test")
+    config = LARGE["30B-A3B"]
+    measure("30B-A3B", config, 8, Files(tmp_path, keep=True), begin, report, repeat=1, turns=1, peer=True)
+    assert not report.rows and not list(tmp_path.iterdir())
+    assert report.notes == ["30B-A3B.int8: not measured, 29.6 GiB of weights in 23.5 of memory"]
+
+
+def test_disk_space_for_both_files_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SMALL["qwen3_moe"]
+    free = random_bytes(config, 4) * 3 // 2  # enough for ours, not for the peer's as well
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(FulgurError, match="are free") as error:
+        measure("tiny", config, 4, Files(tmp_path, keep=True), begin, Report("test"), repeat=1, turns=1, peer=True)
+    assert "--no-peer" in (error.value.hint or "") and not list(tmp_path.iterdir())
 
 
 def gigabytes(config: ModelConfig) -> float:

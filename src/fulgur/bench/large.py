@@ -31,8 +31,8 @@ import numpy as np
 from fulgur.bench.packed_gguf import write_packed_gguf
 from fulgur.bench.peer import candidates
 from fulgur.bench.peer_choice import PeerChoice
-from fulgur.bench.random_folder import write_random, written
-from fulgur.bench.report import Begin, Report, cores
+from fulgur.bench.random_folder import check_free, random_bytes, write_random, written
+from fulgur.bench.report import Begin, Report, cores, memory_gb
 from fulgur.bench.shapes import SEED
 from fulgur.bench.worker import Worker, WorkerDied
 from fulgur.kernels.cpu import _native
@@ -82,8 +82,15 @@ def measure(
     turns: int,
     peer: bool,
 ) -> None:
-    """`repeat` decodes a turn; without the peer there is one turn."""
+    """`repeat` decodes a turn; without the peer there is one turn. A model that the memory cannot hold is left out."""
     large = _Large(f"{model}.int{bits}", config, bits, files)
+    size = random_bytes(config, bits)
+    if 0 < memory_gb() < size / 2**30:  # 0: unknown
+        report.notes.append(f"{large.name}: not measured, {size / 2**30:.1f} GiB of weights in {memory_gb()} of memory")
+        begin(f"{large.name}: left out, memory cannot hold it", 2 * turns if peer else 0)
+        return
+    files.folder.mkdir(parents=True, exist_ok=True)
+    check_free(files.folder, large.missing_bytes(size, peer))
     try:
         choice = None
         if peer:
@@ -109,6 +116,12 @@ class _Large:
         self.place = files.folder / name
         self.samples: dict[str, list[float]] = defaultdict(list)  # one a turn
         self.notes: list[str] = []
+
+    def missing_bytes(self, size: int, peer: bool) -> int:
+        """What is still to be written: ours, and the peer's file of about the same size."""
+        ours = 0 if _is_there(self.place, self.config) else size
+        theirs = size if peer and not (self.place / PEER_FILE).exists() else 0
+        return ours + theirs
 
     def write(self) -> None:
         if not _is_there(self.place, self.config):

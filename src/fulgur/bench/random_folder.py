@@ -70,16 +70,35 @@ def write_random(config: ModelConfig, folder: Path, bits: int, seed: int = 0) ->
         makers[name] = lambda name=name, parts=parts: [
             kernel_vector(config, name, np.concatenate([source.vector(part) for part in parts]))
         ]
-    total = sum(
-        int(np.prod(shape)) * (1 if kind == "U8" else 4 if kind == "F32" else 2) for kind, shape in shapes.values()
-    )
-    free = shutil.disk_usage(folder).free
-    if free < total * 1.02:
-        raise FulgurError(f"{folder}: {total / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free")
+    total = random_bytes(config, bits)
+    check_free(folder, total)
     write_streamed(folder / PACKED_FILE, shapes, lambda name: makers[name]())
     written(folder / PACKED_FILE)
     write_config(config, kinds, folder)
     return total
+
+
+def random_bytes(config: ModelConfig, bits: int) -> int:
+    """What `write_random` writes."""
+    matrices = sum(
+        paired_bytes(len(plan.row), plan.cols, HEAD_BITS if name == "head" else bits, GROUP)
+        for name, plan in matrix_plans(config).items()
+    )
+    experts = sum(paired_bytes(rows, cols, bits, GROUP) for rows, cols in expert_sizes(config).values())
+    plain = sum(2 * len(plan.row) * plan.cols for plan in plain_plans(config).values())
+    sizes = tensor_shapes(config)
+    vectors = sum(4 * int(np.prod(sizes[part])) for parts in vector_plans(config).values() for part in parts)
+    return matrices + config.n_experts * experts + plain + vectors + 2 * config.vocab_size * config.d_model
+
+
+def check_free(folder: Path, needed: int) -> None:
+    """Refuse what the disk cannot hold, before a byte is written."""
+    free = shutil.disk_usage(folder).free
+    if free < needed * 1.02:
+        raise FulgurError(
+            f"{folder}: {needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free",
+            hint="--files FOLDER names another disk; --bits 4 and --no-peer each halve what is written.",
+        )
 
 
 def written(path: Path) -> None:

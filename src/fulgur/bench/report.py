@@ -94,7 +94,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(),
         "cores": cores(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory_gb(),
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "fulgur": __version__,
@@ -115,7 +115,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_gb() -> float:
+def memory_gb() -> float:
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (ValueError, OSError, AttributeError):
