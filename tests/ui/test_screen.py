@@ -127,6 +127,18 @@ def test_control_c_never_leaves_with_a_draft(screen: Terminal) -> None:
     assert screen.exit_code() == 130
 
 
+def test_control_c_stops_what_was_sent_since_the_last_one(screen: Terminal) -> None:
+    screen.send("half a thought", CTRL_C)
+    screen.wait("Ctrl-C again to leave")
+    screen.send("tell a long story", ENTER)
+    screen.wait("w0010")
+    assert "again to leave" not in screen.text
+    screen.send(CTRL_C)  # within two seconds of the first, on a machine that is not busy
+    screen.wait("stopped; what was said is kept")
+    screen.send("still here", ENTER)
+    screen.wait("You said: still here")
+
+
 def test_the_first_screen_is_quiet_about_the_sandbox(screen: Terminal) -> None:
     screen.settle()
     assert "!" not in screen.everything

@@ -374,10 +374,10 @@ class Tui(Surface):
             self.tell(error.message)
 
     def interrupt(self) -> None:
-        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice leaves, never with a draft."""
-        now = time.monotonic()
-        again = now - self._last_interrupt < _TWICE_SECONDS
-        self._last_interrupt = now
+        """Ctrl-C: once stops, or clears the draft (it stays in the history); twice in a row leaves, never with a
+        draft."""
+        again = time.monotonic() - self._last_interrupt < _TWICE_SECONDS
+        again &= self.draft.last_key < self._last_interrupt  # what was typed since then began something new
         if self.agent is not None and self.agent.running and not again:
             self.stop()
         elif self.draft.text.strip():
@@ -385,6 +385,7 @@ class Tui(Surface):
         elif again:
             self.quit(130)
             return
+        self._last_interrupt = time.monotonic()  # behind the draft, which is emptied here
         self.tell("Ctrl-C again to leave", _TWICE_SECONDS)
 
     def decide(self, decision: events.Decision) -> None:
@@ -428,6 +429,7 @@ class Tui(Surface):
             self._give_back_pending()
         if self.agent is None:
             self.open()
+        self.notice = ""  # it was about what came before
         self.screen.request_frame()
 
     def _run_command(self, agent: Agent, text: str) -> None:
