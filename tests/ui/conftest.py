@@ -54,6 +54,9 @@ steps = [{call = "shell", arguments = {command = "touch made.txt"}}]
 match = "break out"
 steps = [{call = "shell", arguments = {command = "touch /usr/fulgur-was-here"}}]
 [[reply]]
+match = "run it outside"
+steps = [{call = "shell", arguments = {command = "true", unsandboxed = true, reason = "it needs the network"}}]
+[[reply]]
 match = "change the file"
 [[reply.steps]]
 call = "apply_patch"

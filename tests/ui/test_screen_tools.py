@@ -209,3 +209,12 @@ def test_the_sandbox_refuses_and_the_screen_says_so(screen: Terminal) -> None:
     screen.wait(lambda: re.search("Read-only file system|Permission denied", screen.everything))
     screen.wait("The call is over.")
     assert not Path("/usr/fulgur-was-here").exists()
+
+
+def test_a_question_says_once_that_it_is_about_leaving_the_sandbox(screen: Terminal) -> None:
+    screen.send("run it outside", ENTER)
+    screen.wait("the model says: it needs the network")
+    assert screen.text.count("outside the sandbox") == 1
+    screen.wait("n no, with a reason")
+    screen.send(ESC)
+    screen.wait("stopped; what was said is kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -218,8 +219,10 @@ class LiveArea:
         ]
         if asked.outside:
             rows.append(("class:bad", "\n  outside the sandbox"))
-        if asked.reason:
-            line = shorten(one_row(asked.reason), 3 * width - 12)
+        # The row above says the first words of most reasons.
+        reason = re.sub(r"^outside the sandbox(; )?", "", asked.reason) if asked.outside else asked.reason
+        if reason:
+            line = shorten(one_row(reason), 3 * width - 12)
             while split := break_row(line, width - 3):
                 rows.append(("class:dim", f"\n  {split[0]}"))
                 line = split[1]
