@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,22 @@ async def test_keys_origins_and_what_is_open() -> None:
                     assert "http" not in (await answer.text()).replace("https://", "")  # nothing from elsewhere
         async with session.get(f"{root}/status", headers={"x-api-key": key}) as answer:
             assert [model["name"] for model in (await answer.json())["models"]] == ["m"]
+
+
+async def test_an_answer_under_way_is_seen_and_keeps_the_server_awake() -> None:
+    played = script({"steps": [{"tokens": 9000}]}, rate=100)
+    async with serving(played) as running, aiohttp.ClientSession() as session:
+        root = running.base_url.removesuffix("/v1")
+        for path in ("/v1/chat/completions", "/v1/messages", "/api/chat"):
+            async with session.post(root + path, json={**asked("go on"), "stream": True}) as answer:
+                await answer.content.readany()
+                running.server.last_request -= 3600  # it takes long
+                assert running.server.idle_seconds() == 0.0, path
+                async with session.get(f"{root}/status") as status:
+                    assert (await status.json())["running"] == 1, path
+            while running.server.under_way() != (0, 0):
+                await asyncio.sleep(0.01)
+            assert running.server.idle_seconds() < 60, "from its end on"
 
 
 async def test_what_is_described_is_there() -> None:

@@ -56,6 +56,7 @@ class Server:
         self.auth = Auth(config)
         self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))
         self.runs: dict[str, Run] = {}
+        self.slots: set[Slot] = set()  # of the answers at doors other than Responses, which are no runs
         self.held: defaultdict[str, int] = defaultdict(int)  # bytes of the conversations that a key's sockets hold
         self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
@@ -146,6 +147,7 @@ class Server:
     def leave(self, pool: PoolState, slot: Slot, usage: Usage) -> None:
         """Give a slot back; what was used in it counts against its limits."""
         ran = slot.running
+        self.last_request = time.monotonic()
         pool.leave(slot, usage)
         if ran:
             rates = pool.rates(slot.tier, self._rates.get(slot.owner))
@@ -203,7 +205,13 @@ class Server:
 
     def idle_seconds(self) -> float:
         """How long nobody has wanted anything."""
-        return 0.0 if self.sockets or self.runs else time.monotonic() - self.last_request
+        return 0.0 if self.sockets or self.runs or self.slots else time.monotonic() - self.last_request
+
+    def under_way(self) -> tuple[int, int]:
+        """How many answers are being written, and how many wait for a slot, at all doors."""
+        waits = sum(run.response.status == "queued" for run in self.runs.values())
+        waits += sum(not slot.running for slot in self.slots)
+        return len(self.runs) + len(self.slots) - waits, waits
 
     def log_exception(self, error: BaseException) -> None:
         log.error("a request failed", exc_info=error)

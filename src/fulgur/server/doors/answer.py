@@ -223,6 +223,7 @@ async def counted(request: web.Request, entry: ServedModel, asked: str | None) -
     began = time.perf_counter()
     count = Count(server, owner, entry, await admit(request, entry, asked))
     slot = await entry.pool.ask(owner, count.tier)
+    server.slots.add(slot)
     entered, error = began, "cancelled"
     try:
         await entry.pool.wait(slot)
@@ -238,6 +239,7 @@ async def counted(request: web.Request, entry: ServedModel, asked: str | None) -
             failed.param = names.get(failed.param or "", failed.param)
         raise
     finally:
+        server.slots.discard(slot)
         server.leave(entry.pool, slot, count.usage)
         if server.tracer is not None:
             operation = "chat" if "chat" in request.path or "messages" in request.path else "text_completion"

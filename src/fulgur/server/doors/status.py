@@ -91,12 +91,12 @@ async def numbers(request: web.Request) -> web.Response:
                 "tokens_per_second": of(name, "output_tokens") / seconds if seconds else 0.0,
             }
         )
-    queued = sum(run.response.status == "queued" for run in server.runs.values())
+    running, queued = server.under_way()
     return json_answer(
         {
             "version": VERSION,
             "seconds": time.monotonic() - _BEGAN,
-            "running": len(server.runs) - queued,
+            "running": running,
             "queued": queued,
             "sockets": len(server.sockets),
             "models": models,
