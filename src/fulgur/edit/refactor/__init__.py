@@ -3,7 +3,7 @@
 rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
 remove_parameter FUNCTION NAME · use_keywords FUNCTION · keyword_only FUNCTION NAME… · extract_constant VALUE NAME
 extract_function NAME · delete_symbol NAME
-add_import import x · remove_import NAME · remove_unused_imports · sort_imports · import_to_top [NAME]
+add_import import x · remove_import NAME · remove_unused_imports · sort_imports · split_imports · import_to_top [NAME]
 These see the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_function NAME` see the project
 (`edit/project`), those in `local` work inside one region.
 """
@@ -30,6 +30,12 @@ from fulgur.text.edit_format import Call
 Span = tuple[int, int] | None
 # Refactorings that are nothing without the rest of the project (`edit/project`).
 OVER_PROJECT = frozenset({"move_symbol", "make_async", "inline_function"})
+# Those that mean every place there is: whoever names a file alone means all of it.
+EVERYWHERE = frozenset({
+    "optional_union", "modern_super", "is_none", "not_in", "drop_u", "use_fstring", "raw_strings", "quotes",
+    "drop_keys", "while_true", "split_imports", "sort_imports", "remove_unused_imports", "remove_dead_code",
+    "remove_pass", "use_isinstance", "use_truthiness", "remove_prints", "log_prints",
+})  # fmt: skip
 
 # name -> (least arguments, most arguments, what does it)
 CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]] = {
@@ -50,6 +56,7 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
     "remove_unused_imports": (0, 0, lambda src, a, at: imports.remove_unused_imports(src)),
     "extract_function": (1, 1, lambda src, a, at: extract_function(src, a[0], at)),
     "sort_imports": (0, 0, lambda src, a, at: imports.sort_imports(src)),
+    "split_imports": (0, 0, lambda src, a, at: imports.split_imports(src)),
     "import_to_top": (0, 1, lambda src, a, at: import_to_top(src, a[0] if a else None, at)),
 }
 
@@ -157,6 +164,7 @@ def _with_logger(text: str, call: Call) -> Call:
 
 __all__ = [
     "CALLS",
+    "EVERYWHERE",
     "LOCAL",
     "OVER_PROJECT",
     "RefactorError",

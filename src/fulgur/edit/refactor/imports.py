@@ -162,6 +162,19 @@ def sort_imports(src: Source) -> str:
     return apply_edits(src.text, edits)
 
 
+def split_imports(src: Source) -> str:
+    """`import a, b` as one line each."""
+    edits = []
+    for node in src.of(ast.Import):
+        if len(node.names) > 1 and src.alone_on_lines(node) and not src.has_comment(node):
+            lead, (start, end) = src.indent(node), src.span(node)
+            names = [f"{name.name} as {name.asname}" if name.asname else name.name for name in node.names]
+            edits.append(Edit(start, end, f"\n{lead}".join(f"import {name}" for name in names)))
+    if not edits:
+        raise RefactorError("there is no line that imports several modules, or it has a comment")
+    return apply_edits(src.text, edits)
+
+
 def extract_constant(src: Source, value: str, name: str, at: tuple[int, int] | None) -> str:
     """Name a literal: a constant below the imports, used wherever the literal stands in the span (or the file)."""
     check_name(name)

@@ -237,6 +237,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "store_parameter": ("keep {0} as self.{1}", "store attribute"),
     "literal_kind": ("make {0} a {1}", "tuple list set"),
     "remove_base": ("no longer derive {0} from {1}", "base inherit"),
+    "merge_isinstance": ("test the types in one isinstance", "isinstance tuple one single merge"),
+    "and_or": ("write `and` … `or` as a conditional expression", "ternary conditional expression and or"),
+    "while_true": ("write `while True`", "while True 1"),
+    "drop_exception_name": ("drop the name of the exception, which nobody reads", "as unused exception"),
+    "iterate_file": ("iterate over the file itself", "iterate readlines file"),
+    "variable_to_parameter": ("make the variable {0} a parameter", "parameter argument"),
+    "add_method": ("add {1} to {0}, of {2:}", "add method repr eq hash slots"),
+    "split_imports": ("write one import a line", "split imports line"),
     "keyword_only": ("make {1:} keyword-only in {0}, with the calls", "keyword only keyword-only"),
 }  # fmt: skip
 

@@ -28,6 +28,8 @@ remove_parentheses · use_or · direct_attribute · plain_placeholders · unwrap
 In and out: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
 annotate_variable NAME TYPE · change_operator OLD NEW · set_docstring TEXT · store_parameter NAME ATTRIBUTE
 literal_kind NAME tuple|list|set · remove_base CLASS BASE
+What linters say: merge_isinstance · and_or · while_true · drop_exception_name [NAME] · iterate_file
+variable_to_parameter NAME · add_method CLASS __repr__|__eq__|__hash__|__slots__ ATTRIBUTE…
 """
 
 from __future__ import annotations
@@ -35,18 +37,20 @@ from __future__ import annotations
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local import (
     comments,
+    comprehensions,
     entries,
     exact,
     expressions,
     functions,
     handlers,
     heads,
+    idioms,
     literals,
     loops,
+    methods,
     named,
     results,
     simplify,
-    small,
     statements,
     strings,
     values,
@@ -69,7 +73,8 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
             expressions.remove_comments, strings.use_fstring, statements.remove_prints,
             statements.early_return, statements.remove_else_return, statements.merge_nested_if,
             statements.swap_branches, statements.use_ternary, statements.expand_ternary, statements.use_dict_get,
-            statements.use_with, loops.use_comprehension, loops.use_enumerate, loops.use_items, loops.use_any_all,
+            statements.use_with, comprehensions.use_comprehension, loops.use_enumerate, loops.use_items,
+            loops.use_any_all,
         )
     },
     "raise_from": (0, 1, expressions.raise_from),
@@ -149,16 +154,23 @@ LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     "plain_placeholders": (0, 0, simplify.plain_placeholders),
     "unwrap_lambda": (0, 0, simplify.unwrap_lambda),
     "drop_u": (0, 0, simplify.drop_u),
-    "change_operator": (2, 2, small.change_operator),
-    "set_docstring": (1, MANY, small.set_docstring),
-    "store_parameter": (2, 3, small.store_parameter),
-    "literal_kind": (2, 2, small.literal_kind),
-    "remove_base": (2, 2, small.remove_base),
+    "change_operator": (2, 2, expressions.change_operator),
+    "set_docstring": (1, MANY, functions.set_docstring),
+    "store_parameter": (2, 3, heads.store_parameter),
+    "literal_kind": (2, 2, literals.literal_kind),
+    "remove_base": (2, 2, named.remove_base),
     "wrap_return": (1, 2, results.wrap_return),
     "first_call": (2, 3, results.first_call),
     "remove_try": (0, 1, results.remove_try),
     "swap_arguments": (1, 1, results.swap_arguments),
     "annotate_variable": (2, MANY, results.annotate_variable),
+    "merge_isinstance": (0, 0, idioms.merge_isinstance),
+    "and_or": (0, 0, idioms.and_or),
+    "while_true": (0, 0, idioms.while_true),
+    "drop_exception_name": (0, 1, idioms.drop_exception_name),
+    "iterate_file": (0, 0, idioms.iterate_file),
+    "variable_to_parameter": (1, 2, idioms.variable_to_parameter),
+    "add_method": (2, MANY, methods.add_method),
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ import io
 import re
 import tokenize
 
-from fulgur.edit.refactor.local.piece import Edits, Piece, only
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local.piece import OPPOSITE, Edits, Piece, only
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, Unusable, dotted
 
 SIGNS: dict[type[ast.operator], str] = {
@@ -228,6 +229,27 @@ def chained(src: Piece, one: ast.expr, two: ast.expr) -> Edit | None:
         text = f"{src.segment(one.comparators[0])} {low} {middle} {high} {src.segment(two.comparators[0])}"
         return Edit(src.start(one), src.end(two), text)
     return None
+
+
+_COMPARISONS = {sign: kind for kind, (sign, _) in OPPOSITE.items()}
+
+
+def change_operator(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`change_operator OLD NEW`: the only comparison with this sign."""
+    old, new = args
+    if old not in _COMPARISONS or new not in _COMPARISONS:
+        raise RefactorError(f"{old} or {new} is no comparison")
+    found = []
+    for node in src.of(ast.Compare):
+        sides = [node.left, *node.comparators]
+        for index, sign in enumerate(node.ops):
+            if isinstance(sign, _COMPARISONS[old]):
+                found.append((src.end(sides[index]), src.start(sides[index + 1])))
+    start, end = only(found, f"comparison with {old}")
+    between = src.text[start:end]
+    if between.count(old) != 1:
+        raise RefactorError("the comparison is not plain")
+    return [Edit(start, end, between.replace(old, new))]
 
 
 def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:

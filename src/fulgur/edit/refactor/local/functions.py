@@ -11,6 +11,9 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, definition, expression, only, rest
 from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, names_in
 
+# Decorators that make an attribute of a method.
+PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
+
 
 def parameters(function: Function) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
@@ -215,8 +218,15 @@ def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
     new = parsed.args.kwonlyargs[0].arg
     if new in {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)} | names_in(function):
         raise RefactorError(f"{new} is a name in {function.name} already")
+    return with_parameter(src, function, text)
+
+
+def with_parameter(src: Piece, function: Function, text: str) -> Edits:
+    """One more parameter, behind those that there are."""
     if function.args.kwonlyargs or function.args.vararg or function.args.kwarg:
         raise RefactorError(f"{function.name} has star arguments")
+    if any(ast.unparse(decorator).rpartition(".")[2] in PROPERTIES for decorator in function.decorator_list):
+        raise RefactorError(f"{function.name} is a property, which takes no arguments")
     ordinary = [*function.args.posonlyargs, *function.args.args]
     if not ordinary:
         closed, _ = head_end(src, function)
@@ -243,6 +253,15 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
     kinds = {"staticmethod", "classmethod", "property"}
     if text in kinds and (other := kinds & {ast.unparse(d) for d in function.decorator_list}):
         raise RefactorError(f"{function.name} is a {other.pop()} already")
+    as_property = [d for d in function.decorator_list if ast.unparse(d) == "property"]
+    if text.rpartition(".")[2] == "cached_property":
+        around = f"{src.above}{src.text}{src.below}"
+        if re.search(rf"@{re.escape(function.name)}\.(?:setter|getter|deleter)\b|\b__slots__\b", around):
+            raise RefactorError(f"{function.name} has a setter, or its class has slots: it cannot be a cached property")
+        if as_property:
+            return [Edit(*src.span(as_property[0]), text)]  # one of them, not one around the other
+    if as_property and text not in kinds:
+        raise RefactorError(f"{function.name} is a property, and @{text} would decorate the property itself")
     if text == "property" and len(taken) != 1:
         raise RefactorError(f"{function.name} takes more than self")
     at = src.line_start(src.first_line(function))
@@ -286,6 +305,19 @@ def add_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
     at = src.line_start(src.first_line(node.body[0]))
     indent = src.text[src.line_start(node.body[0].lineno) : src.start(node.body[0])]
     return [Edit(at, at, f'{indent}"""{text}"""\n')]
+
+
+def set_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`set_docstring TEXT`: another text for a docstring of one line."""
+    node, others = documented(src, args)
+    doc, text = src.docstring(node), rest(others, 0)
+    if doc is None:
+        raise RefactorError(f"{node.name} has no docstring")
+    if not src.one_line(doc) and str(getattr(doc.value, "value", "")).strip().count("\n"):
+        raise RefactorError("the docstring has more than one line")
+    if '"""' in text or "\\" in text or text.endswith('"'):
+        raise RefactorError("this text cannot stand in a docstring")
+    return [Edit(*src.span(doc), f'"""{text}"""')]
 
 
 def remove_docstring(src: Piece, args: tuple[str, ...]) -> Edits:

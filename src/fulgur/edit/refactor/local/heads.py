@@ -1,4 +1,4 @@
-"""The head of a function, and what stands in its place: decorators, static methods, types that it takes, literals."""
+"""The head of a function and its parameters: decorators, static methods, types that it takes, literals, attributes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 
 from fulgur.edit.refactor.errors import RefactorError
-from fulgur.edit.refactor.local.functions import head_end, new_parameter, parameters
+from fulgur.edit.refactor.local.functions import head_end, new_parameter, parameter, parameters
 from fulgur.edit.refactor.local.piece import Edits, Piece, definition, expression, only
 from fulgur.edit.refactor.source import Edit, dotted
 
@@ -93,3 +93,24 @@ def remove_return_type(src: Piece, args: tuple[str, ...]) -> Edits:
         raise RefactorError(f"{function.name} has no return type")
     closed, colon = head_end(src, function)
     return [Edit(closed, colon, "")]
+
+
+def store_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`store_parameter NAME ATTRIBUTE`: `self.x = x`, behind the last parameter that the constructor keeps."""
+    function, (name, attribute) = definition(src, args)
+    parameter(function, name)
+    if function.name != "__init__":
+        raise RefactorError(f"{function.name} is no constructor")
+    kept = [
+        statement
+        for statement in function.body
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Name)
+        and re.match(r"self\.\w+\b", src.segment(statement))
+    ]  # fmt: skip
+    if re.search(rf"\bself\.{re.escape(attribute)} *(?::[^=\n]+)?=", src.segment(function)):
+        raise RefactorError(f"self.{attribute} is set there already")
+    if not kept or not src.alone_on_lines(kept[-1]):
+        raise RefactorError("the constructor keeps no other parameter, so that it is not clear where this one goes")
+    at = src.whole_lines(kept[-1])[1]
+    lead = "" if src.text[:at].endswith("\n") else "\n"
+    return [Edit(at, at, f"{lead}{src.indent(kept[-1])}self.{attribute} = {name}\n")]

@@ -41,6 +41,31 @@ def literal(src: Piece, name: str, kinds: tuple[type[ast.expr], ...]) -> ast.exp
     return only([value for target, value in found if target == name], f"list or dictionary {name}")
 
 
+def literal_kind(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`literal_kind NAME tuple|list|set`: other brackets for a literal that nothing here changes."""
+    name, kind = args
+    node = literal(src, name, (ast.List, ast.Tuple, ast.Set))
+    elements = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else []
+    start, end = src.span(node)
+    around = f"{src.above}\n{src.text}\n{src.below}"
+    if re.search(
+        rf"\b{re.escape(name)}(?:\.(?:append|extend|insert|remove|pop|sort|add|update)\b| *\+=|\[[^\]]*\] *=[^=])",
+        around,
+    ):
+        raise RefactorError(f"{name} is changed somewhere")
+    if re.search(rf"\b{re.escape(name)} *\+|\+ *{re.escape(name)}\b", around):
+        raise RefactorError(f"{name} is added to something, which takes its own kind alone")
+    ordered = rf"\b{re.escape(name)}(?:\[|\.index\b)|\bin {re.escape(name)}:|join\({name}"
+    if kind == "set" and re.search(ordered, around):
+        raise RefactorError(f"the order of {name} counts somewhere")
+    if kind == "set" and not all(isinstance(one, ast.Constant) for one in elements):
+        raise RefactorError("not all of the values can be in a set for sure")
+    if src.text[start] not in "[({" or len(elements) < 2 or isinstance(node, ast.Set):
+        raise RefactorError(f"{name} is not a plain list or tuple")
+    marks = {"tuple": "()", "list": "[]", "set": "{}"}[kind]
+    return [Edit(start, start + 1, marks[0]), Edit(end - 1, end, marks[1])] if src.text[start] != marks[0] else []
+
+
 def add_item(src: Piece, args: tuple[str, ...]) -> Edits:
     """`add_item NAME VALUE`"""
     node, text = literal(src, args[0], (ast.List, ast.Tuple, ast.Set)), rest(args, 1)

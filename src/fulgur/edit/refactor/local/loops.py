@@ -1,4 +1,4 @@
-"""Loops -> comprehensions, enumerate, items, any and all."""
+"""Loops -> enumerate, items, any and all."""
 
 from __future__ import annotations
 
@@ -8,83 +8,11 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, negated, only
 from fulgur.edit.refactor.source import Edit, dotted
 
-EMPTY = {"[]": "list", "list()": "list", "{}": "dict", "dict()": "dict", "set()": "set"}
-
 
 def neighbours(src: Piece, node: ast.stmt) -> tuple[ast.stmt | None, ast.stmt | None]:
     block = src.block_of(node)
     index = block.index(node)
     return (block[index - 1] if index else None), (block[index + 1] if index + 1 < len(block) else None)
-
-
-def use_comprehension(src: Piece, args: tuple[str, ...]) -> Edits:
-    found = [pair for node in src.of(ast.For) if (pair := comprehension(src, node)) is not None]
-    if not found and (calls := [edits for node in src.of(ast.Call) if (edits := from_call(src, node))]):
-        return only(calls, "list, set or dictionary made from a generator")
-    return [only(found, "loop that only fills a list, set or dictionary")]
-
-
-def from_call(src: Piece, node: ast.Call) -> Edits:
-    """`dict((k, v) for …)`, `set([x for …])`, `list(x for …)`"""
-    kind, given = dotted(node.func), node.args[0] if len(node.args) == 1 and not node.keywords else None
-    if kind not in ("dict", "set", "list") or not isinstance(given, (ast.GeneratorExp, ast.ListComp)):
-        return []
-    start, end = src.start(given) + 1, src.end(given) - 1  # without its own brackets, which may be those of the call
-    inner = src.text[start:end].strip()
-    if kind == "dict":
-        pair = given.elt
-        if not isinstance(pair, ast.Tuple) or len(pair.elts) != 2 or src.text[src.start(pair)] != "(":
-            return []
-        if any(isinstance(part, ast.Starred) for part in pair.elts):
-            return []
-        key, value = (src.segment(part) for part in pair.elts)
-        inner = f"{key}: {value}{src.text[src.end(pair) : end]}".rstrip()
-    return [Edit(*src.span(node), f"[{inner}]" if kind == "list" else f"{{{inner}}}")]
-
-
-def comprehension(src: Piece, node: ast.For) -> Edit | None:
-    before, after = neighbours(src, node)
-    if (
-        not isinstance(before, (ast.Assign, ast.AnnAssign))
-        or before.value is None
-        or node.orelse
-        or len(node.body) != 1
-    ):
-        return None
-    targets = before.targets if isinstance(before, ast.Assign) else [before.target]
-    name, kind = dotted(targets[0]), EMPTY.get(src.segment(before.value))
-    if len(targets) != 1:
-        return None
-    inner, condition = node.body[0], ""
-    if isinstance(inner, ast.If) and len(inner.body) == 1 and not inner.orelse:
-        condition = f" if {src.segment(inner.test)}"
-        if isinstance(inner.test, (ast.IfExp, ast.Lambda)):
-            return None
-        inner = inner.body[0]
-    element = added(src, inner, name or "", kind or "")
-    if name is None or kind is None or element is None or "#" in src.text[src.start(before) : src.end(node)]:
-        return None
-    clause = f" for {src.segment(node.target)} in {src.segment(node.iter)}{condition}"
-    if sum(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)) > 1:
-        return None  # it reads what it has so far
-    text = f"[{element}{clause}]" if kind == "list" else f"{{{element}{clause}}}"
-    if name == "result" and isinstance(after, ast.Return) and after.value and dotted(after.value) == name:
-        return Edit(src.start(before), src.end(after), f"return {text}")
-    head = src.text[src.start(before) : src.start(before.value)]  # with its annotation
-    return Edit(src.start(before), src.end(node), f"{head}{text}")
-
-
-def added(src: Piece, statement: ast.stmt, name: str, kind: str) -> str | None:
-    """What a statement adds to the list, set or dictionary `name`, as the element of a comprehension."""
-    if kind == "dict" and isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
-        place = statement.targets[0]
-        if dotted(place.value) == name and len(statement.targets) == 1:
-            return f"{src.segment(place.slice)}: {src.segment(statement.value)}"
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    method = {"list": "append", "set": "add"}.get(kind)
-    if isinstance(call, ast.Call) and method and dotted(call.func) == f"{name}.{method}" and len(call.args) == 1:
-        return None if call.keywords or isinstance(call.args[0], ast.Starred) else src.segment(call.args[0])
-    return None
 
 
 def fetched(src: Piece, node: ast.For, index: str) -> tuple[ast.Assign, str, str] | None:

@@ -133,6 +133,25 @@ def add_base(src: Piece, args: tuple[str, ...]) -> Edits:
     return [Edit(at, match.end(), f"({new})")]
 
 
+def remove_base(src: Piece, args: tuple[str, ...]) -> Edits:
+    """`remove_base CLASS BASE`: one of the bases that a class names."""
+    node = only([n for n in src.of(ast.ClassDef) if n.name == args[0]], f"class {args[0]}")
+    base = only([b for b in node.bases if dotted(b) == args[1]], f"base {args[1]} of {args[0]}")
+    if len(node.bases) == 1 and not node.keywords:
+        match = re.compile(r"class\s+\w+\s*(\([^()]*\))").match(src.text, src.start(node))
+        if match is None:
+            raise RefactorError(f"the head of {args[0]} is not plain")
+        return [Edit(match.start(1), match.end(1), "")]
+    index = node.bases.index(base)
+    if index + 1 < len(node.bases):
+        return [Edit(src.start(base), src.start(node.bases[index + 1]), "")]
+    return (
+        [Edit(src.end(node.bases[index - 1]), src.end(base), "")]
+        if index
+        else [Edit(src.start(base), src.start(node.keywords[0].value) - len(node.keywords[0].arg or "") - 1, "")]
+    )
+
+
 def uncatch(src: Piece, args: tuple[str, ...]) -> Edits:
     """`uncatch EXCEPTION`: one exception less for the only handler that lists it among others."""
     found = [
