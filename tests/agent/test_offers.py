@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,3 +144,18 @@ async def test_a_changed_config_counts_from_the_next_turn(home: Path, workspace:
         "the config has changed and was read again: model",
         f"the changed config is not used: unknown key modle ({config})",
     ]
+
+
+async def test_a_model_added_to_the_servers_config_can_be_chosen(home: Path, workspace: Path) -> None:
+    table = '[models.{}]\nbackend = "scripted"\n'
+    own = '[server]\nport = 0\nstore = ":memory:"\n' + table.format("m")
+    (home / "server.toml").write_text(own)
+    agent = await Agent.open(load_settings(workspace, overrides=["model=m", "features.discovery=false"]))
+    try:
+        (home / "server.toml").write_text(own + table.format("n"))
+        await agent.set_model("n")
+        assert agent.status().model == "n"
+        assert (await Watch(agent).turn("hi")).text == "You said: hi"
+    finally:
+        await agent.close()
+        os.kill(json.loads((home / "server.json").read_text())["pid"], signal.SIGTERM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -21,6 +21,7 @@ from fulgur.protocol.ids import new_id
 from fulgur.protocol.items import Item, user_message
 
 RETRY_DELAYS = (0.0, 0.1, 0.3, 1.0, 2.0, 4.0)
+_LOOK_DELAY = 1.0  # from this one on the server is looked for: one that is started anew by hand comes before
 
 
 class Turn:
@@ -89,13 +90,19 @@ class Connection:
         self._closed = False
         self._lost: FulgurError | None = None  # why it could not be mended
         self.on_trouble: Callable[[str], None] = lambda message: None  # the socket is lost and not yet mended
+        self.look: Callable[[], Awaitable[str]] | None = None
+        """Where the server is now, started when none runs; None: only ever at `base_url`."""
         self._live = asyncio.Event()
 
     @classmethod
-    async def open(cls, base_url: str, *, api_key: str | None = None) -> Connection:
-        """Connect to `http(s)://host:port/v1`; the socket stays open until `close`."""
+    async def open(
+        cls, base_url: str, *, api_key: str | None = None, look: Callable[[], Awaitable[str]] | None = None
+    ) -> Connection:
+        """Connect to `http(s)://host:port/v1`; the socket stays open until `close`. `look` finds a server that may be
+        started again, or elsewhere, when an answer was lost with it."""
         session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
         connection = cls(base_url, api_key, session)
+        connection.look = look
         try:
             await connection._connect()
         except BaseException:
@@ -260,6 +267,8 @@ class Connection:
         for delay in RETRY_DELAYS:
             await asyncio.sleep(delay)
             try:
+                if delay >= _LOOK_DELAY and streams and self.look is not None:
+                    self.base_url = (await self.look()).rstrip("/")
                 await self._connect()
                 break
             except FulgurError as error:

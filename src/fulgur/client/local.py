@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,19 +20,37 @@ from fulgur.sandbox import start
 from fulgur.workspace import folders
 
 IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
+_END_SECONDS = 15.0
+
+
+class Note(msgspec.Struct, frozen=True):
+    """`server.json`: what a server leaves for others to find it."""
+
+    base_url: str
+    pid: int
+    version: str
+    by_itself: bool = False
+    """A command that needed a server started it, nobody by hand."""
+    config: str = ""
+    """Its server.toml, there or not."""
+    digest: str = ""
+    """Of what stood in it."""
 
 
 async def ensure_server(config: LocalServer | None = None) -> str:
     """The base URL of the running local server, started first when there is none."""
     settings = config or LocalServer(folders.home())
     found = await find(settings.home)
-    if found is not None:
+    if found is not None and not outdated(settings.home):
         return found
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "server.lock").open("w") as lock:
         # Two terminals opened at once start one server: the second waits here and then finds the first's.
         await wait_for_lock(lock.fileno(), settings.home / "server.lock", settings.start_seconds, "fulgur serve")
-        return await find(settings.home) or await _start(settings)
+        found = await find(settings.home)
+        if found is not None and not (outdated(settings.home) and await _end(settings.home)):
+            return found
+        return await _start(settings)
 
 
 async def find(home: Path) -> str | None:
@@ -40,19 +59,69 @@ async def find(home: Path) -> str | None:
     return base_url if base_url is not None and await asyncio.to_thread(once.answers, base_url) else None
 
 
-def write_ready(file: Path, base_url: str) -> None:
-    """What a server that was started by itself leaves for others to find it."""
+def outdated(home: Path) -> str:
+    """What to say when the server's config was changed after it had started; empty when it was not."""
+    note = _note(home / "server.json")
+    if note is None or not note.config or note.digest == _digest(Path(note.config)):
+        return ""
+    return f"{note.config} was changed after the server (process {note.pid}) had read it; start the server again."
+
+
+async def make_room(home: Path, port: int) -> bool:
+    """End the server that a command had started on this port, for one that is started by hand; False when there is
+    none, or it is answering somebody."""
+    base_url = await find(home)
+    return base_url is not None and base_url.endswith(f":{port}/v1") and await _end(home)
+
+
+def holder(home: Path, port: int) -> int | None:
+    """The process of the local server if it has this port."""
+    note = _note(home / "server.json")
+    return note.pid if note is not None and note.base_url.endswith(f":{port}/v1") else None
+
+
+async def _end(home: Path) -> bool:
+    """End the server that a command had started. Not one that is answering somebody: clients would lose their answers;
+    and not one that a person started."""
+    note = _note(home / "server.json")
+    if note is None or not note.by_itself or await asyncio.to_thread(once.resting, note.base_url) != note.pid:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(note.pid, signal.SIGTERM)
+        for _ in range(int(_END_SECONDS / 0.05)):  # until its port is free
+            await asyncio.sleep(0.05)
+            os.kill(note.pid, 0)
+    return True
+
+
+def _note(file: Path) -> Note | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Note)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _digest(file: Path) -> str:
+    try:
+        return sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def write_ready(file: Path, base_url: str, *, config: Path | None = None, by_itself: bool = False) -> None:
+    """What a server leaves for others to find it; `config` is the file that it has read."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {"base_url": base_url, "pid": os.getpid(), "version": __version__}
+    read = ("", "") if config is None else (str(config.absolute()), _digest(config))
     part = file.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(record))
+    part.write_bytes(msgspec.json.encode(Note(base_url, os.getpid(), __version__, by_itself, *read)))
     part.replace(file)
 
 
 def remove_ready(file: Path) -> None:
     """Take the note away again, if it is this process's."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        if msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("pid") == os.getpid():
+    note = _note(file)
+    if note is not None and note.pid == os.getpid():
+        with contextlib.suppress(OSError):
             file.unlink()
 
 

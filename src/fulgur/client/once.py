@@ -53,6 +53,14 @@ def answers(base_url: str) -> bool:
     return False
 
 
+def resting(base_url: str) -> int | None:
+    """The process id of a server that answers nobody just now; None when it does, or does not tell."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        told = json.loads(_exchange(base_url, "GET", "/status", b"", seconds=2)[1])
+        return int(told["pid"]) if told["running"] == told["queued"] == 0 else None
+    return None
+
+
 def post(base_url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """The JSON answer of `http://host:port/v1`; OSError when nobody listens there."""
     header, content = _exchange(base_url, "POST", f"/v1{path}", json.dumps(body).encode())

@@ -34,7 +34,8 @@ class Answering:
 
     async def change(self, settings: Settings) -> None:
         """Another model, or another provider; what there is stays when it cannot be had."""
-        if self.pair is None and settings.model != AUTO and settings.provider == self._settings.provider:
+        same = self.pair is None and settings.model != AUTO and settings.provider == self._settings.provider
+        if same and not self.link.outdated:
             self.link = await self.link.beside(settings)
         else:
             other = await Answering.open(settings)

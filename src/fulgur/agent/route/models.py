@@ -7,7 +7,7 @@ from typing import Any
 
 from fulgur.client.connection import Connection, Lane
 from fulgur.client.front import ensure_front
-from fulgur.client.local import ensure_server
+from fulgur.client.local import ensure_server, outdated
 from fulgur.client.once import LocalServer
 from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError, UsageError
@@ -65,23 +65,12 @@ class ModelLink:
     async def open(cls, settings: Settings) -> ModelLink:
         """Connect to the provider (starting the local server if that is it and none runs) and choose the model."""
         provider = settings.provider
-        key = provider.api_key()
-        if provider.base_url is not None and provider.wire_api == "chat":
-            base_url = await ensure_front(
-                settings.home,
-                provider.id,
-                provider.base_url,
-                key_env=provider.env_key,
-                key=key,
-                model=settings.model,
-                context=settings.integer("model_context_window") or 0,
-                images=bool(provider.images),
-            )
-            key = None
-        else:
-            base_url = provider.base_url or await ensure_server(LocalServer(settings.home))
+        key = None if provider.wire_api == "chat" else provider.api_key()
+        base_url = await _place(settings)
+        ours = provider.base_url is None or provider.wire_api == "chat"
+        look = (lambda: _place(settings)) if ours else None
         try:
-            connection = await Connection.open(base_url, api_key=key)
+            connection = await Connection.open(base_url, api_key=key, look=look)
         except ApiError as error:
             if error.code != "handshake_failed":
                 raise
@@ -105,10 +94,34 @@ class ModelLink:
         await self.connection.close()
         self.connection, self.base_url, self.info = link.connection, link.base_url, link.info
 
+    @property
+    def outdated(self) -> bool:
+        """Whether it leads to a local server whose config was changed since."""
+        return self.settings.provider.base_url is None and bool(outdated(self.settings.home))
+
     async def beside(self, settings: Settings) -> ModelLink:
         """A link to another model on the same connection."""
         entries = await _catalog(self.connection, settings)
         return ModelLink(self.connection, self.base_url, _choose(entries, settings, self.base_url), settings)
+
+
+async def _place(settings: Settings) -> str:
+    """The base URL to connect to: the provider's, or that of a local server, which is started when none runs."""
+    provider = settings.provider
+    if provider.base_url is None:
+        return await ensure_server(LocalServer(settings.home))
+    if provider.wire_api != "chat":
+        return provider.base_url
+    return await ensure_front(
+        settings.home,
+        provider.id,
+        provider.base_url,
+        key_env=provider.env_key,
+        key=provider.api_key(),
+        model=settings.model,
+        context=settings.integer("model_context_window") or 0,
+        images=bool(provider.images),
+    )
 
 
 async def _catalog(connection: Connection | Lane, settings: Settings) -> list[dict[str, Any]]:
@@ -131,8 +144,10 @@ def _choose(entries: list[dict[str, Any]], settings: Settings, base_url: str) ->
         if entry["id"] == wanted:
             return model_info(entry, settings)
     have = ", ".join(str(entry["id"]) for entry in entries[:12])
+    changed = outdated(settings.home) if settings.provider.base_url is None else ""
     source = settings.sources.get(("model",), "default")
     where = "the local server" if settings.provider.base_url is None else f"{settings.provider.name} ({base_url})"
     raise UsageError(
-        f"{where} has no model {wanted!r} ({source})", hint=f"It has: {have}. PROVIDER:NAME names one elsewhere."
+        f"{where} has no model {wanted!r} ({source})",
+        hint=f"It has: {have}. {changed or 'PROVIDER:NAME names one elsewhere.'}",
     )

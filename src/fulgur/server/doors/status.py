@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -95,6 +96,7 @@ async def numbers(request: web.Request) -> web.Response:
     return json_answer(
         {
             "version": VERSION,
+            "pid": os.getpid(),
             "seconds": time.monotonic() - _BEGAN,
             "running": running,
             "queued": queued,

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr()
     # A server with a config of its own is not the one that the agent and other terminals look for.
     known = args.file is None or args.idle_exit is not None
-    asyncio.run(_serve(config, args.idle_exit, known=known, first=named or set(config.models)))
+    asyncio.run(_serve(config, args.idle_exit, args.file, known=known, first=named or set(config.models)))
     return 0
 
 
@@ -65,23 +65,38 @@ def _set_device(config: ServerConfig, name: str) -> None:
             model.device = name
 
 
-async def _serve(config: ServerConfig, idle_minutes: float | None, *, known: bool, first: set[str]) -> None:
+async def _serve(
+    config: ServerConfig, idle_minutes: float | None, file: Path | None, *, known: bool, first: set[str]
+) -> None:
     """`first` are loaded at once, the others when they are asked."""
     from fulgur.client import local
     from fulgur.server import app, auth, turns
     from fulgur.workspace import folders
 
-    running = await app.start(config)
+    home = folders.home()
+    by_hand = idle_minutes is None
+    made_room = by_hand and await local.make_room(home, config.server.port)
+    try:
+        running = await app.start(config)
+    except FulgurError as error:
+        holder = local.holder(home, config.server.port) if await local.find(home) else None
+        if holder is None:
+            raise
+        hint = f"Use that one, end it with `kill {holder}`, or choose another port with --port."
+        raise FulgurError(f"{error.message}, by another Fulgur server (process {holder})", hint=hint) from None
     turns.settle()
     models = running.server.models.entries
     out(f"Fulgur listens on {running.base_url}")
     out(f"  models: {', '.join(models) or 'none (add one in server.toml, see docs/server.md)'}")
     out("  Codex:  fulgur connect codex")
-    note = folders.home() / "server.json"
+    if made_room:
+        out("  the server that a command had started here has made room")
+    note = home / "server.json"
     if known and auth.is_loopback(config.server.host):
-        other = await local.find(folders.home())
+        other = await local.find(home)
         if other in (None, running.base_url):  # the note of a server that is gone may name this very port
-            local.write_ready(note, running.base_url)
+            read = file or home / "server.toml"
+            local.write_ready(note, running.base_url, config=read, by_itself=not by_hand)
         else:
             out(f"  commands on this machine go on using the server at {other}")
     stop = asyncio.Event()
