@@ -13,6 +13,9 @@ from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.foreign import out
 
 PROFILE = "fulgur"
+_ADD = "Add one under [models.NAME] in server.toml (docs/server.md shows how)."
+_KEY = "Name the environment variable that holds it with --key-env."
+_NO_LIST = "Is it a Fulgur server, and does the address end in /v1?"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    models, base_url = asyncio.run(_catalog(args.url, args.key_env))
+    from fulgur.client.local import outdated
+    from fulgur.workspace import folders
+
+    listed, base_url = asyncio.run(_catalog(args.url, args.key_env))
+    models = _entries(listed, "models")
     home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
-    model = _choose(models, args.model)
+    others = [str(entry.get("id")) for entry in _entries(listed, "data")]
+    model = _choose(models, others, args.model, "" if args.url else outdated(folders.home()))
     profile, catalog = write_profile(home, base_url, models, model, args.key_env)
     out(f"Wrote {profile} and {catalog}.")
     out(f"Start Codex with {model} on {base_url} (keep a server there: fulgur serve):\n  codex -p {PROFILE}")
@@ -57,25 +65,34 @@ def write_profile(
     return profile, catalog
 
 
-def _choose(models: list[dict[str, Any]], wanted: str | None) -> str:
+def _choose(models: list[dict[str, Any]], others: list[str], wanted: str | None, changed: str) -> str:
+    """The model for Codex. `others` are all that the server has; `changed` says that its config was, since it began."""
     names = [str(model["slug"]) for model in models]
-    if wanted is not None:
-        if wanted not in names:
-            raise UsageError(f"There is no chat model '{wanted}' on the server.", hint=f"There are: {', '.join(names)}")
-        return wanted
-    if not names:
+    if wanted in names or (wanted is None and names):
+        return wanted or names[0]
+    there = f"There are: {', '.join(names)}." if names else _ADD
+    if wanted is None:
         raise FulgurError(
-            "The server has no model that chats and calls tools, which Codex needs.",
-            hint="Add one under [models.NAME] in server.toml (docs/server.md shows how).",
+            "The server has no model that chats and calls tools, which Codex needs.", hint=changed or there
         )
-    return names[0]
+    if wanted in others:
+        raise UsageError(f"{wanted} does not chat and call tools, which Codex needs.", hint=changed or there)
+    raise UsageError(f"The server has no model '{wanted}'.", hint=changed or there)
 
 
-async def _catalog(url: str | None, key_env: str | None) -> tuple[list[dict[str, Any]], str]:
+def _entries(listed: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = listed.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+async def _catalog(url: str | None, key_env: str | None) -> tuple[dict[str, Any], str]:
     import aiohttp
 
+    from fulgur.client.discover import nobody_answers
     from fulgur.client.local import ensure_server
 
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url} is no address of a server.", hint="It looks like http://127.0.0.1:8787/v1")
     base_url = (url or await ensure_server()).rstrip("/")
     headers = {}
     if key_env is not None:
@@ -85,11 +102,14 @@ async def _catalog(url: str | None, key_env: str | None) -> tuple[list[dict[str,
         headers["Authorization"] = f"Bearer {key}"
     try:
         async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{base_url}/models") as answer:
-            data = await answer.json()
-            if not isinstance(data, dict):
-                raise ValueError("what it says is no list of models")
-            if answer.status != 200:
-                raise FulgurError(f"{base_url} answers {answer.status}: {data.get('error', {}).get('message')}")
+            try:
+                data = await answer.json(content_type=None)
+            except ValueError:
+                data = None
+            if answer.status in (401, 403):
+                raise FulgurError(f"{base_url} refused the API key ({answer.status})", hint=_KEY)
+            if answer.status != 200 or not isinstance(data, dict):
+                raise FulgurError(f"{base_url} has no list of models ({answer.status})", hint=_NO_LIST)
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise FulgurError(f"No Fulgur server answers at {base_url}: {error}", hint="Start one: fulgur serve") from None
-    return list(data.get("models", [])), base_url
+        raise nobody_answers(base_url, error) from None
+    return data, base_url
