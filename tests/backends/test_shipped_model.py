@@ -238,6 +238,9 @@ async def test_no_answer_has_more_tokens_than_were_asked_for(embedded: Asker, li
             async with session.post(f"{running.base_url}/completions", json=body) as answer:
                 data = await answer.json()
             assert 0 < data["usage"]["completion_tokens"] <= limit, mark
+            [choice] = data["choices"]
+            assert len(choice["logprobs"]["tokens"]) == data["usage"]["completion_tokens"], mark
+            assert "".join(choice["logprobs"]["tokens"]).endswith(choice["text"]), mark
         for mark in CURSORS:  # the best of several lines: none of them is longer
             at = SHOP.index(mark) + len(mark)
             body = {"prompt": SHOP[:at], "suffix": SHOP[at:], "max_tokens": limit, "stop": ["\n"], "min_probability": 0}

@@ -62,6 +62,8 @@ def check(body: CompletionRequest, entry: ServedModel) -> list[str | list[int]]:
     in_range(body.logprobs, 0, 20, "logprobs")
     in_range(body.min_probability, 0, 1, "min_probability")
     prompts = _prompts(body.prompt)
+    if not prompts:
+        raise invalid("There is no prompt in the list.", "prompt", "invalid_value")
     if not 1 <= len(prompts) * (body.n or 1) <= MOST_ANSWERS:
         raise invalid(f"A request has between 1 and {MOST_ANSWERS} answers.", "prompt", "invalid_value")
     if body.suffix is not None:
@@ -133,19 +135,23 @@ def _choice(index: int, text: str, reason: str | None, logprobs: dict[str, Any] 
 def _logprobs(found: list[dict[str, Any]] | None, text: str, start: int) -> dict[str, Any] | None:
     """The older form: one list a property; offsets count characters from the start of the text.
 
-    The first token may begin with the end of the prompt, which is not in the text.
+    The first tokens may spell the end of the prompt again: one that has a part of the text stays whole, those before
+    it are left out, as in the usage.
     """
     if found is None:
         return None
     at = -max(0, "".join(token["token"] for token in found).find(text))
-    offsets = []
+    offsets, tokens = [], []
     for token in found:
-        offsets.append(start + max(0, at))
-        at += len(token["token"])
+        after = at + len(token["token"])
+        if at >= 0 or after > 0:
+            tokens.append(token)
+            offsets.append(start + max(0, at))
+        at = after
     return {
-        "tokens": [token["token"] for token in found],
-        "token_logprobs": [token["logprob"] for token in found],
-        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in found],
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens],
         "text_offset": offsets,
     }
 
