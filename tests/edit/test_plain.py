@@ -146,7 +146,11 @@ READ: list[tuple[str, str, str]] = [
         "raise_if n is not None and n < 0 ValueError",
     ),
     ("raise ValueError if n is negative", "def f(n: int):\n    return n\n", "raise_if n < 0 ValueError"),
-    ("mode = mode or 'r'", "def f(mode=None):\n    mode = mode if mode else 'r'\n", "set_value mode mode or 'r'"),
+    (
+        "mode = mode or 'r'",
+        "def f(mode=None):\n    mode = mode if mode else 'r'\n",
+        "replace_text mode = mode if mode else 'r' mode = mode or 'r'",
+    ),
     ("return False unless isinstance(path, str)", FUNCTION, "return_if not isinstance(path, str) False"),
     # other ways to write the same
     ("simplify with any", FUNCTION, "use_any_all"),

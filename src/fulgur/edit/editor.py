@@ -24,7 +24,7 @@ from fulgur.edit.document import Document
 from fulgur.edit.plain import read
 from fulgur.edit.plain.steps import Steps, shifted
 from fulgur.edit.project.follow import followed, module_names, orphans, project_root
-from fulgur.edit.refactor import OVER_PROJECT, RefactorError
+from fulgur.edit.refactor import EVERYWHERE, OVER_PROJECT, RefactorError
 from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.refactor.source import Unusable
 from fulgur.edit.refactor.verify import rename_asked, words
@@ -135,7 +135,8 @@ def locate(target: Target, instruction: str) -> Task:
             and (shown := without_docstring(task.region))
         ):
             return replace(task, shown=shown)
-        if call is None or not (target.symbol or target.lines or len(defined) == 1):
+        whole = call is not None and call.name in EVERYWHERE
+        if call is None or not (target.symbol or target.lines or len(defined) == 1 or whole):
             raise
         return task
     return Task(document, region, instruction, root=root)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from fulgur.edit.plain import (
     guards,
+    habits,
     inputs,
     names,
     raising,
@@ -22,6 +23,8 @@ from fulgur.edit.plain import (
     values,
     wordings,
 )
+from fulgur.edit.plain.asides import plainer
+from fulgur.edit.plain.example import by_example
 from fulgur.edit.plain.phrases import phrase
 from fulgur.edit.plain.rules import (
     N,
@@ -68,7 +71,7 @@ from fulgur.edit.plain.rules import (
     visibility,
 )
 from fulgur.edit.plain.slips import one_slip
-from fulgur.edit.plain.steps import in_steps
+from fulgur.edit.plain.steps import in_steps, renamed_together
 from fulgur.edit.refactor.verify import words
 from fulgur.edit.region import Region
 from fulgur.text.edit_format import Call
@@ -84,7 +87,7 @@ _AFTER = (
 )
 _WHY = (
     r"nothing|it|its|it'?s|this|that|that'?s|they|there|there'?s|theres|we|we'?re|nobody|"
-    r"no ?one|none|since|because|cause|cuz|which|"
+    r"no ?one|none (?:of|is|are|uses?|has|have)|since|because|cause|cuz|which|"
     r"the (?:\w+ )?(?:if|variable|name|branch|\w+) (?:returns|raises|is|are)|to (?:avoid|match|fix|be)|"
     r"like (?:\w+ )?(?:everywhere|elsewhere)|for (?:clarity|consistency|readability)"
 )
@@ -97,7 +100,15 @@ _STATES = (
     r"(?:the|a|an|every|each|all|both|this|that|python|these) )*(?:[\w.()]+ )?"
     r"[\w.()]+ (?:is|are|isn'?t|aren'?t|was|never|always|shadows|returns|raises|has|uses|does(?:n'?t)?)"
 )
-_TELLS = r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|needs)|[^,;]*\bdefaults?\b[ :=]+\S)"
+# What follows is more to do, and no reason.
+_DOES = (
+    r"(?![^\"'`]*\b(?:(?:and|then) (?:also |just )?"
+    r"(?:return|raise|use|make|pass|add|remove|rename|log|call|set|store|drop|keep|leave|sort|inline|replace|move)|"
+    r"and then|unless|except (?:for|on|in|when|if|where))\b)"
+)
+_TELLS = (
+    _DOES + r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|needs)|[^,;]*\bdefaults?\b[ :=]+\S)"
+)
 _REASON = re.compile(
     rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
     rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
@@ -123,8 +134,13 @@ def read(instruction: str, region: Region, file: str) -> Call | None:
     place = Place(region.text, file)
     said = core(instruction)
     span = (region.start, region.end) if file[region.start : region.end] == region.text else (0, 0)
+    if (call := by_example(said, place) or renamed_together(said, file, span, _first)) is not None:
+        return call
     for text in (said, _without_judgement(said)):
         if text and (call := _first(text, place) or in_steps(text, file, span, _first)) is not None:
+            return call
+    for text in plainer(said, place):
+        if (call := _first(text, place)) is not None:
             return call
     return next((call for text in corrected(said, place) if (call := _first(text, place)) is not None), None)
 
@@ -150,10 +166,24 @@ def _without_judgement(said: str) -> str:
 def _first(said: str, place: Place) -> Call | None:
     without = re.sub(_WHERE.format(re.escape(getattr(place.symbol, "name", "this"))), "", said, flags=re.IGNORECASE)
     for text in dict.fromkeys((said, said.rstrip(".!?"), without, without.rstrip(".!?"))):
-        for pattern, rule in _COMPILED:
-            if (match := pattern.fullmatch(text)) and (call := rule(match, place)) is not None:
+        left = [found[0] for found in _LIMITS.finditer(re.sub(r"`[^`]*`|\"[^\"]*\"|'[^']*'", "", text))]
+        for number, (pattern, rule) in enumerate(_COMPILED):
+            match = pattern.fullmatch(text)
+            call = rule(match, place) if match else None
+            guard = number < len(guards.RULES)
+            if call is not None and (guard or all(limit in " ".join(call.args) for limit in left)):
                 return call
     return None
+
+
+# Words that say when or where something is to be done, and what more. Guards have a place for them; any other rule,
+# whose pattern has let them pass as the description of something, would leave them out.
+_LIMITS = re.compile(
+    r"\bunless\b|\band then\b|\btwice\b|\bexcept (?:for|on|in|when|if|where|that)\b|"
+    r"\bonly (?:for|if|when|on|in|where|the first|the last)\b|\bbut (?:not|only|keep|leave)\b|"
+    r"\b(?:first|last) (?:two|three|few|\d+)\b",
+    re.IGNORECASE,
+)
 
 
 # Words of place that say nothing more than what was named: "in this function", "in load", "load:" in front.
@@ -388,6 +418,7 @@ _PHRASES = (
 # In this order: the first rule that fits is taken.
 _ALL = [
     *((phrase(text), rule) for text, rule in guards.RULES),
+    *((phrase(text), rule) for text, rule in habits.RULES),
     *RULES,
     *((phrase(text), rule) for text, rule in _PHRASES),
 ]

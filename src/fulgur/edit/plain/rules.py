@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import difflib
 import keyword
 import re
 from collections.abc import Callable
@@ -65,6 +66,14 @@ def unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "`'\"" else text
 
 
+def payload(text: str) -> str | None:
+    """A text that is given to the letter, without its quotes; None where words go on behind them."""
+    text = text.strip()
+    if text.startswith('"""') and text.endswith('"""') and len(text) > 6:
+        return text[3:-3]
+    return unquoted(text) if text[:1] not in "`'\"" or unquoted(text) != text else None
+
+
 def code(text: str) -> str | None:
     """An expression, None for anything else; backticks around it are not part of it."""
     text = text.strip().strip("`")
@@ -116,10 +125,15 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
 
 
 def fits(place: Place, old: str, new: str) -> bool:
-    """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else."""
+    """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else, and so
+    does `Optional[a]` in `typing.Optional[a]`."""
+    at, after = places_of(place.region, old), place.region
+    begins = [re.match(r"[A-Za-z_]\w*", text) for text in (old, new)]
+    other = begins[0] is not None and (begins[1] is None or begins[0][0] != begins[1][0])
+    if other and not old.isidentifier() and any(place.region[start - 1 : start] == "." for start in at):
+        return False
     try:
         before, one, two = place.tree, ast.parse(old, mode="eval").body, ast.parse(new, mode="eval").body
-        at, after = places_of(place.region, old), place.region
         for start in reversed(at):
             after = after[:start] + new + after[start + len(old) :]
         changed = parse_region(after)
@@ -146,6 +160,29 @@ def fits(place: Place, old: str, new: str) -> bool:
     return not Put.found or ast.dump(wanted) == ast.dump(changed)
 
 
+_TEXTS = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
+
+
+def _alike(old: str, new: str, in_code: bool) -> bool:
+    """Whether two texts without quotes are of one kind: code for code, a word for a word or for one much like it."""
+    bare = re.sub(rf" (?:in|inside|of) (?:the |this |its )?(?:\w+ )?(?:{_TEXTS}|function|method|class|file)$", "", new)
+    english = not in_code and re.fullmatch(r"[A-Za-z]+(?: [A-Za-z]+)+", bare)  # `and` and `in` are words of both
+    if not _parses(old) or (not english and (_parses(new) or _parses(bare))):
+        return True
+    return difflib.SequenceMatcher(None, old.lower(), bare.lower(), autojunk=False).ratio() > 0.6
+
+
+def _parses(text: str) -> bool:
+    """Code, or the head of a statement."""
+    for around in ("{}", "{}: pass", "def f({}): pass", "[{}]", "x {} y", "x = {}"):
+        try:
+            ast.parse(around.format(text))
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        return True
+    return False
+
+
 def substitute(match: re.Match[str], place: Place) -> Call | None:
     """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
     old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
@@ -153,10 +190,15 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
         r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]
     ):
         return Call("replace_text", (old, found[1])) if place.has(old) and old != found[1] else None
-    texts = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
-    if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{texts}", match[2]):
+    arrow = re.search(r"[-=]>|→", match[0]) and not re.match(
+        r"(?:fix |correct )?(?:the )?typo", match[0], re.IGNORECASE
+    )
+    in_code = old in identifiers(place.region)
+    quoted = match[1][:1] in "`'\"" or match[2][:1] in "`'\""
+    if (arrow or in_code) and not quoted and not _alike(old, new, in_code):
+        return None  # "Slowly -> Quickly twice": nobody knows where the new text ends
+    if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{_TEXTS}", match[2]):
         said = unquoted(found[1]) if found[1][:1] in "`'\"" else found[1]
-        in_code = old in identifiers(place.region)
         return Call("replace_text", (old, said)) if place.has(old) and not in_code and old != said else None
     exceptions = all(re.fullmatch(r"[A-Z]\w*(?:Error|Exception)", side) for side in (old, new))
     raised = re.findall(rf"\braise {re.escape(old)}\b", place.region) if exceptions else []
@@ -295,8 +337,8 @@ def docstring(match: re.Match[str], place: Place) -> Call | None:
     text = match[2].strip()
     if not (match[1] or text[:1] in "\"'`" or re.fullmatch(r"[A-Z].*\.", text, re.DOTALL)):
         return None
-    text = text[3:-3] if text.startswith('"""') and text.endswith('"""') and len(text) > 6 else unquoted(text)
-    return Call("add_docstring", (text,)) if len(text.split()) > 1 else None
+    words_of = payload(text)
+    return Call("add_docstring", (words_of,)) if words_of and len(words_of.split()) > 1 else None
 
 
 def add_to(match: re.Match[str], place: Place) -> Call | None:

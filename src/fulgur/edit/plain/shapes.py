@@ -151,10 +151,10 @@ def or_none(kind: str, place: Place) -> str:
 
 
 def returns_nothing(match: re.Match[str], place: Place) -> Call | None:
-    return Call("annotate_return", ("None",)) if place.function is not None and _gives_nothing(place.function) else None
+    return Call("annotate_return", ("None",)) if place.function is not None and gives_nothing(place.function) else None
 
 
-def _gives_nothing(function: ast.AST) -> bool:
+def gives_nothing(function: ast.AST) -> bool:
     inner = {id(n) for f in ast.walk(function) if isinstance(f, (*FUNCTIONS, ast.Lambda)) and f is not function
              for n in ast.walk(f)}  # fmt: skip
     own = [n for n in ast.walk(function) if id(n) not in inner]

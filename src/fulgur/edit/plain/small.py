@@ -8,7 +8,7 @@ import re
 from fulgur.edit.plain.guards import return_guard
 from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.results import variable_type
-from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, unquoted
+from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, payload, unquoted
 from fulgur.edit.plain.slips import one_slip
 from fulgur.edit.plain.values import ARG, DROP, NAME
 from fulgur.edit.refactor.source import FUNCTIONS
@@ -44,8 +44,8 @@ def narrowed(match: re.Match[str], place: Place) -> Call | None:
 
 
 def new_docstring(match: re.Match[str], place: Place) -> Call | None:
-    text = unquoted(match["text"].strip())
-    return Call("set_docstring", (text,)) if len(text.split()) > 1 and place.symbol is not None else None
+    text = payload(match["text"])
+    return Call("set_docstring", (text,)) if text and len(text.split()) > 1 and place.symbol is not None else None
 
 
 def with_default(match: re.Match[str], place: Place) -> Call | None:
@@ -160,7 +160,7 @@ RULES: list[tuple[str, Rule]] = [
     (r"(build|make|format|write|create) [the] (?P<what>\w+) (with|using|as) [an] f-? ?string",
      always("use_fstring")),
     (r"[the] (error |exception )?message: ?(?P<value>[\"'].+[\"'])",
-     lambda match, place: Call("set_message", (unquoted(match["value"]),))),
+     lambda match, place: Call("set_message", (text,)) if (text := payload(match["value"])) else None),
     (r"(change|update|replace|rewrite|set|make|fix) [the] doc-?string( to| with| say|:)( say| read| be)?:? "
      r"(?P<text>[\"'`A-Z].+)", new_docstring),
     (r"[the] doc-?string (should|must) (be|say|read):? (?P<text>[\"'`A-Z].+)", new_docstring),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.rules import Place, code
 from fulgur.edit.refactor import OVER_PROJECT, RefactorError, apply_call
 from fulgur.text.edit_format import Call
@@ -30,21 +31,38 @@ class Steps(Call):
 
 def in_steps(said: str, file: str, span: Span, reader: Reader) -> Steps | None:
     """The calls of an instruction all of whose parts the reader knows; None for anything else."""
-    for texts in (_renames(said), *_halves(said)):
-        if texts and (parts := _read(list(texts), file, span, reader)):
+    for texts in _halves(said):
+        if parts := _read(list(texts), file, span, reader):
             return Steps("steps", (), tuple(parts))
     return None
 
 
-def _renames(said: str) -> list[str]:
-    """`rename a, b to c and d`"""
-    match = re.fullmatch(
-        r"(?:rename|change) (?:the )?(?:\w+s )?(\w+)(?:, ?| and | & )(\w+) (?:to|->|=>|→|into) (\w+)(?:, ?| and | "
-        r"& )(\w+)",
-        said.rstrip("."),
-        re.IGNORECASE,
-    )
-    return [f"rename {match[1]} to {match[3]}", f"rename {match[2]} to {match[4]}"] if match else []
+def renamed_together(said: str, file: str, span: Span, reader: Reader) -> Steps | None:
+    """`k, v -> key, value`: two renames, which read as one replacement otherwise."""
+    texts = _renames(said, Place(file[slice(*span)], file))
+    parts = _read(texts, file, span, reader) if texts else []
+    return Steps("steps", (), tuple(parts)) if parts else None
+
+
+_SHORT = re.compile(r"(?P<a>\w+), ?(?P<b>\w+) ?(?:->|=>|→) ?(?P<c>\w+), ?(?P<d>\w+)")
+_PAIRS = re.compile(
+    r"(?:rename )?(?P<a>\w+)(?: ?(?:->|=>|→) ?| to )(?P<c>\w+)(?:, ?| and |, and )(?P<b>\w+)"
+    r"(?: ?(?:->|=>|→) ?| to )(?P<d>\w+)"
+)
+_LONG = re.compile(
+    r"(?:rename|change) (?:the )?(?:\w+s )?(?P<a>\w+)(?:, ?| and | & )(?P<b>\w+) (?:to|->|=>|→|into) (?P<c>\w+)"
+    r"(?:, ?| and | & )(?P<d>\w+)",
+    re.IGNORECASE,
+)
+
+
+def _renames(said: str, place: Place) -> list[str]:
+    """`rename a, b to c and d`, `a, b -> c, d`, `a -> c, b -> d`; in short only names that the region binds."""
+    text = said.rstrip(".")
+    match, short = _LONG.fullmatch(text), _SHORT.fullmatch(text) or _PAIRS.fullmatch(text)
+    if match is None and short is not None and {short["a"], short["b"]} <= bound(place):
+        match = short
+    return [f"rename {match['a']} to {match['c']}", f"rename {match['b']} to {match['d']}"] if match else []
 
 
 def _halves(said: str) -> Iterator[list[str]]:

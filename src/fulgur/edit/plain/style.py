@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fulgur.edit.plain.rules import Place, Rule, always
+from fulgur.edit.plain.rules import Place, Rule, always, fits
 from fulgur.text.edit_format import Call
 
 ART = r"(?:the |a |an |this |that )?"
@@ -25,6 +25,13 @@ NEEDLESS = (
     r"(?:redundant|unnecessary|useless|superfluous|needless|pointless|not needed|unneeded|not necessary|not required)"
 )
 DROP = r"(?:remove|rm|drop|delete|del|get rid of|kill|strip|take out|lose|eliminate|skip|avoid|no|no need for|without)"
+
+
+def that_optional(match: re.Match[str], place: Place) -> Call | None:
+    """`Optional[str] should be str | None`: this one, and no other Optional."""
+    inner = match["inner"]
+    old, new = f"Optional[{inner}]", f"{inner} | None"
+    return Call("replace_text", (old, new)) if place.has(old) and fits(place, old, new) else None
 
 
 def _way(nouns: str, call: str, *, bare: bool = True) -> tuple[str, Rule]:
@@ -57,6 +64,7 @@ RULES: list[tuple[str, Rule]] = [
         r"(,? (use|with|and use) [the] (X )?`?\|( None)?`?( syntax)?( instead)?)|(use )?pep ?604( unions?| syntax)?",
         always("optional_union"),
     ),
+    (r"`?Optional\[(?P<inner>\w+)\]`? ?(->|=>|→|to|should be) ?`?(?P=inner) ?\| ?None`?", that_optional),
     _way(r"[builtin] (any|all)(\(\))?( (builtin|function|call))? [with a generator]", "use_any_all"),
     _way(r"(list|dict|set|dictionary)?[- ]?comp(rehension)?s?", "use_comprehension"),
     _way(r"enumerate(\(\))?", "use_enumerate"),

@@ -6,9 +6,21 @@ import ast
 import builtins
 import re
 
+from fulgur.edit.plain.example import makes
 from fulgur.edit.plain.guards import condition
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, annotation, code, decorate, defaults_of, filled, imports, unquoted
+from fulgur.edit.plain.rules import (
+    Place,
+    Rule,
+    annotation,
+    code,
+    decorate,
+    defaults_of,
+    filled,
+    imports,
+    payload,
+    unquoted,
+)
 from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.local.functions import defaults, parameters
 from fulgur.edit.refactor.source import FUNCTIONS, Function
@@ -43,6 +55,8 @@ def parameter_default(match: re.Match[str], place: Place) -> Call | None:
         known is None or code(old) is None or ast.unparse(known) != ast.unparse(ast.parse(old, mode="eval").body)
     ):
         return None
+    if known is None and re.match(r"(?i)bump|increase|decrease|raise|lower|reduce|update", match[0]):
+        return None  # there is nothing yet that could go up or down
     where = (f"@{function.name}",) if place.function is None else ()
     if where and any(word.lower() == name.lower() != word for word in bound(place)):
         return None  # or the constant
@@ -111,7 +125,8 @@ def quoted_swap(match: re.Match[str], place: Place) -> Call | None:
 
 
 def message(match: re.Match[str], place: Place) -> Call | None:
-    return Call("set_message", (unquoted(match["value"]),)) if match["value"][:1] in "\"'`" else None
+    text = payload(match["value"]) if match["value"][:1] in "\"'`" else None
+    return Call("set_message", (text,)) if text else None
 
 
 def other_method(match: re.Match[str], place: Place) -> Call | None:
@@ -217,15 +232,9 @@ def returned(match: re.Match[str], place: Place) -> Call | None:
 def ternary_return(match: re.Match[str], place: Place) -> Call | None:
     """`return A if TEST else B`, where an if returns these."""
     wanted = code(match["value"])
-    if wanted is None or not isinstance(node := ast.parse(wanted, mode="eval").body, ast.IfExp):
+    if wanted is None or not isinstance(ast.parse(wanted, mode="eval").body, ast.IfExp):
         return None
-    shown = ast.unparse(node.body), ast.unparse(node.orelse)
-    returns = (
-        [ast.unparse(n.value) for n in ast.walk(place.tree) if isinstance(n, ast.Return) and n.value]
-        if place.tree
-        else []
-    )
-    return Call("use_ternary") if sorted(returns) == sorted(shown) else None
+    return Call("use_ternary") if makes(place, "use_ternary", f"return {wanted}") else None
 
 
 def constant(match: re.Match[str], place: Place) -> Call | None:
@@ -338,17 +347,22 @@ def logged(match: re.Match[str], place: Place) -> Call | None:
 
 
 def looked_up(match: re.Match[str], place: Place) -> Call | None:
-    """`conf.get(key)`, where the region looks a key of it up."""
+    """`conf.get(key)`, where the region looks this key of it up; `conf.get`, where it looks one up."""
+    if (given := match.groupdict().get("given")) and not makes(place, "use_dict_get", f"{match['map']}.get{given}"):
+        return None
     return Call("use_dict_get") if re.search(rf"\bin {re.escape(match['map'])}\b", place.region) else None
 
 
 def membership(match: re.Match[str], place: Place) -> Call | None:
-    """`x in (1, 2)`, where the region compares x with these one by one."""
+    """`x in (1, 2)`, in whatever brackets, where the region compares x with these one by one."""
     text = code(match["test"])
     node = ast.parse(text, mode="eval").body if text else None
     if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], (ast.In, ast.NotIn)):
         return None
-    return Call("use_in") if re.search(rf"{re.escape(ast.unparse(node.left))} [=!]= ", place.region) else None
+    listed = node.comparators[0]
+    if isinstance(listed, (ast.List, ast.Set)):
+        node.comparators[0] = ast.Tuple(listed.elts, ast.Load())
+    return Call("use_in") if makes(place, "use_in", ast.unparse(node)) else None
 
 
 def other_test(match: re.Match[str], place: Place) -> Call | None:
@@ -412,8 +426,8 @@ def item(match: re.Match[str], place: Place) -> Call | None:
 
 
 def documented(match: re.Match[str], place: Place) -> Call | None:
-    text = unquoted(match["text"].strip().removeprefix('"""').removesuffix('"""'))
-    return Call("add_docstring", (text,)) if len(text.split()) > 1 and place.symbol is not None else None
+    text = payload(match["text"])
+    return Call("add_docstring", (text,)) if text and len(text.split()) > 1 and place.symbol is not None else None
 
 
 def named(match: re.Match[str]) -> re.Match[str]:

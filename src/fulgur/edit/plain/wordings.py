@@ -191,7 +191,10 @@ RULES: list[tuple[str, Rule]] = [
         without_variable,
     ),
     # tests, exceptions, decorators
-    (r"(use |just |return |simply )*`?(?P<map>\w+)\.get(\(.*?\))?`?(,? (instead of|rather than|not) .+)?", looked_up),
+    (
+        r"(use |just |return |simply )*`?(?P<map>\w+)\.get(?P<given>\(.*?\))?`?(,? (instead of|rather than|not) .+)?",
+        looked_up,
+    ),
     (
         r"(use |just |simply )*`?(?P<test>[\w.]+ [not] in [\[({].+?[\])}])`?(,? (instead of|rather than|not) .+)?",
         membership,

@@ -1,0 +1,127 @@
+"""An instruction that is the code as it should read: `total += price`, `x if y else None`, `use a in (1, 2)`.
+
+Ways to write the same are tried one after the other; one that makes this code of what stands there is what was meant.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from fulgur.edit.plain.rules import Place
+from fulgur.edit.refactor.errors import RefactorError
+from fulgur.edit.refactor.local import LOCAL
+from fulgur.edit.refactor.local.exact import places_of
+from fulgur.edit.refactor.local.piece import Piece
+from fulgur.edit.refactor.source import Edit, Unusable, apply_edits, parse_region
+from fulgur.edit.refactor.verify import words
+from fulgur.text.edit_format import Call
+
+# They make one edit for each place, so that the one that is meant can be made alone.
+_EACH = """augmented_assignment use_in use_isinstance use_truthiness use_or is_none not_in chain_comparison use_literal
+drop_keys direct_attribute use_fstring modern_super merge_isinstance"""
+# Their edits belong together.
+_TOGETHER = """use_ternary use_dict_get and_or use_any_all return_condition use_items use_comprehension use_generator"""
+_SAID = re.compile(
+    r"(?:(?:just|simply|use|write|should be|prefer|better:?|can be|could be|why not|make it|do|simplify (?:it )?to|"
+    r"shorten to|it'?s just) )*`?(?P<code>.+?)`?(?: (?:is enough|suffices|would do|will do|works|reads better))?"
+    r"(?: for (?:the )?(?P<name>\w+))?\??",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def by_example(said: str, place: Place) -> Call | None:
+    """The change that makes the code which the instruction spells out; None where it is not one place, or no such."""
+    match = _SAID.fullmatch(said.strip())
+    wanted = _dump(match["code"]) if match else None
+    if match is None or wanted is None or place.tree is None or wanted in _dumps(place.region):
+        return None
+    found = {made for name in f"{_EACH} {_TOGETHER}".split() if (made := _made(place.region, name, wanted)) is not None}
+    call = _as_text(place.region, found.pop()) if len(found) == 1 else None
+    if call is not None and match["name"] and match["name"] not in words(" ".join(call.args)):
+        return None  # "for x", and this is something else
+    return call
+
+
+def makes(place: Place, name: str, said: str) -> bool:
+    """Whether this refactoring makes exactly the code that is said."""
+    wanted = _dump(said)
+    return wanted is not None and _made(place.region, name, wanted) is not None
+
+
+def _dump(text: str) -> str | None:
+    """The tree of one statement or expression that says something; None for a word or two of English. Of an `if` or
+    `while` it is the condition."""
+    text = re.sub(r"^(?:if|elif|while) (?=.)", "", text.strip().rstrip(":"))
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if len(body) != 1 or not re.search(r"[=(\[{<>+\"']| (?:in|is|or|and|if) ", text):
+        return None
+    node: ast.AST = body[0].value if isinstance(body[0], ast.Expr) else body[0]
+    if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.AnnAssign)):
+        return None
+    return ast.dump(node)
+
+
+def _dumps(region: str) -> list[str]:
+    try:
+        return [ast.dump(node) for node in ast.walk(parse_region(region)) if isinstance(node, (ast.expr, ast.stmt))]
+    except (Unusable, RecursionError):
+        return []
+
+
+def _made(region: str, name: str, wanted: str) -> str | None:
+    """The region after the one change of this refactoring that makes the code; None where it makes it twice."""
+    try:
+        piece = Piece(region)
+        edits = LOCAL[name][2](piece, ())
+    except (RefactorError, Unusable, ValueError, IndexError, RecursionError):
+        return None
+    choices = [[edit] for edit in edits] if name in _EACH.split() else [edits]
+    results = {
+        after
+        for chosen in choices
+        if (after := _applied(piece, chosen)) is not None and _dumps(after).count(wanted) == 1
+    }
+    return results.pop() if len(results) == 1 else None
+
+
+def _applied(piece: Piece, edits: list[Edit]) -> str | None:
+    try:
+        after = apply_edits(piece.text, edits)[len(piece.shift) :]
+        parse_region(after)
+    except (Unusable, ValueError):
+        return None
+    return after
+
+
+def _as_text(before: str, after: str) -> Call | None:
+    """The difference as one exact replacement, with as many lines around it as it takes to mean this place."""
+    start = 0
+    while start < min(len(before), len(after)) and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < min(len(before), len(after)) - start and before[len(before) - 1 - end] == after[len(after) - 1 - end]:
+        end += 1
+    first = start = before.rfind("\n", 0, start) + 1
+    stop = before.find("\n", len(before) - end)
+    stop = len(before) if stop < 0 else stop
+    while before.count(before[start:stop]) > 1:
+        if start == 0 and stop == len(before):
+            return None
+        start = before.rfind("\n", 0, max(start - 1, 0)) + 1
+        further = before.find("\n", stop + 1)
+        stop = len(before) if further < 0 else further
+    new = after[start : len(after) - (len(before) - stop)]
+    # What is shown begins with the code, where this alone means the place.
+    margin = len(before[first:]) - len(before[first:].lstrip(" \t"))
+    bare = before[start + margin : stop]
+    if (
+        start == first
+        and new[:margin] == before[start : start + margin]
+        and places_of(before, bare) == [start + margin]
+    ):
+        return Call("replace_text", (bare, new[margin:]))
+    return Call("replace_text", (before[start:stop], new))
