@@ -44,7 +44,16 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["tasks", "plan", " "], "a plan for what?"),
         (["tasks", "run", "-j", "0"], "'0' is no whole number above 0"),
         (["bench", "tui", "--starts", "0"], "one start, two keys"),
-        (["tasks", "frob"], "choose from 'run', 'show', 'plan'"),
+        (["tasks", "frob"], "there is no `tasks frob`. One of: run, show, plan"),
+        (["config", "shw"], "Did you mean show?"),
+        (["config"], "config what? One of: show, check, trust, approvals, import"),
+        (["refactor"], "refactor what? One of: rename, move, async"),
+        (["refactor", "renam", "a", "b"], "there is no `refactor renam`. One of: rename, move"),
+        (["models", "lst"], "there is no `models lst`. One of: list, fit, pull, rm, quantize, check"),
+        (["models", "lst"], "Did you mean list? `fulgur models --help`"),
+        (["models", "rm"], "models rm needs NAME"),
+        (["models", "quantize", "x", "--bits", "5"], "choose from 4, 8"),
+        (["complete"], "complete needs FILE:LINE:COL"),
         (["tasks", "run", "nope.md"], "nope.md: No such file"),
         (["serve", "--port", "99999"], "99999 is no port"),
         (["attach", "nope"], "this needs a terminal"),
@@ -65,6 +74,16 @@ def test_wrong_use_is_one_line_and_a_hint(
     told = capsys.readouterr()
     assert said in told.err and told.out == ""
     assert len(told.err.splitlines()) <= 2
+
+
+def test_models_alone_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as with `list`; a flag that belongs to an action is still one of the action's."""
+    assert main(["models", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["models"]) == 0
+    assert capsys.readouterr().out == listed != ""
+    assert main(["models", "--json"]) == 2
+    assert "It goes with a command: `fulgur models list --json`." in capsys.readouterr().err
 
 
 def fulgur(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

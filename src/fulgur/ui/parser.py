@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,8 @@ from fulgur.errors import UsageError
 
 _HELP_COLUMN = 26
 _WIDEST = 100
+_MISSING = "the following arguments are required: "  # argparse's words
+_WRONG_CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)'")
 
 
 def width() -> int:
@@ -52,7 +55,35 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used.")
+        hint = f"`{self.prog} --help` shows how it is used."
+        if message.startswith(_MISSING):
+            message = self._missing(message.removeprefix(_MISSING).split(", "))
+        elif wrong := _WRONG_CHOICE.match(message):
+            import difflib
+
+            action = next((one for one in self._positionals_of_words() if _name(one) == wrong[1]), None)
+            if action is not None:
+                choices = [str(choice) for choice in action.choices or ()]
+                close = difflib.get_close_matches(wrong[2], choices, n=2)
+                hint = f"Did you mean {' or '.join(close)}? {hint}" if close else hint
+                message = f"there is no `{self._command()} {wrong[2]}`. One of: {', '.join(choices)}"
+        raise UsageError(message, hint=hint)
+
+    def _missing(self, names: list[str]) -> str:
+        """What still has to be said; of a fixed set of words, which."""
+        rest = {_name(action) for action in self._actions if action.nargs == argparse.REMAINDER}
+        wanted = [name for name in names if name not in rest]
+        for action in self._positionals_of_words():
+            if _name(action) in wanted[:1]:
+                return f"{self._command()} what? One of: {', '.join(map(str, action.choices or ()))}"
+        return f"{self._command()} needs {', '.join(wanted)}"
+
+    def _command(self) -> str:
+        return self.prog.removeprefix("fulgur ")
+
+    def _positionals_of_words(self) -> list[argparse.Action]:
+        """The arguments that are one of a few words: commands within this one, and kinds of a thing."""
+        return [action for action in self._actions if action.choices and not action.option_strings]
 
     def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
         """All of the arguments; a flag that nothing takes is named with those it looks like."""
@@ -68,8 +99,15 @@ class Parser(argparse.ArgumentParser):
         meant = f"Did you mean {' or '.join(close)}? " if close else ""
         if not unknown[0].startswith("-"):
             meant = "A text of several words needs quotes. "
+        elif within := taking(parsers[-1], flags[0]):
+            meant = f"It goes with a command: `{within} {flags[0]}`. "
         hint = f"{meant}`{parsers[-1].prog} --help` lists what it takes."
         raise UsageError(f"unknown: {' '.join(unknown)}", hint=hint)
+
+
+def _name(action: argparse.Action) -> str:
+    """What argparse calls it in its messages."""
+    return str(action.metavar or action.dest)
 
 
 def need_folders(*files: Path | None) -> None:
@@ -87,6 +125,16 @@ def chosen(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[ar
             name = next((word for word in words if word in action.choices), None)
             if name is not None:
                 yield from chosen(action.choices[name], words[list(words).index(name) + 1 :])
+
+
+def taking(parser: argparse.ArgumentParser, flag: str) -> str:
+    """The first command within this one that takes a flag; empty where none does."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                if flag in inner._option_string_actions:
+                    return str(inner.prog)
+    return ""
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,9 @@ from fulgur.ui.foreign import note, out, out_json, progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = commands.add_parser("list", help="the models on this machine, and where each runs")
+    parser.set_defaults(json=False)  # for `fulgur models` alone
+    commands = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = commands.add_parser("list", help="the models on this machine, and where each runs (also without ACTION)")
     fits = commands.add_parser("fit", help="which of the catalogue fit this machine, and how fast they would be")
     for sub in (listing, fits):
         sub.add_argument("--json", action="store_true", help="as one JSON object")
@@ -24,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name", metavar="NAME", help="a name of the catalogue, or OWNER/REPOSITORY[:PART of a GGUF file's name]"
     )
     remove = commands.add_parser("rm", help="delete a fetched model")
-    remove.add_argument("name", metavar="NAME")
+    remove.add_argument("name", metavar="NAME", help="one of `fulgur models list`")
     quantise = commands.add_parser("quantize", help="write a copy in fewer bits, for the CPU")
     quantise.add_argument("name", metavar="NAME", help="a fetched model, a folder or a GGUF file")
-    quantise.add_argument("--bits", type=int, choices=(4, 8), default=4)
+    quantise.add_argument("--bits", type=int, choices=(4, 8), default=4, help="of a weight (default 4)")
     check = commands.add_parser("check", help="compare every byte of the models here with their checksums")
     check.add_argument("names", metavar="NAME", nargs="*", help="models of `fulgur models list` (default: all)")
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     actions = {
         "list": _list, "fit": _fit, "pull": _pull, "rm": _remove, "quantize": _quantise, "check": _check
     }  # fmt: skip
-    return actions[args.action](args)
+    return actions[args.action or "list"](args)
 
 
 def _list(args: argparse.Namespace) -> int:
