@@ -9,9 +9,12 @@ from waiting import until
 
 from fulgur.agent.loop.compaction import beginning
 from fulgur.agent.session.history import CHECKED, IN_FORM, item_text, message
+from fulgur.backends.local import LocalBackend
 from fulgur.config.settings import Provider
 from fulgur.errors import FulgurError
 from fulgur.protocol.agent import Compacted, Compacting, MessageDelta, ToolStarted, TurnDone, TurnFailed, Warned
+from fulgur.server.config import Model
+from fulgur.server.registry import ServedModel
 
 
 async def test_compaction_keeps_rules_and_open_work(workspace: Path) -> None:
@@ -171,6 +174,16 @@ async def test_a_request_that_goes_on_failing_is_given_up(workspace: Path) -> No
     retries = "model_providers.test.request_max_retries=0"
     async with serving([broken]) as server, agent_on(server, workspace, retries) as watch:
         assert (await watch.turn("go")).message == "out of memory"
+
+
+async def test_a_model_that_cannot_be_started_is_not_waited_for(workspace: Path) -> None:
+    async with serving([say("never")]) as server:
+        gone = LocalBackend("m", Model(backend="local", path="/nowhere"))
+        server.server.models.entries["m"] = ServedModel("m", Model(backend="local"), gone, None)
+        async with agent_on(server, workspace) as watch:
+            end = await watch.turn("go")
+            assert isinstance(end, TurnFailed) and "There is no model at /nowhere" in end.message
+            assert not [event for event in watch.of(Warned) if "no answer" in event.message]
 
 
 async def test_nothing_is_said_twice_by_repeating(workspace: Path) -> None:

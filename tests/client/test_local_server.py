@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fulgur.bench.scripted_server import free_port
-from fulgur.client import Connection
+from fulgur.client import Connection, local
 from fulgur.client.local import ensure_server, find, outdated
 from fulgur.client.once import LocalServer
+from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 
 MODEL = '[models.{}]\nbackend = "scripted"\npath = "script.json"\n'
@@ -145,3 +148,33 @@ async def test_an_answer_whose_server_was_killed_goes_on_at_the_next_one(home: P
     assert whole == [f"w{index:04d}" for index in range(len(whole))] and len(whole) >= 50
     assert connection.base_url == await find(home)
     await connection.close()
+
+
+async def test_why_it_did_not_start_is_said_in_its_own_words(home: Path) -> None:
+    (home / "server.log").write_text("fulgur: what went wrong yesterday\n  and what to do about it\n")
+    (home / "server.toml").write_text("[models.x\n")
+    with pytest.raises(FulgurError) as raised:
+        await ensure_server(LocalServer(home))
+    assert raised.value.message.startswith(f"The local server did not start: {home / 'server.toml'}: Expected ']'")
+    assert str(home / "server.log") in str(raised.value.hint)
+    (home / "server.toml").write_text('[server]\nstore = "/dev/null/store.sqlite"\n')
+    with pytest.raises(FulgurError, match=r"Cannot open the response store /dev/null/store.sqlite: File") as raised:
+        await ensure_server(LocalServer(home))
+    assert raised.value.hint == "Make room there, or give access; or name another in server.store."
+
+
+async def test_a_home_that_cannot_be_written_is_said() -> None:
+    with pytest.raises(FulgurError, match=r"^/dev/null/home: Not a directory\n  .*FULGUR_HOME names another folder"):
+        await ensure_server(LocalServer(Path("/dev/null/home")))
+
+
+async def test_a_full_disk_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then there is no room for the server's own words either."""
+
+    async def ends_without_a_word(*_: object) -> None:
+        (home / "server.log").touch()
+
+    monkeypatch.setattr(local, "_launch", ends_without_a_word)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(FulgurError, match="the disk is full, and the local server cannot start"):
+        await ensure_server(LocalServer(home))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,8 @@ from fulgur.workspace import folders
 
 IDLE_MINUTES = 60  # a server that was started by itself ends when nobody has used it for so long
 _END_SECONDS = 15.0
+_HOME = "Fulgur keeps its files there; FULGUR_HOME names another folder."
+_LEAST_BYTES = 1 << 20  # with less on the disk not even the reason of a failure can be written down
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -43,6 +46,13 @@ async def ensure_server(config: LocalServer | None = None) -> str:
     found = await find(settings.home)
     if found is not None and not outdated(settings.home):
         return found
+    try:
+        return await _found_or_started(settings)
+    except OSError as error:
+        raise FulgurError(f"{error.filename or settings.home}: {error.strerror or error}", hint=_HOME) from None
+
+
+async def _found_or_started(settings: LocalServer) -> str:
     settings.home.mkdir(parents=True, exist_ok=True)
     with (settings.home / "server.lock").open("w") as lock:
         # Two terminals opened at once start one server: the second waits here and then finds the first's.
@@ -128,18 +138,31 @@ def remove_ready(file: Path) -> None:
 async def _start(settings: LocalServer) -> str:
     """Start a server, on its configured port if that is free, else on any; it ends by itself when it is not used."""
     log = settings.home / "server.log"
+    known = log.stat().st_size if log.exists() else 0  # what stands there is of other servers
     first = [] if settings.port is None else ["--port", str(settings.port)]
     for port in (first, ["--port", "0"]):
         found = await _launch(settings, port, log)
         if found is not None:
             return found
-        tail = log.read_text(errors="replace").strip().splitlines()[-2:]
-        if not any("Cannot listen" in line for line in tail):
+        said = log.read_bytes()[known:].decode(errors="replace")
+        if "Cannot listen" not in said:
             break
+    if not said and shutil.disk_usage(settings.home).free < _LEAST_BYTES:
+        raise FulgurError(f"{settings.home}: the disk is full, and the local server cannot start", hint=_HOME)
+    reason, hint = _reason(said)
     raise FulgurError(
-        f"The local server did not start{': ' + tail[0] if tail else ''}",
-        hint=f"Its log is {log}; start it by hand with `fulgur serve`.",
+        f"The local server did not start{': ' if reason else ''}{reason}",
+        hint=hint or f"Its log is {log}; start it by hand with `fulgur serve`.",
     )
+
+
+def _reason(said: str) -> tuple[str, str]:
+    """The message and the hint with which a server ended; of one that broke, its last line."""
+    lines = said.rstrip().splitlines()
+    at = next((n for n in reversed(range(len(lines))) if lines[n].startswith("fulgur: ")), None)
+    if at is None:
+        return lines[-1].strip() if lines else "", ""
+    return lines[at].removeprefix("fulgur: "), " ".join(line.strip() for line in lines[at + 1 :])
 
 
 async def wait_for_lock(descriptor: int, file: Path, start_seconds: float, command: str) -> None:

@@ -11,6 +11,7 @@ from fulgur.protocol.errors import ApiError
 
 _SECONDS = (0.5, 2.0, 8.0, 16.0, 30.0, 60.0)
 _BUSY = ("rate_limit_exceeded", "server_is_overloaded")
+_LASTS = ("model_not_available",)  # a 503 of ours: its files are not there, or memory is too small
 
 
 class Patience:
@@ -48,6 +49,6 @@ class Patience:
 
 def _passes(error: FulgurError, begun: bool) -> bool:
     """Whether an error is of the kind that passes by itself."""
-    if not isinstance(error, ApiError):
+    if not isinstance(error, ApiError) or error.code in _LASTS:
         return False
     return error.code in _BUSY or (not begun and (error.status >= 500 or error.status in (408, 429)))

@@ -140,9 +140,12 @@ class SqliteStore:
                 for name in ("FOLD", "FOLDED"):
                     self._change(name, (today() - FOLD_DAYS) * DAY)
         except (sqlite3.Error, OSError) as error:
+            damaged = type(error) is sqlite3.DatabaseError
+            why = error.strerror if isinstance(error, OSError) else error
+            first = "Move the file away to begin a new one" if damaged else "Make room there, or give access"
             raise FulgurError(
-                f"Cannot open the response store {self._path}: {error}",
-                hint="Move the file away to begin a new one, or name another in server.store.",
+                f"Cannot open the response store {self._path}: {why}",
+                hint=f"{first}; or name another in server.store.",
             ) from None
 
     def _applied(self) -> list[int]:
