@@ -111,6 +111,17 @@ def test_a_home_that_cannot_be_is_said_with_what_to_do() -> None:
     assert done.returncode == 1 and "FULGUR_HOME names another folder" in done.stderr
 
 
+@pytest.mark.parametrize("command", [["acp"], ["host", "--stdio"]])
+def test_a_file_is_no_client(command: list[str], tmp_path: Path) -> None:
+    done = fulgur(*command)  # nothing to read from
+    assert done.returncode == 2 and "standard input is no pipe" in done.stderr
+    with (tmp_path / "answers").open("w") as answers:
+        line = [sys.executable, "-m", "fulgur", *command]
+        into_file = subprocess.run(line, input="{}\n", stdout=answers, stderr=subprocess.PIPE, text=True)
+    assert into_file.returncode == 2 and "standard output is no pipe" in into_file.stderr
+    assert "Traceback" not in done.stderr + into_file.stderr
+
+
 def test_the_help_lists_every_command_in_80_columns() -> None:
     assert sum(len(group) for group in GROUPS.values()) == len(COMMANDS)
     assert all(len(row) <= 80 for row in listed_commands().splitlines())

@@ -6,7 +6,6 @@ next to `fulgur.host`. The web app has a cookie instead. `door.py` has the rules
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from fulgur.agent.host.door import Door
 from fulgur.agent.host.host import Host
 from fulgur.agent.host.link import HostLink
 from fulgur.agent.host.pages import add_pages
+from fulgur.agent.host.pipes import connect_pipes
 
 PROTOCOL = "fulgur.host"
 LARGEST_MESSAGE = 16 << 20
@@ -107,11 +107,7 @@ def write_note(file: Path, listener: Listener) -> None:
 
 async def serve_stdio(host: Host) -> None:
     """One client on stdin and stdout, a message a line; ends with the input."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=LARGEST_MESSAGE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout.buffer)
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    reader, writer = await connect_pipes(sys.stdin, sys.stdout.buffer, longest=LARGEST_MESSAGE)
 
     async def send(data: bytes) -> None:
         writer.write(data + b"\n")

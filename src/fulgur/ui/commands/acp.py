@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from fulgur.ui.flags import add_config_flags
+from fulgur.ui.foreign import note
 
 _LONGEST_LINE = 64 << 20
 
@@ -27,14 +28,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, out: int) -> None:
+    from fulgur.agent.host.pipes import connect_pipes
     from fulgur.ui.acp.agent import AcpAgent
     from fulgur.workspace import folders
 
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(out, "wb", 0))
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    reader, writer = await connect_pipes(sys.stdin, os.fdopen(out, "wb", 0), longest=_LONGEST_LINE)
+    if sys.stdin.isatty():
+        note("fulgur acp waits for an editor on standard input (docs/editors.md); Ctrl-C ends it.")
 
     async def send(data: bytes) -> None:
         writer.write(data + b"\n")
