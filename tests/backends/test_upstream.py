@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,10 +36,12 @@ PATCH = {"type": "custom", "name": "patch", "format": {"type": "text"}}
 
 
 @asynccontextmanager
-async def in_front(api: Literal["chat", "responses"], url: str, **model: Any) -> AsyncIterator[Connection]:
+async def in_front(
+    api: Literal["chat", "responses"], url: str, timeout_s: float = 300.0, **model: Any
+) -> AsyncIterator[Connection]:
     """A server whose model `front` is the model `m` of another."""
     settings = Model(**{"backend": "up", "upstream_model": "m", "context": 100_000, "reasoning": True, **model})
-    config = ServerConfig(models={"front": settings}, backends={"up": Upstream(url=url, api=api)})
+    config = ServerConfig(models={"front": settings}, backends={"up": Upstream(url, api, timeout_s=timeout_s)})
     config.server.port, config.server.store = 0, ":memory:"
     running = await app.start(config)
     connection = await Connection.open(running.base_url)
@@ -139,6 +142,35 @@ async def test_what_the_upstream_refuses_or_breaks_is_told(api: Literal["chat", 
         with pytest.raises(ApiError) as caught:
             await ask(connection, input="x")
         assert caught.value.code == "model_not_available"
+        assert caught.value.message.endswith(f" at {behind.base_url} does not answer: Connection refused")
+
+
+async def test_an_upstream_that_goes_away_or_falls_silent_is_told_in_words() -> None:
+    async def chat(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(b'data: {"choices": [{"delta": {"content": "half"}}]}\n\n')
+        if "away" in await request.text():
+            assert request.transport is not None
+            request.transport.abort()
+        else:
+            await asyncio.sleep(30)
+        return answer
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    try:
+        async with in_front("chat", url, timeout_s=0.2) as connection:
+            with pytest.raises(ApiError, match=f"The backend of 'front' at {url} broke off: the connection was closed"):
+                await ask(connection, input="go away")
+            with pytest.raises(ApiError, match=f"The backend of 'front' at {url} broke off: no answer in time"):
+                await ask(connection, input="be silent")
+    finally:
+        await runner.cleanup()
 
 
 async def test_another_model_that_answers_is_an_error() -> None:

@@ -11,6 +11,7 @@ import msgspec
 from fulgur.backends import upstream_chat, upstream_responses
 from fulgur.backends.base import Backend, Capabilities, Completion, Generation, Turn
 from fulgur.backends.upstream_generation import UpstreamGeneration
+from fulgur.client.discover import in_words
 from fulgur.errors import FulgurError
 from fulgur.protocol.errors import ApiError
 from fulgur.text.parts import Usage
@@ -90,7 +91,9 @@ class UpstreamBackend(Backend):
             )
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiError(
-                503, "model_not_available", f"The backend of '{self.name}' at {self.url} does not answer: {error}"
+                503,
+                "model_not_available",
+                f"The backend of '{self.name}' at {self.url} does not answer: {in_words(error)}",
             ) from None
         if answer.status >= 400:
             raise self.refused(answer.status, await answer.read(), dict(answer.headers))

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from fulgur.backends.base import Completion, Generation, Turn
+from fulgur.client.discover import in_words
 from fulgur.protocol.errors import ApiError
 from fulgur.protocol.items import Item
 from fulgur.text.parts import Begin, Finish, Part, Steered, TextDelta, Usage
@@ -110,8 +111,11 @@ class UpstreamGeneration(Generation):
                 yield part
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if not self._interrupted():
+                backend = self._backend
                 raise ApiError(
-                    502, "upstream_error", f"The backend of '{self._backend.name}' broke off: {error}"
+                    502,
+                    "upstream_error",
+                    f"The backend of '{backend.name}' at {backend.url} broke off: {in_words(error)}",
                 ) from None
 
     def _turn_round(self, usage: Usage) -> Steered:

@@ -69,13 +69,21 @@ async def listed(base_url: str, key: str | None, seconds: float = 10.0) -> Model
 
 def nobody_answers(base_url: str, error: Exception) -> FulgurError:
     """What to say when a server cannot be reached: why, in the system's words, and what to look at."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    why = str(error) or type(error).__name__
-    if isinstance(cause, OSError) and cause.errno is not None:
-        why = os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     here = "Is it running? `fulgur serve` starts one of ours."
     hint = here if is_loopback(base_url) else "Check the address, and whether the network can be reached."
-    return FulgurError(f"No server answers at {base_url}: {why}", hint=hint)
+    return FulgurError(f"No server answers at {base_url}: {in_words(error)}", hint=hint)
+
+
+def in_words(error: Exception) -> str:
+    """Why a server could not be reached, or was lost, without the HTTP library's own names for it."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, TimeoutError):
+        return "no answer in time"
+    if isinstance(cause, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
+        return "the connection was closed"
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
+    return str(error) or type(error).__name__
 
 
 async def _other_list(session: aiohttp.ClientSession, url: str, field: str, name: str) -> Models:

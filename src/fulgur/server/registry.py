@@ -38,7 +38,7 @@ class ServedModel:
                 await asyncio.shield(self._starting)
             self._starting.result()
         except FulgurError as error:
-            raise ApiError(503, "model_not_available", f"The model '{self.name}' cannot be started: {error}") from None
+            raise ApiError(503, "model_not_started", f"The model '{self.name}' cannot be started: {error}") from None
         return self.backend
 
     async def close(self) -> None:

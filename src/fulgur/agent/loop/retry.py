@@ -11,7 +11,7 @@ from fulgur.protocol.errors import ApiError
 
 _SECONDS = (0.5, 2.0, 8.0, 16.0, 30.0, 60.0)
 _BUSY = ("rate_limit_exceeded", "server_is_overloaded")
-_LASTS = ("model_not_available",)  # a 503 of ours: its files are not there, or memory is too small
+_LASTS = ("model_not_started",)  # a 503 of ours: its files are not there, or memory is too small
 
 
 class Patience:
