@@ -10,7 +10,7 @@ from fulgur.edit.editor import Proposal, locate, propose
 from fulgur.edit.plain import core, read
 from fulgur.edit.plain.steps import Steps
 from fulgur.edit.refactor import EVERYWHERE
-from fulgur.edit.refactor.meaning import MEANINGS
+from fulgur.edit.refactor.meaning import MEANINGS, told
 from fulgur.edit.region import Region, parse_target
 from fulgur.errors import FulgurError
 from fulgur.text.edit_format import Call
@@ -173,6 +173,12 @@ READ: list[tuple[str, str, str | None]] = [
         "only_return 1 if not a else 2",
     ),
     ("bump size to 3", "def f(size):\n    g(size)\n", None),
+    ("%s_log -> fstring", "def f(a):\n    return '%s_log' % a\n", None),  # how to write it, and not what
+    ("%s_log -> f-string", "def f(a):\n    return '%s_log' % a\n", None),
+    ("%s log -> log", "def f(a):\n    return '%s log' % a\n", None),  # nothing would take the value any more
+    ("%s log -> %s line", "def f(a):\n    return '%s log' % a\n", "replace_text %s log %s line"),
+    ("stream=get('stream') is enough", "def f():\n    g(\n        stream=get('stream', None),\n    )\n", None),
+    ("out = [n for n in b]", "def f(b):\n    out = b\n    return out\n", "set_value out [n for n in b]"),
     # complaints and questions
     ("what if path is empty? return ''", FUNCTION, "return_if not path ''"),
     ("what happens when path is None? raise ValueError", FUNCTION, "guard_none path raise ValueError"),
@@ -300,4 +306,5 @@ def test_a_property_becomes_a_cached_one_with_its_import(project: Path) -> None:
 def test_the_new_method_says_what_it_shows(project: Path) -> None:
     text = proposed(project, "shop.py:Shop", "add a __repr__")
     assert text.endswith('        return f"{type(self).__name__}(name={self.name!r}, size={self.size!r})"\n')
-    assert Call("add_method", ("Shop", "__repr__", "name")).args[1] in text
+    assert told(Call("add_method", ("Shop", "__repr__", "name", "size"))) == "add __repr__ to Shop, of name, size"
+    assert "no set" in told(Call("add_method", ("Shop", "__eq__", "name")))  # what one does not see in the diff

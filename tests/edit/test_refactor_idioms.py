@@ -77,6 +77,9 @@ DONE: list[tuple[Call, str, str]] = [
      "def f(self, a):\n    self.b = [x + self.c for x in a]\n"),
     (Call("use_comprehension"), "out = []\nfor x in a:\n    out.append(x)\nb = [x for x in out]\n",
      "out = [x for x in a]\nb = [x for x in out]\n"),
+    (Call("use_comprehension"), f"out = []\nfor x in a:\n    if x != 1:\n        out.append({'y' * 80})\n",
+     f"out = [\n    {'y' * 80}\n    for x in a\n    if x != 1\n]\n"),
+    (Call("use_comprehension"), "b = dict((c, d) for c in e)\n", "b = {c: d for c in e}\n"),
 ]  # fmt: skip
 
 
@@ -152,6 +155,8 @@ REFUSED: list[tuple[Call, str, str]] = [
     (Call("use_comprehension"), "self.b = []\nfor x in a:\n    self.b.append(f(self))\n", "so far"),
     (Call("use_comprehension"), TRIED + "        pass\n    return out\n", "exception"),
     (Call("use_comprehension"), TRIED + "        return out\n", "exception"),
+    (Call("use_comprehension"), "b = dict(\n    # why\n    (c, d) for c in e\n)\n", "comment"),
+    (Call("use_comprehension"), "from a import dict\nb = dict((c, d) for c in e)\n", "something else"),
     (Call("literal_kind", ("A", "tuple")), "A = ['a', 'b']\nB = A + ['c']\n", "added"),
     (Call("literal_kind", ("A", "set")), "A = ['a', 'b']\nB = A[0]\n", "order"),
     (Call("literal_kind", ("A", "set")), "A = ['a', 'b']\nfor b in A:\n    pass\n", "order"),
@@ -162,6 +167,15 @@ REFUSED: list[tuple[Call, str, str]] = [
 def test_it_is_refused(call: Call, text: str, why: str) -> None:
     with pytest.raises(RefactorError, match=why):
         apply_call(text, call)
+
+
+def test_a_function_of_the_name_of_a_method_is_none_of_its_uses() -> None:
+    text = "class A:\n    def next(self):\n        return 1\n\n    def f(self, b):\n        return next(b)\n"
+    after = apply_call(text, Call("delete_symbol", ("A.next",)))
+    assert after == "class A:\n    def f(self, b):\n        return next(b)\n"
+    for use in ("    g = next\n", "\n\nA().next()\n"):
+        with pytest.raises(RefactorError, match="uses next"):
+            apply_call(text + use, Call("delete_symbol", ("A.next",)))
 
 
 def test_what_follows_lines_of_a_function_counts() -> None:

@@ -124,10 +124,15 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
     return Call("rename", (old, new)) if known and new else None
 
 
+_FIELD = r"%(?:\([^)]*\))?[-+0 #]*[\d.]*[srdifxXeg]"
+
+
 def fits(place: Place, old: str, new: str) -> bool:
     """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else, and so
     does `Optional[a]` in `typing.Optional[a]`."""
     at, after = places_of(place.region, old), place.region
+    if len(re.findall(_FIELD, old)) != len(re.findall(_FIELD, new)) and not re.search(r"[\"'] *%", old):
+        return False  # a text that values are put into, with more or fewer places for them
     begins = [re.match(r"[A-Za-z_]\w*", text) for text in (old, new)]
     other = begins[0] is not None and (begins[1] is None or begins[0][0] != begins[1][0])
     if other and not old.isidentifier() and any(place.region[start - 1 : start] == "." for start in at):
@@ -160,6 +165,10 @@ def fits(place: Place, old: str, new: str) -> bool:
     return not Put.found or ast.dump(wanted) == ast.dump(changed)
 
 
+_WAYS = (
+    r"(?:an? )?(?:f-? ?strings?|format strings?|pathlib|(?:list |dict |set )?comp(?:rehension)?s?|gen(?:erator|exp)s?|"
+    r"ternary|walrus|enumerate|zip|suppress|context manager|constant|logging|logger)"
+)
 _TEXTS = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
 
 
@@ -195,6 +204,8 @@ def substitute(match: re.Match[str], place: Place) -> Call | None:
     )
     in_code = old in identifiers(place.region)
     quoted = match[1][:1] in "`'\"" or match[2][:1] in "`'\""
+    if not quoted and re.fullmatch(_WAYS, new, re.IGNORECASE):
+        return None  # a way to write it, and not what it is to be
     if (arrow or in_code) and not quoted and not _alike(old, new, in_code):
         return None  # "Slowly -> Quickly twice": nobody knows where the new text ends
     if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{_TEXTS}", match[2]):
@@ -264,10 +275,30 @@ def filled(name: str, region: str) -> bool:
     return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
 
 
+def _assigned(place: Place) -> set[str]:
+    """Names and attributes of self that the region assigns."""
+    found: set[str] = set()
+    for node in ast.walk(place.tree) if place.tree is not None else ():
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            found |= {ast.unparse(target).removeprefix("self.") for target in targets if isinstance(target, ast.expr)}
+    return found
+
+
+def _names(value: str) -> set[str]:
+    """The names that an expression needs, without those that it gives a value itself."""
+    nodes = list(ast.walk(ast.parse(value, mode="eval")))
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {node.id for node in nodes if isinstance(node, ast.Name)} - own
+
+
 def set_value(match: re.Match[str], place: Place) -> Call | None:
     name, value = match[1], code(match[2])
-    if value is None or not re.search(rf"^\s*(?:self\.)?{re.escape(name)}\b[^=\n]*=[^=]", place.region, re.MULTILINE):
+    if value is None or name.removeprefix("self.") not in _assigned(place):
         return None
+    if _names(value) - {*words(place.file), *dir(builtins)}:
+        return None  # "x = y is enough" is code too
     if value.isidentifier() and value not in {*words(place.file), *dir(builtins)}:
         return None  # another name, not a value
     if name in place.parameters() and name not in words(value):

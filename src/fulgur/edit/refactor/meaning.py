@@ -265,6 +265,9 @@ def told(call: Call) -> str:
         return f"remove `{args[0]}`"
     if call.name == "raise_from" and args == ("None",):
         return "raise it `from None`"
+    if call.name == "add_method" and len(args) > 2:
+        unhashed = " (without a __hash__ its objects can be in no set any more)" if args[1] == "__eq__" else ""
+        return f"add {args[1]} to {args[0]}, of {', '.join(args[2:])}{unhashed}"
     if call.name == "return_if" and len(args) == 1:
         return f"return when {args[0]}"
     if call.name == "make_async" and call.args:

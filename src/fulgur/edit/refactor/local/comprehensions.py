@@ -7,7 +7,8 @@ import re
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.loops import neighbours
-from fulgur.edit.refactor.local.piece import Edits, Piece, only
+from fulgur.edit.refactor.local.piece import Edits, Piece, bindings, only
+from fulgur.edit.refactor.local.statements import LONGEST
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, dotted
 
 EMPTY = {"[]": "list", "list()": "list", "{}": "dict", "dict()": "dict", "set()": "set"}
@@ -33,6 +34,10 @@ def from_call(src: Piece, node: ast.Call) -> Edits:
     kind, given = dotted(node.func), node.args[0] if len(node.args) == 1 and not node.keywords else None
     if kind not in ("dict", "set", "list") or not isinstance(given, (ast.GeneratorExp, ast.ListComp)):
         return []
+    if kind in bindings(src):
+        raise RefactorError(f"{kind} means something else in this file")
+    if "#" in src.segment(node):
+        raise RefactorError("a comment stands there")
     start, end = src.start(given) + 1, src.end(given) - 1  # without its own brackets, which may be those of the call
     inner = src.text[start:end].strip()
     if kind == "dict":
@@ -76,7 +81,7 @@ def comprehension(src: Piece, node: ast.For) -> Edits | None:
         return None
     inner, condition = node.body[0], ""
     if isinstance(inner, ast.If) and len(inner.body) == 1 and not inner.orelse:
-        condition = f" if {src.segment(inner.test)}"
+        condition = f"if {src.segment(inner.test)}"
         if isinstance(inner.test, (ast.IfExp, ast.Lambda)):
             return None
         inner = inner.body[0]
@@ -93,9 +98,13 @@ def comprehension(src: Piece, node: ast.For) -> Edits | None:
         raise RefactorError("the variable of the loop is used after it")
     if between and not _can_wait(src, before, between, name):
         return None
-    clause = f" for {src.segment(node.target)} in {src.segment(node.iter)}{condition}"
-    text = f"[{element}{clause}]" if kind == "list" else f"{{{element}{clause}}}"
+    clause = f"for {src.segment(node.target)} in {src.segment(node.iter)}"
     head = src.text[src.start(before) : src.start(before.value)]  # with its annotation
+    opened, closed = "[]" if kind == "list" else "{}"
+    indent, parts = src.indent(before), [element, clause, *([condition] if condition else [])]
+    text = f"{opened}{' '.join(parts)}{closed}"
+    if len(indent) + len(head) + len(text) > LONGEST and "\n" not in text:
+        text = f"{opened}\n{''.join(f'{indent}{src.unit}{part}{chr(10)}' for part in parts)}{indent}{closed}"
     if between:
         return [Edit(*src.whole_lines(before), ""), Edit(*src.span(node), f"{head}{text}")]
     if "#" in src.text[src.start(before) : src.start(node)]:

@@ -147,8 +147,11 @@ def delete_symbol(src: Source, name: str, at: tuple[int, int] | None) -> str:
         found = [n for n in found if src.whole_lines(n)[0] < at[1] and src.whole_lines(n)[1] > at[0]] or found
     node = only(found, name)
     inside = {id(inner) for inner in ast.walk(node)}
+    owned = isinstance(src.parents.get(node), ast.ClassDef)
     for other in ast.walk(src.tree):
-        used = getattr(other, "id", None) == last or getattr(other, "attr", None) == last
+        # A bare name in a function is never a method: `next(self)` calls the builtin.
+        bare = getattr(other, "id", None) == last and not (owned and src.function_of(other) is not None)
+        used = bare or getattr(other, "attr", None) == last
         if used and id(other) not in inside:
             raise RefactorError(f"line {getattr(other, 'lineno', 0)} uses {last}", hint="Change that place first.")
     start, end = src.whole_lines(node)

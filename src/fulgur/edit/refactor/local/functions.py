@@ -64,7 +64,7 @@ def insert_first(src: Piece, function: Function | None, lines: list[str], test: 
     if isinstance(given, ast.Return) and wanted.startswith("return") and src.segment(given) != wanted:
         return [Edit(*src.span(given), wanted)]  # it returns something else for that so far
     if any(ast.dump(check) == dump for check in checks):
-        raise RefactorError(f"the function begins with a test of {test} already")
+        raise RefactorError(f"{test} is tested there already")
     return [Edit(at, at, "".join(f"{indent}{line}\n" for line in lines))]
 
 

@@ -8,7 +8,7 @@ import re
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.functions import with_parameter
-from fulgur.edit.refactor.local.piece import Edits, Piece, definition, flat, only
+from fulgur.edit.refactor.local.piece import Edits, Piece, bindings, definition, flat, only
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, dotted
 
 
@@ -45,39 +45,10 @@ def _is_known(src: Piece, kind: ast.expr) -> bool:
     if isinstance(kind, ast.Call):
         return ast.unparse(kind) == "type(None)"
     root, _, member = (dotted(kind) or "").partition(".")
-    bound = _bindings(src).get(root, [])
+    bound = bindings(src).get(root, [])
     if member:  # of an import: of anything else nobody knows whether it has it
         return bool(bound) and all(isinstance(one, ast.alias) and sure for one, sure in bound)
     return all(sure for _, sure in bound) if bound else hasattr(builtins, root)
-
-
-def _bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
-    """Everything in the file that gives a name a value, by name; False where a condition decides whether it does."""
-    try:
-        tree = ast.parse(f"{src.above}{src.text[len(src.shift) :]}{src.below}")
-    except (SyntaxError, ValueError, RecursionError):
-        tree = src.tree
-    found: dict[str, list[tuple[ast.AST, bool]]] = {}
-    stack: list[tuple[ast.AST, bool]] = [(tree, True)]
-    while stack:
-        node, sure = stack.pop()
-        if (name := _bound_by(node)) is not None:
-            found.setdefault(name, []).append((node, sure))
-        under = sure and not isinstance(node, (ast.If, ast.Try, ast.TryStar, ast.Match, ast.For, ast.While))
-        stack += [(child, under) for child in ast.iter_child_nodes(node)]
-    return found
-
-
-def _bound_by(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return node.id
-    if isinstance(node, ast.arg):
-        return node.arg
-    if isinstance(node, ast.alias):
-        return (node.asname or node.name).split(".")[0]
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
-        return node.name
-    return None
 
 
 def and_or(src: Piece, args: tuple[str, ...]) -> Edits:
@@ -95,7 +66,7 @@ def and_or(src: Piece, args: tuple[str, ...]) -> Edits:
         raise RefactorError("the condition is not plain")
     parent = src.parents.get(node)
     text = f"{flat(src, yes)} if {flat(src, test)} else {flat(src, no)}"
-    whole = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return, ast.keyword)) or (
+    whole = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.Subscript)) or (
         isinstance(parent, ast.Call) and node in parent.args
     )
     start, end = src.span(node)
@@ -109,7 +80,7 @@ def _always_true(src: Piece, node: ast.expr) -> bool:
         return bool(node.value)
     if not isinstance(node, ast.Name):
         return False
-    bound = _bindings(src).get(node.id, [])
+    bound = bindings(src).get(node.id, [])
     if not bound:
         return callable(getattr(builtins, node.id, None))
     return all(isinstance(one, (*FUNCTIONS, ast.ClassDef)) for one, _ in bound)

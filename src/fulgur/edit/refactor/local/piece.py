@@ -192,3 +192,34 @@ def rest(args: tuple[str, ...], start: int) -> str:
     if not text:
         raise RefactorError("the call has too few arguments")
     return text
+
+
+def bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
+    """Everything in the file that gives a bare name a value, by name; False where a condition decides whether it does.
+    What stands in the body of a class is left out: functions do not see it."""
+    try:
+        tree = ast.parse(f"{src.above}{src.text[len(src.shift) :]}{src.below}")
+    except (SyntaxError, ValueError, RecursionError):
+        tree = src.tree
+    found: dict[str, list[tuple[ast.AST, bool]]] = {}
+    stack: list[tuple[ast.AST, bool, bool]] = [(tree, True, False)]
+    while stack:
+        node, sure, member = stack.pop()
+        if not member and (name := _bound_by(node)) is not None:
+            found.setdefault(name, []).append((node, sure))
+        under = sure and not isinstance(node, (ast.If, ast.Try, ast.TryStar, ast.Match, ast.For, ast.While))
+        of_class = isinstance(node, ast.ClassDef) or (member and not isinstance(node, (*FUNCTIONS, ast.Lambda)))
+        stack += [(child, under, of_class) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+def _bound_by(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return node.id
+    if isinstance(node, ast.arg):
+        return node.arg
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name).split(".")[0]
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return node.name
+    return None
