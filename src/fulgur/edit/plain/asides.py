@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.plain.rules import Place
+from fulgur.edit.plain.place import Place
 from fulgur.edit.refactor.verify import words
 
 # They say what somebody thinks of a thing, not which one it is: "trailing", "legacy" or "odd" may tell two apart.

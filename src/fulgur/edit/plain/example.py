@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 
-from fulgur.edit.plain.rules import Place
+from fulgur.edit.plain.place import Place
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local import LOCAL
 from fulgur.edit.refactor.local.exact import places_of

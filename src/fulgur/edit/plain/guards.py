@@ -6,10 +6,16 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fulgur.edit.plain.rules import N, Place, Rule, code, defaults_of
+from fulgur.edit.plain.place import N, Place, Rule, code, defaults_of
 from fulgur.edit.refactor.local.functions import parameters
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
+
+
+def bail(match: re.Match[str], place: Place) -> Call | None:
+    found = re.fullmatch(r"(?P<value>)(?P<condition>.+)", match["condition"])
+    return return_guard()(found, place) if found is not None else None
+
 
 _STATES = {
     "none": "{} is None", "null": "{} is None", "missing": "{} is None", "not given": "{} is None",
@@ -204,4 +210,5 @@ RULES: list[tuple[str, Rule]] = [
     (rf"{ADD}return(?P<value> [^,]+?) for (?P<condition>none|null|empty \w+|negative \w+|zero)", for_kind),
     (rf"{ADD}return(?P<value>( [^,]+?)?) unless (?P<condition>.+)", return_guard(holds=False)),
     (rf"{ADD}(if|when) (?P<condition>.+?),? [then|just] return(?P<value>( [^,]+?)?)", return_guard()),
+    (r"(bail|bail out|exit|stop|leave|get out)( early)? (if|when) (?P<condition>.+)", bail),
 ]

@@ -1,20 +1,19 @@
-"""What linters and reviewers ask for in a few words: one isinstance, no `as e`, `__repr__`, one import a line."""
+"""What linters and reviewers ask for in a few words: one isinstance, no `as e`, one import a line, `while True`."""
 
 from __future__ import annotations
 
 import ast
 import re
 
+from fulgur.edit.plain.exchanges import misspelt_there
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, defaults_of, fits
+from fulgur.edit.plain.phrases import ARG, DROP, NAME
+from fulgur.edit.plain.place import Place, Rule, always, annotation, code, defaults_of
+from fulgur.edit.plain.replacing import fits
 from fulgur.edit.plain.shapes import gives_nothing, kind_of, static
-from fulgur.edit.plain.small import misspelt
 from fulgur.edit.plain.style import HOW
-from fulgur.edit.plain.values import ARG, DROP, NAME
 from fulgur.edit.refactor.local.exact import places_of
-from fulgur.edit.refactor.local.methods import attributes, compared, constructor
 from fulgur.edit.refactor.source import dotted
-from fulgur.edit.refactor.verify import identifiers
 from fulgur.text.edit_format import Call
 
 
@@ -60,43 +59,6 @@ def local_as_parameter(match: re.Match[str], place: Place) -> Call | None:
     ):
         return None
     return Call("variable_to_parameter", (name,))
-
-
-def special(match: re.Match[str], place: Place) -> Call | None:
-    """`add a __repr__ showing name and size`: attributes by their names; without any, those that follow from the
-    constructor."""
-    owner, method = place.symbol, match["method"].strip("`()").lower()
-    if not isinstance(owner, ast.ClassDef):
-        return None
-    method = method if method.startswith("__") else f"__{method}__"
-    known, said = attributes(owner), match.groupdict().get("names") or ""
-    said = re.sub(r"^(?:the )?(?:attributes?|fields?|attrs?) |\b(?:its|the|self\.)\s*", "", said)
-    names = [part.strip("` ") for part in re.split(r",? and |, ?| & ", said) if part.strip("` ")]
-    found = []
-    for name in names:
-        fitting = [one for one in known if name in (one, one.lstrip("_"))]
-        if len(fitting) != 1:
-            return None
-        found += fitting
-    found = found or _usual(owner, method, known)
-    return Call("add_method", (owner.name, method, *found)) if found else None
-
-
-def _usual(owner: ast.ClassDef, method: str, known: list[str]) -> list[str]:
-    """What a method is about when nobody says it: slots of all attributes, a hash of what is compared, else what the
-    constructor is given. Nothing where a base may have more of it."""
-    if method == "__slots__":
-        return known
-    if method == "__hash__":
-        return [name for name in known if name in compared(owner)]
-    if [base for base in owner.bases if dotted(base) not in ("object", "ABC", "abc.ABC")]:
-        return []
-    made = constructor(owner)
-    if made is None:
-        return known
-    taken = [arg.arg for arg in [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs]][1:]
-    kept = [name for name in known if name.lstrip("_") in taken]
-    return kept if len(kept) == len(taken) and not made.args.vararg and not made.args.kwarg else []
 
 
 _HINT = re.compile(r"(?P<name>\w+)(?::| is| as| ->|=)? ?(?:an? )?(?P<kind>[\w.\[\]| ]+?)")
@@ -167,13 +129,6 @@ def one_import_a_line(match: re.Match[str], place: Place) -> Call | None:
     return Call("split_imports")
 
 
-def misspelt_there(match: re.Match[str], place: Place) -> Call | None:
-    """`fix the spelling of recieve`; after "in" a name of the code is where the typo is, and not the typo."""
-    if match["where"] == " in" and match["word"] in identifiers(place.file):
-        return None
-    return misspelt(match, place) if match["word"].lower() not in _PLACES else None
-
-
 def flattened(match: re.Match[str], place: Place) -> Call | None:
     return Call("flatten_elif") if len(re.findall(r"^\s*elif\b", place.region, re.MULTILINE)) == 1 else None
 
@@ -185,8 +140,6 @@ def wanted_default(match: re.Match[str], place: Place) -> Call | None:
     return Call("change_default", (name, value)) if plain and value and name in defaults_of(place) else None
 
 
-_PLACES = frozenset({"message", "messages", "comment", "comments", "docstring", "error", "string", "function", "method",
-                     "class", "module", "header", "title"})  # fmt: skip
 _TYPE_HINTS = r"(add |with )?[the] (type ?hints?|hints?|annotations?|types?)"
 RULES: list[tuple[str, Rule]] = [
     (rf"({HOW} )?[an?|just|only] (single|one) isinstance(\(\))?( (call|check))?( with [an?] tuple)?( instead of "
@@ -214,10 +167,6 @@ RULES: list[tuple[str, Rule]] = [
     (rf"{NAME} should be [an?] (new |optional |function )?({ARG})( instead of (hard-?coded|a local( variable)?))?",
      local_as_parameter),
     (rf"(bump|raise|increase|lower|reduce|set|change|decrease|update) [the] {NAME} to (?P<value>\S+)", keyword_value),
-    (r"(add|give (it|this|the class)|write|define|implement|needs|also define|also add|generate|create) [an?|the] "
-     r"(simple |nice |proper |decent |basic )?(?P<method>`?(__)?(repr|eq|hash|slots)(__)?(\(\))?`?)( method)?"
-     r"( (showing|with|using|that (shows|uses|includes|compares)|from|based on|including|comparing|for|of|over) "
-     r"(?P<names>.+))?", special),
     (rf"{_TYPE_HINTS}:? (?P<hints>\w+ ?[:= ].+)", hints),
     (r"annotate:? (?P<hints>\w+ (is|as) .+)", hints),
     (r"(fix|correct) [the|a] (typo|spelling|misspelling)(?P<where> in| of)?:? [\"'`]?(?P<word>[A-Za-z]{5,})[\"'`]?"

@@ -1,14 +1,36 @@
-"""Parameters that replace something: a literal of the body, or a default written as people write texts."""
+"""Parameters: new ones, those that replace a literal of the body, and defaults as people write texts."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from fulgur.edit.plain.rules import Place, Rule, annotation, code, defaults_of
+from fulgur.edit.plain.names import bound
+from fulgur.edit.plain.phrases import ARG, NAME
+from fulgur.edit.plain.place import Place, Rule, annotation, code, defaults_of
 from fulgur.edit.plain.steps import Steps, same_value
-from fulgur.edit.plain.values import ARG, NAME
 from fulgur.text.edit_format import Call
+
+
+def with_default(match: re.Match[str], place: Place) -> Call | None:
+    """`an argument called timeout, default None`, `timeout: float = None`"""
+    name, value, kind = match["name"], code(match["value"]), match.groupdict().get("kind")
+    if value is None or place.function is None or name in place.parameters() or (kind and not annotation(kind)):
+        return None
+    if re.fullmatch(r"[a-z]+", value):
+        return None
+    return Call("new_parameter", (f"{name}: {kind} = {value}" if kind else f"{name}={value}",))
+
+
+def handed_on(match: re.Match[str], place: Place) -> Call | None:
+    """`pass limit to self.pages`: a name of the region, to a function of the file that takes it by that name."""
+    name, called = match["name"], match["called"]
+    last = called.rpartition(".")[2]
+    heads = re.findall(rf"\bdef {re.escape(last)}\(([^)]*)\)", place.file)
+    calls = re.findall(rf"(?<![\w.]){re.escape(called)}\(", place.region)
+    known = name in {*bound(place), *place.parameters()}
+    takes = len(heads) == 1 and re.search(rf"(?:^|, ?|\n\s*){re.escape(name)}\b", heads[0])
+    return Call("add_keyword", (called, name, name)) if known and takes and len(calls) == 1 else None
 
 
 def for_literal(match: re.Match[str], place: Place) -> Call | None:
@@ -85,4 +107,11 @@ RULES: list[tuple[str, Rule]] = [
     (rf"[the] ({ARG} )?{NAME} (should|must) (default to|be) (?P<value>\S+)( by default)?", text_default),
     (rf"(make|force|require) (?P<how>both|all|all the|everything) ({ARG}s?|of them)?( to be)? ?key-?word[- "
      rf"]?only", all_keyword_only),
+    (rf"(add|take|accept|introduce|new|have|support) [an?|the] (new |optional )*{ARG} (called |named )?{NAME}"
+     r"(: ?(?P<kind>[\w.\[\]| ]+?))?(,? \(?(with )?(a )?default(s|ing)?( value)?( to| of| is|:)? ?| ?= "
+     r"?)(?P<value>[^()\s]+)\)?",
+     with_default),
+    (rf"(add|take|accept|introduce|new|have|support) [an?|the] (new |optional )*{NAME} {ARG},? "
+     r"\(?(with )?(a )?default(s|ing)?( value)?( to| of| is|:)? ?(?P<value>[^()\s]+)\)?(?P<kind>(?!))?", with_default),
+    (rf"pass [the] {NAME} (on |along |through )?(in)?to [the] `?(?P<called>[\w.]+)`?(\(\))?( call)?", handed_on),
 ]  # fmt: skip

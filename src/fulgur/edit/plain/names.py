@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 
-from fulgur.edit.plain.rules import Place, Rule
+from fulgur.edit.plain.place import Place, Rule
 from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
 

@@ -1,4 +1,4 @@
-"""How the wordings of `plain_*.py` are written down: phrases with optional words, read as regular expressions.
+"""How the wordings are written down: phrases with optional words, read as regular expressions, and pieces of them.
 
     [the] else is (needless|not needed)     words in brackets may be missing, one of those in parentheses stands there
 
@@ -9,6 +9,11 @@ from __future__ import annotations
 
 import re
 
+VALUE = r"(?P<value>.+)"
+NAME = r"[`'\"]?(?P<name>[A-Za-z_]\w*)[`'\"]?"
+ARG = r"(?:parameter|param|argument|arg|kwarg|option|flag)"
+DROP = r"(?:remove|rm|drop|delete|del|get rid of|kill|strip|take out|lose|eliminate|no|no need for|skip)"
+QUOTED = r"`[^`]+`|\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?"
 _OPTIONAL = r"\[([A-Za-z'@][^\[\]\\_]*)\]"
 _RUN = re.compile(rf"( ?)({_OPTIONAL}(?: {_OPTIONAL})*)(?![+*?{{]) ?")
 

@@ -7,7 +7,7 @@ import re
 
 from fulgur.edit.plain.guards import condition, raising
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, code, unquoted
+from fulgur.edit.plain.place import Place, Rule, code, unquoted
 from fulgur.text.edit_format import Call
 
 KIND = r"(?P<kind>[A-Z_]\w*(?:\.\w+)*)"

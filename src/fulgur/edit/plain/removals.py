@@ -1,4 +1,4 @@
-"""What people ask to take away: comments, decorators, elements, variables, parentheses, types."""
+"""What people ask to take away: comments, decorators, elements, variables, calls, arguments, parentheses, types."""
 
 from __future__ import annotations
 
@@ -6,10 +6,76 @@ import ast
 import re
 
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, always, code, unquoted
-from fulgur.edit.plain.values import DROP, NAME
+from fulgur.edit.plain.phrases import DROP, NAME
+from fulgur.edit.plain.place import Place, Rule, always, code, unquoted
+from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
+
+
+def without_call(match: re.Match[str], place: Place) -> Call | None:
+    """`drop .lower()` and `drop list()`: a method at the end of a value, or a function around it."""
+    name, around = match["name"], match.groupdict().get("around")
+    dotted = len(places_of(place.region, f".{name}()"))
+    wrapped = len(re.findall(rf"(?<![\w.]){re.escape(name)}\(", place.region))
+    if (
+        dotted == 1
+        and not around
+        and not re.search(rf"^\s*[\w.]+\.{re.escape(name)}\(\)\s*$", place.region, re.MULTILINE)
+    ):
+        return Call("replace_text", (f".{name}()", ""))
+    if dotted or not wrapped or name == getattr(place.symbol, "name", ""):
+        return None
+    if around:
+        return Call(
+            "unwrap_call", (name, around.strip("`").removesuffix("()") if not code(around) else around.strip("`"))
+        )
+    return Call("unwrap_call", (name,)) if wrapped == 1 else None
+
+
+def without_argument(match: re.Match[str], place: Place) -> Call | None:
+    """`open without 'r'`: a later argument, to the letter, of the only call that has it."""
+    text = match["argument"].strip("`")
+    found = [f", {one}" for one in (text, text.replace("'", '"'), text.replace('"', "'"))]
+    found = [one for one in dict.fromkeys(found) if len(places_of(place.region, one)) == 1]
+    called = re.search(rf"\b{re.escape(match['called'])}\(", place.region)
+    return Call("replace_text", (found[0], "")) if len(found) == 1 and called and code(text) else None
+
+
+def without_statement(match: re.Match[str], place: Place) -> Call | None:
+    """`delete the line X`: a statement to the letter."""
+    text = match["code"].strip().strip("`")
+    if not re.search(r"[=(.]|^(?:import|pass|return|raise|global|del)\b", text):
+        return None
+    try:
+        parsed = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    bare = (
+        len(parsed) == 1 and isinstance(parsed[0], ast.Expr) and isinstance(parsed[0].value, (ast.Name, ast.Constant))
+    )
+    return Call("delete_statement", (text,)) if len(parsed) == 1 and not bare and place.has(text) else None
+
+
+def unused(match: re.Match[str], place: Place) -> Call | None:
+    """`NAME is unused, remove it`: a parameter, or an import."""
+    name = match["name"]
+    if name in place.parameters() and place.function is not None:
+        return Call("remove_parameter", (place.function.name, name))
+    imported = re.search(rf"^(?:import|from)\b.*\b{re.escape(name)}\b", place.file, re.MULTILINE)
+    return Call("remove_import", (name,)) if imported and place.function is None else None
+
+
+def without_variable(match: re.Match[str], place: Place) -> Call | None:
+    """`no tmp`: a variable that is set in the region once."""
+    name = match["name"]
+    set_once = len(re.findall(rf"^\s*{re.escape(name)} = ", place.region, re.MULTILINE)) == 1
+    if not set_once or name in place.parameters():
+        return None
+    if re.search(rf"^\s*{re.escape(name)} = .*\n\s*return {re.escape(name)}\s*$", place.region, re.MULTILINE):
+        return Call("return_directly", (name,))
+    return Call("inline", (name,))
+
 
 _COMMON = "the a an this that of in on for about with and to is it its at old long silly useless obsolete stale"
 

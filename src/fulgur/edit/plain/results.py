@@ -6,9 +6,9 @@ import ast
 import re
 
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, always, annotation, code
+from fulgur.edit.plain.phrases import DROP, NAME
+from fulgur.edit.plain.place import Place, Rule, always, annotation, code
 from fulgur.edit.plain.shapes import kind_of, or_none
-from fulgur.edit.plain.values import DROP, NAME
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.edit.refactor.verify import words
 from fulgur.text.edit_format import Call

@@ -1,107 +1,16 @@
-"""What each rule of `plain.py` makes of the words that its pattern found: a call, or None when it does not fit here."""
+"""What the most used rules (`usual.py`) make of the words that their patterns found: a call, or None."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import difflib
 import keyword
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from fulgur.edit.refactor.local.exact import places_of
-from fulgur.edit.refactor.local.functions import defaults, parameters
-from fulgur.edit.refactor.source import FUNCTIONS, Function, Unusable, parse_region
+from fulgur.edit.plain.place import Place, Rule, code, defaults_of, filled, payload, unquoted, without_texts
+from fulgur.edit.plain.replacing import instead
 from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
-
-
-@dataclass(frozen=True)
-class Place:
-    """The region an instruction is about, and the whole file."""
-
-    region: str
-    file: str
-
-    @property
-    def tree(self) -> ast.Module | None:
-        try:
-            return parse_region(self.region)
-        except (Unusable, RecursionError):
-            return None
-
-    @property
-    def function(self) -> Function | None:
-        """The only outermost function of the region."""
-        tree = self.tree
-        body = tree.body if tree is not None else []
-        if self.region[:1] in (" ", "\t") and body:
-            body = body[0].body  # type: ignore[attr-defined]
-        found = [node for node in body if isinstance(node, FUNCTIONS)]
-        return found[0] if len(found) == len(body) == 1 else None
-
-    @property
-    def symbol(self) -> ast.AST | None:
-        """The only function or class of the region."""
-        tree = self.tree
-        found = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef))] if tree is not None else []
-        return found[0] if found else None
-
-    def parameters(self) -> list[str]:
-        return [arg.arg for arg in parameters(self.function)] if self.function else []
-
-    def has(self, text: str) -> bool:
-        return bool(places_of(self.region, text))
-
-
-Rule = Callable[[re.Match[str], Place], Call | None]
-Q = r"[`'\"]?"
-N = rf"{Q}([A-Za-z_]\w*){Q}"  # a name, in quotes or not
-
-
-def unquoted(text: str) -> str:
-    """A text without the quotes or backticks around it."""
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "`'\"" else text
-
-
-def payload(text: str) -> str | None:
-    """A text that is given to the letter, without its quotes; None where words go on behind them."""
-    text = text.strip()
-    if text.startswith('"""') and text.endswith('"""') and len(text) > 6:
-        return text[3:-3]
-    return unquoted(text) if text[:1] not in "`'\"" or unquoted(text) != text else None
-
-
-def code(text: str) -> str | None:
-    """An expression, None for anything else; backticks around it are not part of it."""
-    text = text.strip().strip("`")
-    try:
-        ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    return text
-
-
-def annotation(text: str) -> str | None:
-    """A type as it is written after a colon; a word in lower case must be one that types are called."""
-    found = code(text)
-    if found is None or not re.match(r"[A-Za-z_\"']", found):
-        return None
-    node = ast.parse(found, mode="eval").body
-    kinds = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.Constant)
-    english = re.fullmatch(r"[a-z]+", found) and found not in _TYPES.split()
-    english = english or found in ("Optional", "Union")  # of what?
-    return found if isinstance(node, kinds) and not english else None
-
-
-_TYPES = "int str float bool bytes bytearray complex list dict set frozenset tuple object type"
-
-
-def always(name: str, *args: str) -> Rule:
-    """A rule whose pattern says everything."""
-    return lambda match, place: Call(name, args)
 
 
 def rename(match: re.Match[str], place: Place) -> Call | None:
@@ -122,157 +31,6 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
     known = old in words(place.file) and (match[2].lower() == "public") == old.startswith("_")
     known = known and not (old in place.parameters() and f"self.{old}" in place.region)
     return Call("rename", (old, new)) if known and new else None
-
-
-_FIELD = r"%(?:\([^)]*\))?[-+0 #]*[\d.]*[srdifxXeg]"
-
-
-def fits(place: Place, old: str, new: str) -> bool:
-    """Whether an expression in place of another stays one: `a or b` for `f` in `f(x)` becomes something else, and so
-    does `Optional[a]` in `typing.Optional[a]`."""
-    at, after = places_of(place.region, old), place.region
-    if len(re.findall(_FIELD, old)) != len(re.findall(_FIELD, new)) and not re.search(r"[\"'] *%", old):
-        return False  # a text that values are put into, with more or fewer places for them
-    begins = [re.match(r"[A-Za-z_]\w*", text) for text in (old, new)]
-    other = begins[0] is not None and (begins[1] is None or begins[0][0] != begins[1][0])
-    if other and not old.isidentifier() and any(place.region[start - 1 : start] == "." for start in at):
-        return False
-    try:
-        before, one, two = place.tree, ast.parse(old, mode="eval").body, ast.parse(new, mode="eval").body
-        for start in reversed(at):
-            after = after[:start] + new + after[start + len(old) :]
-        changed = parse_region(after)
-    except (SyntaxError, ValueError, RecursionError, Unusable):
-        return True  # not two expressions: whoever applies it looks at the result
-    dump = ast.dump(one).replace("ctx=Store()", "ctx=Load()")
-
-    class Put(ast.NodeTransformer):
-        found = 0
-
-        def visit(self, node: ast.AST) -> ast.AST:
-            if isinstance(node, ast.expr) and ast.dump(node) == dump:
-                Put.found += 1
-                return two
-            return self.generic_visit(node)
-
-    if before is None:
-        return True
-    wanted = Put().visit(before)
-    for tree in (wanted, changed):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                node.value = ""  # texts may name it too
-    return not Put.found or ast.dump(wanted) == ast.dump(changed)
-
-
-_WAYS = (
-    r"(?:an? )?(?:f-? ?strings?|format strings?|pathlib|(?:list |dict |set )?comp(?:rehension)?s?|gen(?:erator|exp)s?|"
-    r"ternary|walrus|enumerate|zip|suppress|context manager|constant|logging|logger)"
-)
-_TEXTS = r"(?:docstrings?|docs?|comments?|messages?|error|texts?|strings?)"
-
-
-def _alike(old: str, new: str, in_code: bool) -> bool:
-    """Whether two texts without quotes are of one kind: code for code, a word for a word or for one much like it."""
-    bare = re.sub(rf" (?:in|inside|of) (?:the |this |its )?(?:\w+ )?(?:{_TEXTS}|function|method|class|file)$", "", new)
-    english = not in_code and re.fullmatch(r"[A-Za-z]+(?: [A-Za-z]+)+", bare)  # `and` and `in` are words of both
-    if not _parses(old) or (not english and (_parses(new) or _parses(bare))):
-        return True
-    return difflib.SequenceMatcher(None, old.lower(), bare.lower(), autojunk=False).ratio() > 0.6
-
-
-def _parses(text: str) -> bool:
-    """Code, or the head of a statement."""
-    for around in ("{}", "{}: pass", "def f({}): pass", "[{}]", "x {} y", "x = {}"):
-        try:
-            ast.parse(around.format(text))
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        return True
-    return False
-
-
-def substitute(match: re.Match[str], place: Place) -> Call | None:
-    """`replace OLD with NEW`, to the letter; OLD must stand in the region."""
-    old, new = (unquoted(part) if part[:1] in "`'\"" else part for part in match.groups())
-    if found := re.fullmatch(
-        r"([^\s\"'`]+) (?:in|inside) (?:this|the) (?:function|method|class|file|module)", match[2]
-    ):
-        return Call("replace_text", (old, found[1])) if place.has(old) and old != found[1] else None
-    arrow = re.search(r"[-=]>|→", match[0]) and not re.match(
-        r"(?:fix |correct )?(?:the )?typo", match[0], re.IGNORECASE
-    )
-    in_code = old in identifiers(place.region)
-    quoted = match[1][:1] in "`'\"" or match[2][:1] in "`'\""
-    if not quoted and re.fullmatch(_WAYS, new, re.IGNORECASE):
-        return None  # a way to write it, and not what it is to be
-    if (arrow or in_code) and not quoted and not _alike(old, new, in_code):
-        return None  # "Slowly -> Quickly twice": nobody knows where the new text ends
-    if found := re.fullmatch(rf"(.+?) (?:in|of) (?:the |its )?(?:\w+ )?{_TEXTS}", match[2]):
-        said = unquoted(found[1]) if found[1][:1] in "`'\"" else found[1]
-        return Call("replace_text", (old, said)) if place.has(old) and not in_code and old != said else None
-    exceptions = all(re.fullmatch(r"[A-Z]\w*(?:Error|Exception)", side) for side in (old, new))
-    raised = re.findall(rf"\braise {re.escape(old)}\b", place.region) if exceptions else []
-    if len(raised) == 1 and f"except {old}" not in place.region:
-        return Call("change_exception", (old, new))
-    for one, two in ((match[1], match[2]), (old, new)):
-        if one and one != two and place.has(one) and fits(place, one, two):
-            return Call("replace_text", (one, two))
-    return None
-
-
-def instead(match: re.Match[str], place: Place) -> Call | None:
-    """`NEW instead of OLD`: two pieces of code of one kind, all of whose names are known."""
-    new, old = match[1].strip("`"), match[2].strip("`")
-    if new.lower() in ("it", "that", "this", "them", "one", "those", "these"):
-        return None
-    if (sides := [re.fullmatch(r"(?:[<>]=?|[=!]=|not in|in|is not|is) (.+)", side) for side in (new, old)]) and all(
-        sides
-    ):
-        known = all(side is not None and code(side[1]) for side in sides) and len(places_of(place.region, old)) == 1
-        return Call("replace_text", (old, new)) if known else None  # the right side of a comparison, with its sign
-    if code(new) is None or code(old) is None or not place.has(old) or new == old:
-        return None
-    plain = re.fullmatch(r"\w+", old) is not None
-    if plain != (re.fullmatch(r"\w+", new) is not None) and plain:
-        return None  # a bare word may be English
-    if set(re.findall(r"[A-Za-z_]\w*", new)) - set(words(place.file)) - set(dir(builtins)):
-        return None
-    if isinstance(ast.parse(new, mode="eval").body, ast.BoolOp) and " or " not in old and " and " not in old:
-        return None  # this or that
-    once = len(places_of(place.region, old)) == 1
-    return Call("replace_text", (old, new)) if once and fits(place, old, new) else None
-
-
-def instead_in_call(match: re.Match[str], place: Place) -> Call | None:
-    """`NEW instead of OLD in the getattr`: in the only call of that name which has OLD, and has it once."""
-    new, old, called = match["new"].strip("`"), match["old"].strip("`"), match["called"]
-    if code(new) is None or code(old) is None or place.tree is None:
-        return None
-    if set(re.findall(r"[A-Za-z_]\w*", _no_texts(new))) - set(words(place.file)) - set(dir(builtins)):
-        return None
-    shift = "if 1:\n" if place.region[:1].isspace() else ""
-    calls = [
-        text
-        for node in ast.walk(place.tree)
-        if isinstance(node, ast.Call) and re.search(rf"(?:^|\.){re.escape(called)}$", ast.unparse(node.func))
-        and (text := ast.get_source_segment(shift + place.region, node)) and len(places_of(text, old)) == 1
-    ]  # fmt: skip
-    if len(calls) != 1 or place.region.count(calls[0]) != 1:
-        return None
-    at = place.region.index(calls[0]) + places_of(calls[0], old)[0]
-    start, end = at, at + len(old)
-    while place.region.count(place.region[start:end]) > 1:  # as much around it as it takes to mean this place
-        start, end = max(start - 1, 0), min(end + 1, len(place.region))
-    return Call(
-        "replace_text", (place.region[start:end], place.region[start:at] + new + place.region[at + len(old) : end])
-    )
-
-
-def filled(name: str, region: str) -> bool:
-    """Whether a variable is only begun where it is set: a list or dictionary that is filled later."""
-    name = re.escape(name)
-    return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
 
 
 def _assigned(place: Place) -> set[str]:
@@ -321,46 +79,11 @@ def switched(match: re.Match[str], place: Place) -> Call | None:
     return Call("change_default", (name, value)) if name in defaults_of(place) else None
 
 
-def defaults_of(place: Place) -> dict[str, ast.expr]:
-    return defaults(place.function) if place.function else {}
-
-
 def default(match: re.Match[str], place: Place) -> Call | None:
     name, value = match[1], code(match[2])
-    if value is None or set(re.findall(r"[A-Za-z_]\w*", _no_texts(value))) - {*words(place.file), *dir(builtins)}:
+    if value is None or set(re.findall(r"[A-Za-z_]\w*", without_texts(value))) - {*words(place.file), *dir(builtins)}:
         return None
     return Call("change_default", (name, value)) if name in defaults_of(place) else None
-
-
-def _no_texts(text: str) -> str:
-    return re.sub(r"\"[^\"]*\"|'[^']*'|\b\d\w*", "", text)
-
-
-def returns(match: re.Match[str], place: Place) -> Call | None:
-    kind = annotation(match[1])
-    if kind == "type" and re.search(r"returns? type$", match[0]):
-        return None  # "add the return type"
-    return Call("annotate_return", (kind,)) if kind is not None and place.function is not None else None
-
-
-def annotate(match: re.Match[str], place: Place) -> Call | None:
-    name, kind = match[1], annotation(match[2])
-    return Call("annotate", (name, kind)) if kind is not None and name in place.parameters() else None
-
-
-def hint_with_default(match: re.Match[str], place: Place) -> Call | None:
-    """`name: type = default` for a parameter that has this default."""
-    value = defaults_of(place).get(match[1])
-    if value is None or code(match[3]) is None or ast.dump(value) != ast.dump(ast.parse(match[3], mode="eval").body):
-        return None
-    return annotate(match, place)
-
-
-def hints(match: re.Match[str], place: Place) -> Call | None:
-    kind = annotation(match[2])
-    given = [part.split(":") for part in match[1].split(",")]
-    good = all(name.strip() in place.parameters() and annotation(text.strip()) for name, text in given)
-    return Call("add_type_hints", (f"{match[1]} -> {kind}",)) if good and kind else None
 
 
 def docstring(match: re.Match[str], place: Place) -> Call | None:

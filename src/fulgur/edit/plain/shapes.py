@@ -6,9 +6,9 @@ import ast
 import re
 
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, Rule, always, annotation, code
+from fulgur.edit.plain.phrases import ARG, NAME
+from fulgur.edit.plain.place import Place, Rule, always, annotation, code
 from fulgur.edit.plain.style import HOW
-from fulgur.edit.plain.values import ARG, NAME
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import Place, code
+from fulgur.edit.plain.place import Place, code
 from fulgur.edit.refactor import OVER_PROJECT, RefactorError, apply_call
 from fulgur.text.edit_format import Call
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fulgur.edit.plain.rules import Place, Rule, always, fits
+from fulgur.edit.plain.place import Place, Rule, always
+from fulgur.edit.plain.replacing import fits
 from fulgur.text.edit_format import Call
 
 ART = r"(?:the |a |an |this |that )?"

@@ -1,4 +1,4 @@
-"""Values, texts, types and what is taken away, in the words that people use for them."""
+"""Values, defaults, arguments, messages and tests, in the words that people use for them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,13 @@ import re
 from fulgur.edit.plain.example import makes
 from fulgur.edit.plain.guards import condition
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.rules import (
-    Place,
-    Rule,
-    annotation,
-    code,
-    decorate,
-    defaults_of,
-    filled,
-    imports,
-    payload,
-    unquoted,
-)
+from fulgur.edit.plain.place import Place, Rule, code, defaults_of, filled, payload
+from fulgur.edit.plain.rules import decorate, imports
 from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.local.functions import defaults, parameters
 from fulgur.edit.refactor.source import FUNCTIONS, Function
-from fulgur.edit.refactor.verify import METHODS, words
+from fulgur.edit.refactor.verify import words
 from fulgur.text.edit_format import Call
-
-VALUE = r"(?P<value>.+)"
-NAME = r"[`'\"]?(?P<name>[A-Za-z_]\w*)[`'\"]?"
-ARG = r"(?:parameter|param|argument|arg|kwarg|option|flag)"
-DROP = r"(?:remove|rm|drop|delete|del|get rid of|kill|strip|take out|lose|eliminate|no|no need for|skip)"
-QUOTED = r"`[^`]+`|\"[^\"]*\"|'[^']*'|-?\d+(?:\.\d+)?"
 
 
 def _value(text: str, place: Place) -> str | None:
@@ -106,105 +90,9 @@ def keyword_only(match: re.Match[str], place: Place) -> Call | None:
     return Call("keyword_only", (owner, *chosen))
 
 
-def quoted_swap(match: re.Match[str], place: Place) -> Call | None:
-    """Two values, each written out; the old one stands in the region once."""
-    old, new = match["old"].strip("`"), match["new"].strip("`")
-    if old.isidentifier() or new.isidentifier():
-        return None
-    for one, two in (
-        (old, new),
-        (old.replace("'", '"'), new.replace("'", '"')),
-        (old.replace('"', "'"), new.replace('"', "'")),
-    ):
-        if one != two and len(places_of(place.region, one)) == 1:
-            return Call("replace_text", (one, two))
-    inner, other = unquoted(old), unquoted(new)
-    if inner != old and other != new and len(inner) > 2 and len(places_of(place.region, inner)) == 1:
-        return Call("replace_text", (inner, other))  # a part of a string
-    return None
-
-
 def message(match: re.Match[str], place: Place) -> Call | None:
     text = payload(match["value"]) if match["value"][:1] in "\"'`" else None
     return Call("set_message", (text,)) if text else None
-
-
-def other_method(match: re.Match[str], place: Place) -> Call | None:
-    """`casefold instead of lower`: methods that every Python has, one use."""
-    new, old = match["new"].strip(".()"), match["old"].strip(".()")
-    known = new in METHODS and old in METHODS
-    return Call("replace_text", (f".{old}(", f".{new}(")) if known and place.region.count(f".{old}(") == 1 else None
-
-
-def other_methods(match: re.Match[str], place: Place) -> Call | None:
-    """`casefold instead of lower().upper()`: a run of methods that every Python has."""
-    new, old = match["new"].strip(".()"), match["old"].lstrip(".")
-    known = {new, *re.findall(r"\w+", old)} <= METHODS
-    return Call("replace_text", (f".{old}", f".{new}()")) if known and place.region.count(f".{old}") == 1 else None
-
-
-def without_call(match: re.Match[str], place: Place) -> Call | None:
-    """`drop .lower()` and `drop list()`: a method at the end of a value, or a function around it."""
-    name, around = match["name"], match.groupdict().get("around")
-    dotted = len(places_of(place.region, f".{name}()"))
-    wrapped = len(re.findall(rf"(?<![\w.]){re.escape(name)}\(", place.region))
-    if (
-        dotted == 1
-        and not around
-        and not re.search(rf"^\s*[\w.]+\.{re.escape(name)}\(\)\s*$", place.region, re.MULTILINE)
-    ):
-        return Call("replace_text", (f".{name}()", ""))
-    if dotted or not wrapped or name == getattr(place.symbol, "name", ""):
-        return None
-    if around:
-        return Call(
-            "unwrap_call", (name, around.strip("`").removesuffix("()") if not code(around) else around.strip("`"))
-        )
-    return Call("unwrap_call", (name,)) if wrapped == 1 else None
-
-
-def without_argument(match: re.Match[str], place: Place) -> Call | None:
-    """`open without 'r'`: a later argument, to the letter, of the only call that has it."""
-    text = match["argument"].strip("`")
-    found = [f", {one}" for one in (text, text.replace("'", '"'), text.replace('"', "'"))]
-    found = [one for one in dict.fromkeys(found) if len(places_of(place.region, one)) == 1]
-    called = re.search(rf"\b{re.escape(match['called'])}\(", place.region)
-    return Call("replace_text", (found[0], "")) if len(found) == 1 and called and code(text) else None
-
-
-def without_statement(match: re.Match[str], place: Place) -> Call | None:
-    """`delete the line X`: a statement to the letter."""
-    text = match["code"].strip().strip("`")
-    if not re.search(r"[=(.]|^(?:import|pass|return|raise|global|del)\b", text):
-        return None
-    try:
-        parsed = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return None
-    bare = (
-        len(parsed) == 1 and isinstance(parsed[0], ast.Expr) and isinstance(parsed[0].value, (ast.Name, ast.Constant))
-    )
-    return Call("delete_statement", (text,)) if len(parsed) == 1 and not bare and place.has(text) else None
-
-
-def unused(match: re.Match[str], place: Place) -> Call | None:
-    """`NAME is unused, remove it`: a parameter, or an import."""
-    name = match["name"]
-    if name in place.parameters() and place.function is not None:
-        return Call("remove_parameter", (place.function.name, name))
-    imported = re.search(rf"^(?:import|from)\b.*\b{re.escape(name)}\b", place.file, re.MULTILINE)
-    return Call("remove_import", (name,)) if imported and place.function is None else None
-
-
-def without_variable(match: re.Match[str], place: Place) -> Call | None:
-    """`no tmp`: a variable that is set in the region once."""
-    name = match["name"]
-    set_once = len(re.findall(rf"^\s*{re.escape(name)} = ", place.region, re.MULTILINE)) == 1
-    if not set_once or name in place.parameters():
-        return None
-    if re.search(rf"^\s*{re.escape(name)} = .*\n\s*return {re.escape(name)}\s*$", place.region, re.MULTILINE):
-        return Call("return_directly", (name,))
-    return Call("inline", (name,))
 
 
 def returned(match: re.Match[str], place: Place) -> Call | None:
@@ -255,48 +143,6 @@ def constant(match: re.Match[str], place: Place) -> Call | None:
     plain = re.sub(r"^(?:the|local|variable|dict|list|table|mapping|this) ", "", value)
     set_once = re.findall(rf"^\s+{re.escape(plain)} = ", place.region, re.MULTILINE) if plain.isidentifier() else []
     return Call("extract_constant", (plain, name)) if len(set_once) == 1 else None
-
-
-def typed(match: re.Match[str], place: Place) -> Call | None:
-    """`a: int, b is str, returns bool`: every part must be one that the function has."""
-    if place.function is None:
-        return None
-    given, result = [], ""
-    for part in re.split(
-        r",\s*(?:and )?(?![^\[(]*[\])])|\s+(?=->)|\s+and\s+(?=->|returns?\b|it returns\b|[A-Za-z_]\w*(?: is|:))",
-        match["hints"],
-    ):
-        text = part.strip().strip("`")
-        if found := re.fullmatch(r"(?:-> ?|returns?:? (?:an? )?(?:type )?(?:is |as )?|it returns (?:an? )?)(.+)", text):
-            result = annotation(found[1]) or ""
-            if not result:
-                return None
-        elif found := re.fullmatch(r"(\w+)(?:: ?| is (?:an? )?| as (?:an? )?)(.+)", text):
-            if found[1] not in place.parameters() or annotation(found[2]) is None:
-                return None
-            given.append(f"{found[1]}: {found[2]}")
-        else:
-            return None
-    if not given:
-        return Call("annotate_return", (result,)) if result else None
-    return Call("add_type_hints", (f"{', '.join(given)}{f' -> {result}' if result else ''}",))
-
-
-def result_type(match: re.Match[str], place: Place) -> Call | None:
-    kind = annotation(match["hints"])
-    return Call("annotate_return", (kind,)) if kind and place.function is not None else None
-
-
-def same_type(match: re.Match[str], place: Place) -> Call | None:
-    """`hint dt as datetime and the return too`"""
-    kind = annotation(match["kind"])
-    known = match["name"] in place.parameters() and place.function is not None
-    return Call("add_type_hints", (f"{match['name']}: {kind} -> {kind}",)) if kind and known else None
-
-
-def parameter_type(match: re.Match[str], place: Place) -> Call | None:
-    kind = annotation(match["kind"])
-    return Call("annotate", (match["name"], kind)) if kind and match["name"] in place.parameters() else None
 
 
 def pass_keyword(match: re.Match[str], place: Place) -> Call | None:

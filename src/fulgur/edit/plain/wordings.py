@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fulgur.edit.plain.rules import Rule
+from fulgur.edit.plain.annotations import parameter_type, result_type, same_type, typed
+from fulgur.edit.plain.phrases import ARG, DROP, NAME, QUOTED, VALUE
+from fulgur.edit.plain.place import Rule
+from fulgur.edit.plain.removals import unused, without_argument, without_call, without_statement, without_variable
+from fulgur.edit.plain.replacing import other_method, other_methods, quoted_swap
 from fulgur.edit.plain.values import (
-    ARG,
-    DROP,
-    NAME,
-    QUOTED,
-    VALUE,
     asserted,
     base,
     caught,
@@ -24,28 +23,16 @@ from fulgur.edit.plain.values import (
     named,
     optional,
     other_exception,
-    other_method,
-    other_methods,
     other_test,
     parameter_default,
-    parameter_type,
     parameter_with,
     pass_keyword,
-    quoted_swap,
     raises,
-    result_type,
     returned,
-    same_type,
     switched,
     ternary_return,
-    typed,
-    unused,
     value_or_default,
     version,
-    without_argument,
-    without_call,
-    without_statement,
-    without_variable,
 )
 from fulgur.text.edit_format import Call
 

@@ -1,17 +1,15 @@
-"""Small changes of one thing, in the words that people use for them."""
+"""One thing for another of its kind: a sign, an exception, a docstring, brackets, an entry, a misspelt word."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from fulgur.edit.plain.guards import return_guard
-from fulgur.edit.plain.names import bound
+from fulgur.edit.plain.phrases import NAME
+from fulgur.edit.plain.place import Place, Rule, always, annotation, code, payload, unquoted
 from fulgur.edit.plain.results import variable_type
-from fulgur.edit.plain.rules import Place, Rule, always, annotation, code, payload, unquoted
 from fulgur.edit.plain.slips import one_slip
-from fulgur.edit.plain.values import ARG, DROP, NAME
-from fulgur.edit.refactor.source import FUNCTIONS
+from fulgur.edit.refactor.verify import identifiers
 from fulgur.text.edit_format import Call
 
 SIGN = r"(?:<=|>=|==|!=|<|>)"
@@ -48,30 +46,6 @@ def new_docstring(match: re.Match[str], place: Place) -> Call | None:
     return Call("set_docstring", (text,)) if text and len(text.split()) > 1 and place.symbol is not None else None
 
 
-def with_default(match: re.Match[str], place: Place) -> Call | None:
-    """`an argument called timeout, default None`, `timeout: float = None`"""
-    name, value, kind = match["name"], code(match["value"]), match.groupdict().get("kind")
-    if value is None or place.function is None or name in place.parameters() or (kind and not annotation(kind)):
-        return None
-    if re.fullmatch(r"[a-z]+", value):
-        return None
-    return Call("new_parameter", (f"{name}: {kind} = {value}" if kind else f"{name}={value}",))
-
-
-def member(match: re.Match[str], place: Place) -> Call | None:
-    """`delete fetch`, of a class that was named: its method."""
-    tree, name = place.tree, match["name"]
-    owner = place.symbol if isinstance(place.symbol, ast.ClassDef) else None
-    found = [n for n in owner.body if isinstance(n, FUNCTIONS) and n.name == name] if owner and tree else []
-    return Call("delete_symbol", (f"{owner.name}.{name}",)) if owner and len(found) == 1 else None
-
-
-def class_value(match: re.Match[str], place: Place) -> Call | None:
-    owner, value = place.symbol, code(match["value"])
-    known = isinstance(owner, ast.ClassDef) and value is not None
-    return Call("add_member", (owner.name, match["name"], value)) if known and value else None  # type: ignore[union-attr]
-
-
 def kind_of_literal(match: re.Match[str], place: Place) -> Call | None:
     name = match["name"]
     listed = re.search(rf"^\s*{re.escape(name)}\b[^=\n]*= *[\[(]", place.region, re.MULTILINE)
@@ -92,13 +66,6 @@ def entry(match: re.Match[str], place: Place) -> Call | None:
     return Call("set_entry", (name, keys[0], value)) if len(keys) == 1 and value else None
 
 
-def without_base(match: re.Match[str], place: Place) -> Call | None:
-    owner = place.symbol
-    bases = [ast.unparse(base) for base in owner.bases] if isinstance(owner, ast.ClassDef) else []
-    known = isinstance(owner, ast.ClassDef) and match["base"] in bases and match["base"] != "object"
-    return Call("remove_base", (owner.name, match["base"])) if known else None  # type: ignore[union-attr]
-
-
 def made_value(match: re.Match[str], place: Place) -> Call | None:
     """`return an empty dict instead of None`"""
     new, old = _MADE.get(match["new"].lower(), match["new"]), _MADE.get(match["old"].lower(), match["old"])
@@ -107,17 +74,6 @@ def made_value(match: re.Match[str], place: Place) -> Call | None:
     dump = ast.dump(ast.parse(old, mode="eval").body)
     found = [n for n in ast.walk(place.function) if isinstance(n, ast.Return) and n.value and ast.dump(n.value) == dump]
     return Call("change_return", (new, old)) if len(found) == 1 and place.has(f"return {old}") else None
-
-
-def handed_on(match: re.Match[str], place: Place) -> Call | None:
-    """`pass limit to self.pages`: a name of the region, to a function of the file that takes it by that name."""
-    name, called = match["name"], match["called"]
-    last = called.rpartition(".")[2]
-    heads = re.findall(rf"\bdef {re.escape(last)}\(([^)]*)\)", place.file)
-    calls = re.findall(rf"(?<![\w.]){re.escape(called)}\(", place.region)
-    known = name in {*bound(place), *place.parameters()}
-    takes = len(heads) == 1 and re.search(rf"(?:^|, ?|\n\s*){re.escape(name)}\b", heads[0])
-    return Call("add_keyword", (called, name, name)) if known and takes and len(calls) == 1 else None
 
 
 def misspelt(match: re.Match[str], place: Place) -> Call | None:
@@ -131,12 +87,18 @@ def misspelt(match: re.Match[str], place: Place) -> Call | None:
     )
 
 
-def bail(match: re.Match[str], place: Place) -> Call | None:
-    found = re.fullmatch(r"(?P<value>)(?P<condition>.+)", match["condition"])
-    return return_guard()(found, place) if found is not None else None
-
-
 _BROAD = r"(bare )?(except( Exception)?|exception|handler|clause)( clause)?"
+
+
+def misspelt_there(match: re.Match[str], place: Place) -> Call | None:
+    """`fix the spelling of recieve`; after "in" a name of the code is where the typo is, and not the typo."""
+    if match["where"] == " in" and match["word"] in identifiers(place.file):
+        return None
+    return misspelt(match, place) if match["word"].lower() not in _PLACES else None
+
+
+_PLACES = frozenset({"message", "messages", "comment", "comments", "docstring", "error", "string", "function", "method",
+                     "class", "module", "header", "title"})  # fmt: skip
 RULES: list[tuple[str, Rule]] = [
     (rf"(use|should be|make it|must be)? ?(?P<new>`?{SIGN}`?),? (instead of|not|rather than) (?P<old>`?{SIGN}`?)"
      r"( (in|for) the (if|while|condition|comparison|check|test|loop))?", operator),
@@ -164,13 +126,6 @@ RULES: list[tuple[str, Rule]] = [
     (r"(change|update|replace|rewrite|set|make|fix) [the] doc-?string( to| with| say|:)( say| read| be)?:? "
      r"(?P<text>[\"'`A-Z].+)", new_docstring),
     (r"[the] doc-?string (should|must) (be|say|read):? (?P<text>[\"'`A-Z].+)", new_docstring),
-    (rf"(add|take|accept|introduce|new|have|support) [an?|the] (new |optional )*{ARG} (called |named )?{NAME}"
-     r"(: ?(?P<kind>[\w.\[\]| ]+?))?(,? \(?(with )?(a )?default(s|ing)?( value)?( to| of| is|:)? ?| ?= "
-     r"?)(?P<value>[^()\s]+)\)?",
-     with_default),
-    (rf"(add|take|accept|introduce|new|have|support) [an?|the] (new |optional )*{NAME} {ARG},? "
-     r"\(?(with )?(a )?default(s|ing)?( value)?( to| of| is|:)? ?(?P<value>[^()\s]+)\)?(?P<kind>(?!))?", with_default),
-    (rf"({DROP}) {NAME}(\(\))?( method)?", member),
     (rf"{NAME}: ?(?P<kind>[\w.\[\], |]+)", variable_type),
     (r"(no|drop|remove|get rid of) [the] `?str(\(\))?`? (calls? )?(needed )?(in|inside|from) [the] f-? ?strings?|[the] "
      r"`?str(\(\))?`? (calls? )?(in|inside) [the] f-? ?strings? (is|are|isn'?t|aren'?t) "
@@ -190,18 +145,11 @@ RULES: list[tuple[str, Rule]] = [
      lambda match, place: Call("flatten_elif")
      if len(re.findall(r"^\s*elif\b", place.region, re.MULTILINE)) == 1 else None),
     (r"(fix |correct )?[the|a] typo:? `?(?P<word>[A-Za-z]{5,})`?", misspelt),
-    (rf"(add|introduce|define|new) [an?|the] (class|new class) (attribute|variable|constant|field|attr|var) {NAME} ?= ?"
-     r"(?P<value>.+)", class_value),
     (rf"(make|turn|convert|change) {NAME} (in)?(to )?[an?] (?P<kind>tuple|set|list)", kind_of_literal),
     (rf"(set|change|update) [the] (?P<key>[\"'`]?[\w-]+[\"'`]?)( (key|entry|value))? (to|=) (?P<value>\S+) "
      rf"(in|of) [the] "
      rf"{NAME}( dict| mapping)?", entry),
-    (rf"({DROP}) [the] (?P<base>[A-Z]\w*)( (base|parent|superclass|mixin))?( class)?", without_base),
-    (r"(no longer|don'?t|do not) (inherit|derive|subclass)( from)? (?P<base>[A-Z]\w*)", without_base),
     (r"(should |must )?return (?P<new>an? empty \w+|empty \w+|\S+),? (instead of|not|rather than) (?P<old>an? "
      r"empty \w+|\S+)",
      made_value),
-    (rf"pass [the] {NAME} (on |along |through )?(in)?to [the] `?(?P<called>[\w.]+)`?(\(\))?( call)?", handed_on),
-    (r"(bail|bail out|exit|stop|leave|get out)( early)? (if|when) (?P<condition>.+)",
-     bail),
 ]  # fmt: skip

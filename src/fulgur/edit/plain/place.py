@@ -1,0 +1,119 @@
+"""The region that an instruction is about, and what the rules read from its words: code, types, texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fulgur.edit.refactor.local.exact import places_of
+from fulgur.edit.refactor.local.functions import defaults, parameters
+from fulgur.edit.refactor.source import FUNCTIONS, Function, Unusable, parse_region
+from fulgur.text.edit_format import Call
+
+
+@dataclass(frozen=True)
+class Place:
+    """The region an instruction is about, and the whole file."""
+
+    region: str
+    file: str
+
+    @property
+    def tree(self) -> ast.Module | None:
+        try:
+            return parse_region(self.region)
+        except (Unusable, RecursionError):
+            return None
+
+    @property
+    def function(self) -> Function | None:
+        """The only outermost function of the region."""
+        tree = self.tree
+        body = tree.body if tree is not None else []
+        if self.region[:1] in (" ", "\t") and body:
+            body = body[0].body  # type: ignore[attr-defined]
+        found = [node for node in body if isinstance(node, FUNCTIONS)]
+        return found[0] if len(found) == len(body) == 1 else None
+
+    @property
+    def symbol(self) -> ast.AST | None:
+        """The only function or class of the region."""
+        tree = self.tree
+        found = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef))] if tree is not None else []
+        return found[0] if found else None
+
+    def parameters(self) -> list[str]:
+        return [arg.arg for arg in parameters(self.function)] if self.function else []
+
+    def has(self, text: str) -> bool:
+        return bool(places_of(self.region, text))
+
+
+Rule = Callable[[re.Match[str], Place], Call | None]
+Q = r"[`'\"]?"
+N = rf"{Q}([A-Za-z_]\w*){Q}"  # a name, in quotes or not
+
+
+def unquoted(text: str) -> str:
+    """A text without the quotes or backticks around it."""
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "`'\"" else text
+
+
+def payload(text: str) -> str | None:
+    """A text that is given to the letter, without its quotes; None where words go on behind them."""
+    text = text.strip()
+    if text.startswith('"""') and text.endswith('"""') and len(text) > 6:
+        return text[3:-3]
+    if text[:1] not in "`'\"":
+        return text
+    inner = unquoted(text)
+    apart = re.search(rf"(?<!\w){text[:1]}|{text[:1]}(?!\w)", inner)  # "don't" has one too, inside a word
+    return inner if inner != text and not apart else None
+
+
+def code(text: str) -> str | None:
+    """An expression, None for anything else; backticks around it are not part of it."""
+    text = text.strip().strip("`")
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return text
+
+
+def annotation(text: str) -> str | None:
+    """A type as it is written after a colon; a word in lower case must be one that types are called."""
+    found = code(text)
+    if found is None or not re.match(r"[A-Za-z_\"']", found):
+        return None
+    node = ast.parse(found, mode="eval").body
+    kinds = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.Constant)
+    english = re.fullmatch(r"[a-z]+", found) and found not in _TYPES.split()
+    english = english or found in ("Optional", "Union")  # of what?
+    return found if isinstance(node, kinds) and not english else None
+
+
+_TYPES = "int str float bool bytes bytearray complex list dict set frozenset tuple object type"
+
+
+def always(name: str, *args: str) -> Rule:
+    """A rule whose pattern says everything."""
+    return lambda match, place: Call(name, args)
+
+
+def filled(name: str, region: str) -> bool:
+    """Whether a variable is only begun where it is set: a list or dictionary that is filled later."""
+    name = re.escape(name)
+    return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
+
+
+def defaults_of(place: Place) -> dict[str, ast.expr]:
+    return defaults(place.function) if place.function else {}
+
+
+def without_texts(text: str) -> str:
+    """Code without its strings and numbers."""
+    return re.sub(r"\"[^\"]*\"|'[^']*'|\b\d\w*", "", text)
