@@ -34,9 +34,9 @@ def by_example(said: str, place: Place) -> Call | None:
     """The change that makes the code which the instruction spells out; None where it is not one place, or no such."""
     match = _SAID.fullmatch(said.strip())
     wanted = _dump(match["code"]) if match else None
-    if match is None or wanted is None or place.tree is None or wanted in _dumps(place.region):
+    if match is None or wanted is None or _times(wanted, place.region) or (piece := _piece(place.region)) is None:
         return None
-    found = {made for name in f"{_EACH} {_TOGETHER}".split() if (made := _made(place.region, name, wanted)) is not None}
+    found = {made for name in f"{_EACH} {_TOGETHER}".split() if (made := _made(piece, name, wanted)) is not None}
     call = _as_text(place.region, found.pop()) if len(found) == 1 else None
     if call is not None and match["name"] and match["name"] not in words(" ".join(call.args)):
         return None  # "for x", and this is something else
@@ -45,8 +45,16 @@ def by_example(said: str, place: Place) -> Call | None:
 
 def makes(place: Place, name: str, said: str) -> bool:
     """Whether this refactoring makes exactly the code that is said."""
-    wanted = _dump(said)
-    return wanted is not None and _made(place.region, name, wanted) is not None
+    wanted, piece = _dump(said), _piece(place.region)
+    return wanted is not None and piece is not None and _made(piece, name, wanted) is not None
+
+
+def _piece(region: str) -> Piece | None:
+    """Parsed once for all that is tried on it."""
+    try:
+        return Piece(region)
+    except (Unusable, ValueError, IndexError, RecursionError):
+        return None
 
 
 def _dump(text: str) -> str | None:
@@ -65,25 +73,25 @@ def _dump(text: str) -> str | None:
     return ast.dump(node)
 
 
-def _dumps(region: str) -> list[str]:
+def _times(wanted: str, region: str) -> int:
+    """How often the region has this code."""
+    kind = wanted.partition("(")[0]  # most nodes need not be looked at
     try:
-        return [ast.dump(node) for node in ast.walk(parse_region(region)) if isinstance(node, (ast.expr, ast.stmt))]
+        nodes = [node for node in ast.walk(parse_region(region)) if type(node).__name__ == kind]
+        return sum(ast.dump(node) == wanted for node in nodes)
     except (Unusable, RecursionError):
-        return []
+        return 0
 
 
-def _made(region: str, name: str, wanted: str) -> str | None:
+def _made(piece: Piece, name: str, wanted: str) -> str | None:
     """The region after the one change of this refactoring that makes the code; None where it makes it twice."""
     try:
-        piece = Piece(region)
         edits = LOCAL[name][2](piece, ())
     except (RefactorError, Unusable, ValueError, IndexError, RecursionError):
         return None
     choices = [[edit] for edit in edits] if name in _EACH.split() else [edits]
     results = {
-        after
-        for chosen in choices
-        if (after := _applied(piece, chosen)) is not None and _dumps(after).count(wanted) == 1
+        after for chosen in choices if (after := _applied(piece, chosen)) is not None and _times(wanted, after) == 1
     }
     return results.pop() if len(results) == 1 else None
 
