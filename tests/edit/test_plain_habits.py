@@ -178,6 +178,8 @@ READ: list[tuple[str, str, str | None]] = [
     ("%s log -> log", "def f(a):\n    return '%s log' % a\n", None),  # nothing would take the value any more
     ("%s log -> %s line", "def f(a):\n    return '%s log' % a\n", "replace_text %s log %s line"),
     ("stream=get('stream') is enough", "def f():\n    g(\n        stream=get('stream', None),\n    )\n", None),
+    ("set check to True", "def f(a):\n    return g(\n        check=a.get('check', False)\n    )\n", None),
+    ("bump LIMIT to 3", "LIMIT: int = 2\n", "set_value LIMIT 3"),
     ("out = [n for n in b]", "def f(b):\n    out = b\n    return out\n", "set_value out [n for n in b]"),
     # complaints and questions
     ("what if path is empty? return ''", FUNCTION, "return_if not path ''"),

@@ -110,6 +110,16 @@ def filled(name: str, region: str) -> bool:
     return bool(re.search(rf"\b{name}(?:\[[^\]\n]+\] *=[^=]|\.(?:append|extend|add|update|insert)\()", region))
 
 
+def assigned(place: Place) -> set[str]:
+    """Names and attributes of self that the region assigns."""
+    found: set[str] = set()
+    for node in ast.walk(place.tree) if place.tree is not None else ():
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            found |= {ast.unparse(target).removeprefix("self.") for target in targets if isinstance(target, ast.expr)}
+    return found
+
+
 def defaults_of(place: Place) -> dict[str, ast.expr]:
     return defaults(place.function) if place.function else {}
 

@@ -7,7 +7,7 @@ import builtins
 import keyword
 import re
 
-from fulgur.edit.plain.place import Place, Rule, code, defaults_of, filled, payload, unquoted, without_texts
+from fulgur.edit.plain.place import Place, Rule, assigned, code, defaults_of, filled, payload, unquoted, without_texts
 from fulgur.edit.plain.replacing import instead
 from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
@@ -33,16 +33,6 @@ def visibility(match: re.Match[str], place: Place) -> Call | None:
     return Call("rename", (old, new)) if known and new else None
 
 
-def _assigned(place: Place) -> set[str]:
-    """Names and attributes of self that the region assigns."""
-    found: set[str] = set()
-    for node in ast.walk(place.tree) if place.tree is not None else ():
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            found |= {ast.unparse(target).removeprefix("self.") for target in targets if isinstance(target, ast.expr)}
-    return found
-
-
 def _names(value: str) -> set[str]:
     """The names that an expression needs, without those that it gives a value itself."""
     nodes = list(ast.walk(ast.parse(value, mode="eval")))
@@ -53,7 +43,7 @@ def _names(value: str) -> set[str]:
 
 def set_value(match: re.Match[str], place: Place) -> Call | None:
     name, value = match[1], code(match[2])
-    if value is None or name.removeprefix("self.") not in _assigned(place):
+    if value is None or name.removeprefix("self.") not in assigned(place):
         return None
     if _names(value) - {*words(place.file), *dir(builtins)}:
         return None  # "x = y is enough" is code too

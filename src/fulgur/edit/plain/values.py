@@ -9,7 +9,7 @@ import re
 from fulgur.edit.plain.example import makes
 from fulgur.edit.plain.guards import condition
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.place import Place, Rule, code, defaults_of, filled, payload
+from fulgur.edit.plain.place import Place, Rule, assigned, code, defaults_of, filled, payload
 from fulgur.edit.plain.rules import decorate, imports
 from fulgur.edit.refactor.local.exact import places_of
 from fulgur.edit.refactor.local.functions import defaults, parameters
@@ -63,8 +63,8 @@ def value_or_default(match: re.Match[str], place: Place) -> Call | None:
         return found
     name, value = match["name"], _value(match["value"], place)
     pattern = rf"^\s*(?:self\.)?{re.escape(name)}(?: ?:[^=\n]+)?\s*=[^=]"
-    if filled(name, place.region):
-        return None
+    if filled(name, place.region) or name not in assigned(place):
+        return None  # an argument on a line of its own looks like an assignment
     if value is None or name in place.parameters() or len(re.findall(pattern, place.region, re.MULTILINE)) != 1:
         return None
     old = match.groupdict().get("old")
