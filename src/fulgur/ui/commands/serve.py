@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"There is no model at {args.model}.")
         config.models[args.model.stem or args.model.name] = settings.Model(backend="local", path=str(args.model))
     named = set(config.models)
-    config.models |= {name: model for name, model in embedded().items() if name not in named}  # they always stay
     if args.device is not None:
         _set_device(config, args.device)
+    config.models |= {name: model for name, model in embedded().items() if name not in named}  # they always stay
     log_to_stderr()
     # A server with a config of its own is not the one that the agent and other terminals look for.
     known = args.file is None or args.idle_exit is not None
@@ -56,13 +56,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _set_device(config: ServerConfig, name: str) -> None:
-    """For every model that runs here."""
+    """For every model that runs here and was named; the embedded ones are packed for the CPU."""
     from fulgur.engine.device import check_device
 
     check_device(name)
-    for model in config.models.values():
-        if model.backend == "local":
-            model.device = name
+    here = [model for model in config.models.values() if model.backend == "local"]
+    if not here and name not in ("auto", "cpu"):
+        raise UsageError(
+            f"--device {name}: no model here could run there, the embedded ones are packed for the CPU",
+            hint="Name another with -m FOLDER, or in server.toml.",
+        )
+    for model in here:
+        model.device = name
 
 
 async def _serve(
