@@ -133,7 +133,6 @@ class Emulated:
                     shared = self.memory.attention_only if phase.name == "attention" else self.memory.total
                     threads = THREADS + (FEEDER if phase.matrix else 0)
                     self._launch(f"step_{phase.name}", ctas, threads, shared)
-        assert not self.state.error
         return list(self.mailbox.token[: self.mailbox.count])
 
     @property

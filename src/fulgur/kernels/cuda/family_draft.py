@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fulgur.kernels.cuda.family_plan import HIDDEN
+from fulgur.kernels.cuda.plan import HIDDEN
 
 Int = npt.NDArray[np.int32]
 

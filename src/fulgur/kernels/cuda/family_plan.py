@@ -7,21 +7,19 @@ expert is one copy more, which every row chooses. Names are those of `model.tens
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.formats import BLOCK, TILE, Format, format_named
 from fulgur.kernels.cuda.kv_cache import bytes_per_token
-from fulgur.kernels.cuda.plan import ALIGN, FEATURES, Matrix
+from fulgur.kernels.cuda.plan import ALIGN, FEATURES, Matrix, Plan, state_floats
 from fulgur.model.config import ModelConfig
 from fulgur.model.family import DELTA
 from fulgur.model.tensors import MTP, layer_names, tensor_shapes, vector_plans
 
 ROWS = 8  # of a step, at most: the columns of the matrix instruction
-LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
-HIDDEN = 128  # positions whose hidden states wait for the drafting head
 COLUMNS = 32  # of a state that a CTA has
 WARPS = 16  # of a product's CTA
 ROOM, PAD, PARTS = 3136, 32, 1 << 15  # of a product's shared memory: its record, columns between rows, least for sums
@@ -48,6 +46,7 @@ class FamilyPlan:
     matrices: dict[str, Matrix]
     vectors: dict[str, tuple[int, int]]  # by name: where in the small vectors it begins, and its length
     arena_bytes: int
+    decode: Plan | None = None  # the same weights where they lie, for the decode kernels; None: they cannot have them
 
     @property
     def choices(self) -> int:
@@ -71,12 +70,11 @@ class FamilyPlan:
 
     @property
     def state_floats(self) -> int:
-        """Of one delta layer of one sequence (family.cu): S, inputs of the convolution, the log."""
+        """Of one delta layer of one sequence; 0: there is none."""
         d = self.config.delta
         if d is None or DELTA not in self.config.kinds:
             return 0
-        log = d.channels + d.keys + d.values + d.v_heads
-        return -(-(d.v_heads * d.k_dim * d.v_dim + LOG * log) // 4) * 4
+        return state_floats(d)
 
     def kv_layer(self, layer: str) -> int:
         """The number of an attention layer among those that keep keys and values; the drafting head's is the last."""
@@ -124,11 +122,14 @@ def check(config: ModelConfig) -> None:
         refuse(d.taps <= 8, f"convolutions of {d.taps} taps")
 
 
-def make_family_plan(config: ModelConfig, weights: Weights, *, ctas: int = 132, shared: int = 227 << 10) -> FamilyPlan:
-    """Lay a model out for a GPU of `ctas` multiprocessors with `shared` bytes of shared memory for a CTA."""
+def make_family_plan(
+    config: ModelConfig, weights: Weights, *, ctas: int = 132, shared: int = 227 << 10, decode: Plan | None = None
+) -> FamilyPlan:
+    """Lay a model out for a GPU of `ctas` multiprocessors with `shared` bytes of shared memory for a CTA. Matrices of
+    `decode` come first, as that plan has them; those that only the general driver reads follow."""
     check(config)
     matrices: dict[str, Matrix] = {}
-    offset = 0
+    offset = 0 if decode is None else decode.arena_bytes
     bf16 = format_named("bf16")
 
     def add(name: str, rows: int, cols: int, fmt: Format, copies: int = 1, chosen: int = 1) -> None:
@@ -138,7 +139,16 @@ def make_family_plan(config: ModelConfig, weights: Weights, *, ctas: int = 132, 
             Matrix(name, rows, cols, fmt, 1, kw, offset, copies, chosen, added and copies > 1)
             for kw in (1, 2, 4, 8, 16)
         ]
-        matrices[name] = best = min(options, key=lambda m: _cost(m, ctas))
+        best = min(options, key=lambda m: _cost(m, ctas))
+        layer, _, short = name.rpartition(".")
+        there = decode.matrices.get(short) if decode is not None and layer != MTP[:-1] and short != "router" else None
+        if decode is not None and there is not None:
+            assert (there.copy_blocks, there.copies, there.format) == (best.copy_blocks, best.copies, best.format)
+            assert there.tiles >= best.tiles, "what a kind of layer does not have are zeros behind it"
+            number = int(layer.rpartition(".")[2]) if layer else 0
+            matrices[name] = replace(best, offset=decode.address(there, number, 0, 0, 0))
+            return
+        matrices[name] = best
         offset += -(-best.nbytes // ALIGN) * ALIGN
 
     c, d = config, config.d_model
@@ -162,7 +172,7 @@ def make_family_plan(config: ModelConfig, weights: Weights, *, ctas: int = 132, 
         add("mtp.fc", d, 2 * d, bf16)
         add("mtp.head", c.draft_vocab, d, format_named("int4"))
     add("head", c.vocab_size, d, weights.head)
-    return FamilyPlan(config, ctas, _most_rows(matrices, shared), matrices, _vectors(config), offset)
+    return FamilyPlan(config, ctas, _most_rows(matrices, shared), matrices, _vectors(config), offset, decode)
 
 
 def operand_lines(matrix: Matrix) -> int:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fulgur.kernels.cuda.delta_chunks import delta_chunks
-from fulgur.kernels.cuda.family_plan import LOG
 from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.formats import TILE
 from fulgur.kernels.cuda.kv_cache import KvCache
 from fulgur.kernels.cuda.pack import order
+from fulgur.kernels.cuda.plan import LOG
 from fulgur.kernels.cuda.prefill import rms, rotate, widen
 from fulgur.model.family import DELTA, FULL, SLIDING
 from fulgur.model.tensors import MTP

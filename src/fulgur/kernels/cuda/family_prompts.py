@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.kernels.cuda.family_draft import DraftLogs
-from fulgur.kernels.cuda.family_plan import HIDDEN
 from fulgur.kernels.cuda.family_prefill import FamilyPrefill
 from fulgur.kernels.cuda.family_states import FamilyStates
+from fulgur.kernels.cuda.plan import HIDDEN
 
 Int = npt.NDArray[np.int32]
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fulgur.kernels.cuda.family_draft import DraftLogs
-from fulgur.kernels.cuda.family_plan import LOG, FamilyPlan
+from fulgur.kernels.cuda.family_plan import FamilyPlan
+from fulgur.kernels.cuda.plan import LOG
 
 Int = npt.NDArray[np.int32]
 

@@ -9,7 +9,7 @@ from math import gcd
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.formats import BLOCK, CHUNK, FEEDERS, FORMATS, GENERAL_ONLY, PREDICTORS, TILE, WARPS
-from fulgur.kernels.cuda.plan import KV_BLOCK, Matrix, Plan
+from fulgur.kernels.cuda.plan import HIDDEN, KV_BLOCK, Matrix, Plan, state_floats
 from fulgur.kernels.cuda.records import RING, Args, Mailbox, attention_record, shared_record, state_record
 
 DRIVERS = ("persistent", "graph")
@@ -19,6 +19,7 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 # Bytes to prefetch into L2 when the rings are full, and the cycles between two pieces of a ring. Not used with experts:
 # little is known ahead, and the prefetch cost 3%.
 AHEAD, PACE = 192 << 10, 2000
+PREDICTABLE = 256  # experts: the logits of more do not fit the registers of the prediction warp
 PREDICTION_PACE = 1500  # cycles between two pieces of predicted experts (predict.cuh)
 CORE = 144  # bytes of 8 columns of 16 activations for `wgmma` (CORE_BYTES in ptx.cuh)
 # What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
@@ -89,11 +90,20 @@ def operand(plan: Plan, wgmma: bool) -> Operand:
     wide = [m for name, m in plan.matrices.items() if name not in narrow]
     terms = {name: m.kw * m.split // 4 * steps(m) * 8 * CORE for name, m in narrow.items()}
     terms_at = _up(4 * max((m.blocks for m in narrow.values()), default=0), 64)
-    beside = ("qkv", "o", "gate_up") if plan.moe else ()  # gate_up: some warps may still multiply the fold
+    # gate_up: some warps may still multiply the fold
+    beside = ("qkv", "o", "gate_up") if plan.moe else ("qkv",) if plan.hybrid else ()
     bf16_at = terms_at + max((terms.get(name, 0) for name in beside), default=0)
     # 64 bytes of padding avoid bank conflicts between rows of bf16.
     ends = [terms_at + max(terms.values(), default=0), bf16_at + max((256 * m.blocks + 64 for m in wide), default=0)]
     return Operand(wgmma, terms_at, bf16_at, max(ends))
+
+
+def delta_bytes(plan: Plan) -> int:
+    """The scratch of a delta net (delta.cuh)."""
+    d, columns = plan.config.delta, plan.delta_columns if plan.hybrid else 0
+    if d is None or not plan.hybrid:
+        return 0
+    return 4 * (plan.rows * (2 * d.k_dim + columns + 2) + 4 * WARPS * 32)
 
 
 def steps(m: Matrix) -> int:
@@ -108,6 +118,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     # Splits are joined in the same place (attention.cuh).
     joined = 16 * (c.n_heads // c.n_kv_heads * c.head_dim // 2 + plan.max_splits)
     attention = _up(max(sizeof(scratch), joined))
+    delta = delta_bytes(plan)
     activations = operand(plan, wgmma)
     folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # Attention writes these fields only after a barrier, when all slices have been added: they may overlap the slices.
@@ -119,7 +130,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4
         overlap = min(slices, late) // LINE * LINE
-        area = _up(rows * activations.stride)
+        area = max(_up(rows * activations.stride), _up(delta))
         if driver == "persistent":
             area = max(area, attention - overlap)
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
@@ -147,15 +158,16 @@ def slice_rounds(plan: Plan) -> list[int]:
     return [wanted, *(n for n in (16, 8, 4) if least <= n < wanted)]
 
 
-def _most_rounds(plan: Plan) -> int:
-    """The most rounds of any phase over one row."""
-    return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in plan.matrices.values())
+def _most_rounds(plan: Plan, head: bool = True) -> int:
+    """The most rounds of any phase over one row, with the head or without."""
+    matrices = [m for m in plan.matrices.values() if head or m.name != "head"]
+    return max(2 * m.chunks if m.flat else -(-m.units(1) // plan.ctas * m.kw // WARPS) for m in matrices)
 
 
 def predicts_experts(plan: Plan, wgmma: bool) -> bool:
     """Whether the persistent driver predicts experts (predict.cuh): in steps of one row, on GPUs where warps can hand
     over registers, since the prediction warps would leave too few to the others."""
-    return plan.moe and plan.rows == 1 and wgmma
+    return plan.moe and plan.rows == 1 and wgmma and plan.config.n_experts <= PREDICTABLE
 
 
 def in_flight(memory: Layout, limit: int) -> int:
@@ -179,10 +191,15 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "HEADS": c.n_heads,
         "KV_HEADS": c.n_kv_heads,
         "HEAD_DIM": c.head_dim,
-        "FFN": c.d_expert if plan.moe else c.d_ffn,
+        "FFN": max(c.d_expert, c.dense_width) if plan.moe else c.d_ffn,
         "VOCAB": c.vocab_size,
         "EXPERTS": c.n_experts,
-        "CHOSEN": c.experts_per_token,
+        "CHOSEN": plan.choices,
+        "SHARED_EXPERT": int(c.d_shared > 0),
+        "ROUTER_ROWS": plan.router_rows,
+        "QKV_ROWS": plan.matrices["qkv"].rows,
+        "ROTATED": c.rotated,
+        "GATED": int(c.traits.gated),
         "NORM_TOPK": int(c.norm_topk),
         "QKV_BIAS": int(c.qkv_bias),
         "QK_NORM": int(c.qk_norm),
@@ -209,6 +226,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "MAX_SPLITS": plan.max_splits,
         "RING": RING,
         "PROFILE": int(profile),
+        "PERSISTENT": int(driver == "persistent"),
         "MAX_RUNS": memory.runs,
         "SLOTS": memory.slots,
         "SLICE_ROUNDS": memory.rounds,
@@ -216,6 +234,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "DOWN_PARTS": plan.matrices["down"].parts,
         "FOLD_SLICES": memory.folded,
         "ONE_BATCH": int(plan.rows == 1 and _most_rounds(plan) <= memory.rounds),
+        "LAYER_BATCH": int(plan.rows == 1 and _most_rounds(plan, head=False) <= memory.rounds),
         "SHIFTED": int(_slack(plan) > 0),
         "UNEVEN": int(any(m.format.record and m.format.data > memory.chunks for m in plan.matrices.values())),
         "SLOT_BYTES": memory.slot,
@@ -242,7 +261,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "ATTENTION_OVERLAP": memory.overlap,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
-        "ROUTER_DIFFERS": int(plan.moe and plan.matrices["router"].format != usual),
+        "ROUTER_DIFFERS": int("router" in plan.matrices and plan.matrices["router"].format != usual),
+        **_delta_constants(plan),
     }
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
@@ -255,9 +275,50 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
 
 
 def norm_stride(plan: Plan) -> int:
-    """Floats of a layer's small vectors (two norms, q and k norm, the bias of qkv), rounded up for 16-byte loads."""
+    """Floats of a layer's small vectors (two norms, q and k norm, the bias of qkv or a delta net's vectors), rounded up
+    for 16-byte loads, of a hybrid for whole lines."""
     c = plan.config
+    if plan.hybrid:
+        vectors = delta_vectors(plan)
+        return _up(max(at + size for at, size in vectors.values()), LINE // 4)
     return _up(2 * c.d_model + 2 * c.head_dim + (c.q_rows + 2 * c.kv_rows if c.qkv_bias else 0), 4)
+
+
+def delta_vectors(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Where a delta net's small vectors begin among those of a layer, and their lengths; names as in a `FamilyPlan`."""
+    c, d = plan.config, plan.config.delta
+    assert d is not None
+    at, made = _up(2 * c.d_model + 2 * c.head_dim, LINE // 4), dict[str, tuple[int, int]]()
+    for name, size in (("conv", d.taps * d.channels), ("delta_norm", d.v_dim), ("decay", d.v_heads),
+                       ("dt_bias", d.v_heads)):  # fmt: skip
+        made[name] = at, size
+        at += _up(size, LINE // 4)
+    return made
+
+
+def _delta_constants(plan: Plan) -> dict[str, object]:
+    c, d = plan.config, plan.config.delta
+    if d is None or not plan.hybrid:
+        return {"DELTA_LAYERS": 0, "VALUES": 0, "DELTA_PARTS": 0}
+    at = {name: first for name, (first, _) in delta_vectors(plan).items()}
+    return {
+        "DELTA_LAYERS": plan.config.n_layers - plan.kv_layers,
+        "LAYER_PLACES": f"{{{', '.join(map(str, plan.places))}}}",
+        "K_HEADS": d.k_heads,
+        "K_DIM": d.k_dim,
+        "V_DIM": d.v_dim,
+        "VALUES": d.values,
+        "TAPS": d.taps,
+        "DELTA_COLUMNS": plan.delta_columns,
+        "DELTA_PARTS": d.v_dim // 32,
+        "STATE_FLOATS": state_floats(d),
+        "HIDDEN": HIDDEN,
+        "BETA_AT": c.n_experts + (c.d_shared > 0),
+        "CONV_AT": at["conv"],
+        "DELTA_NORM_AT": at["delta_norm"],
+        "DECAY_AT": at["decay"],
+        "DT_BIAS_AT": at["dt_bias"],
+    }
 
 
 def _constants(index: int, m: Matrix, chunks: int, plan: Plan) -> str:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import BLOCK_TOKENS
 from fulgur.kernels.cuda.formats import BLOCK, GENERAL_ONLY, TILE, WARPS, Format, format_named
-from fulgur.model.config import ModelConfig
+from fulgur.model.config import DeltaShape, ModelConfig
+from fulgur.model.family import DELTA
 
 KV_BLOCK = BLOCK_TOKENS  # also the shortest attention split
 MAX_ROWS = 8  # columns of the matrix instruction
@@ -29,10 +30,16 @@ ALIGN = 256
 # Of `ModelConfig.features`: what the decode kernels can compute, and what the general driver can (family_plan.py). A
 # model that needs another one is refused by its name.
 DECODE_FEATURES = frozenset({"biases of q, k and v", "norms of queries and keys", "a mixture of experts"})
-FEATURES = DECODE_FEATURES | {
-    "a shared expert", "biases of o", "gated attention", "attention sinks", "norms of 1 + weight", "sliding windows",
-    "gated delta nets", "partial rope", "queries scaled by position", "clamped experts with biases",
+# Those of hybrids, whose single stream runs in the decode kernels and everything else in the general driver.
+HYBRID_FEATURES = frozenset({
+    "norms of queries and keys", "a mixture of experts", "a shared expert", "gated attention", "norms of 1 + weight",
+    "gated delta nets", "partial rope",
+})  # fmt: skip
+FEATURES = DECODE_FEATURES | HYBRID_FEATURES | {
+    "biases of o", "attention sinks", "sliding windows", "queries scaled by position", "clamped experts with biases",
 }  # fmt: skip
+LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
+HIDDEN = 128  # positions whose hidden states wait for the drafting head
 _ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
 
@@ -137,6 +144,41 @@ class Plan:
         return self.config.n_experts > 0
 
     @property
+    def choices(self) -> int:
+        """Experts that a row uses, a shared one included."""
+        return self.config.experts_per_token + (self.config.d_shared > 0)
+
+    @property
+    def hybrid(self) -> bool:
+        return DELTA in self.config.kinds
+
+    @property
+    def kv_layers(self) -> int:
+        return sum(kind != DELTA for kind in self.config.kinds)
+
+    @property
+    def places(self) -> list[int]:
+        """Each layer's number among those of its kind: attention from 0 upwards, delta nets from -1 downwards."""
+        made: list[int] = []
+        for kind in self.config.kinds:
+            same = sum((place < 0) == (kind == DELTA) for place in made)
+            made.append(-1 - same if kind == DELTA else same)
+        return made
+
+    @property
+    def delta_columns(self) -> int:
+        """Columns of a delta net's state that a unit has: as few as leave each CTA one unit, if that is possible."""
+        d = self.config.delta
+        assert d is not None
+        return next((n for n in (32, 64) if d.values <= n * self.ctas), 32)
+
+    @property
+    def router_rows(self) -> int:
+        """Rows of the matrix that the residual is multiplied by besides qkv: the router, the gate of a shared expert, b
+        and a of a delta net."""
+        return _router_rows(self.config)
+
+    @property
     def max_splits(self) -> int:
         """Attention units of one row fill the GPU about once."""
         most = max(self.ctas // self.config.n_kv_heads, 1)
@@ -178,6 +220,12 @@ class Plan:
         yield _phase("finish", 0, None, {"candidates"}, {"token"})
 
 
+def state_floats(d: DeltaShape) -> int:
+    """Of one delta layer of one sequence (family.cu): S, inputs of the convolution, the log."""
+    log = d.channels + d.keys + d.values + d.v_heads
+    return -(-(d.v_heads * d.k_dim * d.v_dim + LOG * log) // 4) * 4
+
+
 def _phase(name: str, layer: int, matrix: Matrix | None, reads: set[str], writes: set[str]) -> Phase:
     return Phase(name, layer, matrix, frozenset(reads), frozenset(writes))
 
@@ -192,18 +240,21 @@ def make_plan(
     experts. So `router` = R W is multiplied while attention runs, `fold` = R W O together with O, and the experts are
     known as soon as the residual is. Both stay in bf16, since they decide which weights are read.
     """
-    config.require(DECODE_FEATURES, "the decode kernels of the GPU")
+    config.require(HYBRID_FEATURES if DELTA in config.kinds else DECODE_FEATURES, "the decode kernels of the GPU")
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
         raise FulgurError(f"heads of {config.head_dim} and a width of {config.d_model} are not supported on the GPU")
     if config.n_heads // config.n_kv_heads > 16:
         raise FulgurError(f"{config.n_heads} heads on {config.n_kv_heads} key/value heads: more than 16 share one")
-    if config.n_experts > 256 or config.experts_per_token > 16:
-        raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 256 on the GPU")
+    shared = int(config.d_shared > 0)
+    if config.n_experts > 512 or config.experts_per_token + shared > 16:
+        raise FulgurError(f"{config.experts_per_token} of {config.n_experts} experts: at most 16 of 512 on the GPU")
+    if DELTA in config.kinds:
+        _check_hybrid(config)
     usual, last = format_named(weights), format_named(head or weights)
     if {usual.name, last.name} & GENERAL_ONLY:
         raise FulgurError(f"{config.family}: {usual.name} weights are for models of the general driver only")
     d, moe = config.d_model, config.n_experts > 0
-    flat = not moe and usual.name == last.name == "bf16"
+    flat = not moe and DELTA not in config.kinds and usual.name == last.name == "bf16"
     matrices: dict[str, Matrix] = {}
     offset = 0
 
@@ -232,10 +283,10 @@ def make_plan(
         matrices[name] = best = min(candidates, key=lambda m: _cost(m, ctas))
         offset += -(-best.nbytes // ALIGN) * ALIGN
 
-    e, k = config.n_experts, config.experts_per_token
-    add("qkv", config.q_rows + 2 * config.kv_rows, d, usual, (1,))
-    if moe:
-        add("router", e, d, format_named("bf16"), (2,))
+    e, k = config.n_experts + shared, config.experts_per_token + shared
+    add("qkv", _qkv_rows(config), d, usual, (1,))
+    if _router_rows(config):
+        add("router", _router_rows(config), d, format_named("bf16"), (2,) if DELTA not in config.kinds else (1,))
     add("o", d, config.q_rows, usual, (1,))
     if moe:
         if -(-e // TILE) > ctas:
@@ -244,14 +295,47 @@ def make_plan(
         # waits for the experts.
         splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
         add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
-        add("gate_up", 2 * -(-config.d_expert // 8) * 8, d, usual, (1,), e, k)
-        add("down", d, config.d_expert, usual, (1,), e, k, True)
+        width = max(config.d_expert, config.dense_width)
+        add("gate_up", 2 * -(-width // 8) * 8, d, usual, (1,), e, k)
+        add("down", d, width, usual, (1,), e, k, True)
     else:
         add("gate_up", 2 * -(-config.d_ffn // 8) * 8, d, usual, (1,))
         add("down", d, config.d_ffn, usual, (1,))
     stride, offset = offset, offset * config.n_layers
     add("head", config.vocab_size, d, last, (1,))
     return Plan(config, ctas, rows, matrices, stride, offset)
+
+
+def _qkv_rows(config: ModelConfig) -> int:
+    """Of the widest kind of layer: what others do not have are rows of zeros."""
+    attention = config.q_rows * (2 if config.traits.gated else 1) + 2 * config.kv_rows
+    delta = config.delta if DELTA in config.kinds else None
+    return max(attention, delta.channels + delta.values if delta is not None else 0)
+
+
+def _router_rows(config: ModelConfig) -> int:
+    gates = config.delta.v_heads if config.delta is not None and DELTA in config.kinds else 0
+    return config.n_experts + (config.d_shared > 0) + 2 * gates
+
+
+def _check_hybrid(config: ModelConfig) -> None:
+    """Refuse shapes that no known hybrid has; the general driver takes them."""
+    d, turned = config.delta, config.rotated
+    assert d is not None
+
+    def refuse(unless: bool, what: str) -> None:
+        if not unless:
+            raise FulgurError(f"{config.family}: {what}: not supported by the decode kernels of the GPU")
+
+    refuse(d.v_dim == BLOCK and d.k_dim in (32, 64, BLOCK), f"delta nets of {d.k_dim} x {d.v_dim}")
+    refuse(2 <= d.taps <= 8, f"convolutions of {d.taps} taps")
+    refuse(d.values == config.q_rows, f"{d.values} values of delta nets beside {config.q_rows} of attention")
+    refuse(
+        turned == config.head_dim or (turned <= min(64, config.head_dim // 2) and turned & (turned - 1) == 0),
+        f"{turned} rotary dimensions of {config.head_dim}",
+    )
+    refuse(not config.n_experts or config.norm_topk, "routing weights that do not sum to 1")
+    refuse(any(kind != DELTA for kind in config.kinds), "no layer that attends")
 
 
 def _flat(matrix: Matrix, ctas: int) -> Matrix:

@@ -31,6 +31,8 @@ class Args(ctypes.Structure):
         ("table_width", ctypes.c_int),
         ("layer", ctypes.c_int),
         ("exponents", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("squares", "states", "known", "hidden")),
+        ("slot_floats", ctypes.c_longlong),
     )
 
 
@@ -47,7 +49,7 @@ class Mailbox(ctypes.Structure):
 def state_record(rows: int) -> Any:
     """The class of `State` for this many rows."""
     per_row = ctypes.c_int * rows
-    names = ("rows", "steps", "done", "produced", "stops", "error", "epoch", "sampled")
+    names = ("rows", "steps", "done", "produced", "stops", "epoch", "sampled", "slot")
     fields = (
         *((name, ctypes.c_int) for name in names),
         ("sharpness", ctypes.c_float),
@@ -60,7 +62,7 @@ def state_record(rows: int) -> Any:
 
 def shared_record(plan: Plan) -> Any:
     """The class of `Shared`, which a CTA keeps in shared memory (common.cuh)."""
-    rows, experts, chosen = plan.rows, plan.config.n_experts, plan.config.experts_per_token
+    rows, experts, chosen = plan.rows, plan.config.n_experts, plan.choices
     padded = -(-experts // 4) * 4
     per_row, per_choice = ctypes.c_int * rows, ctypes.c_int * (rows * chosen)
     counters = (
@@ -69,13 +71,14 @@ def shared_record(plan: Plan) -> Any:
     )  # fmt: skip
     fields: list[tuple[str, Any]] = [("sums", ctypes.c_float * (rows * WARPS))]
     if plan.moe:
-        fields.append(("logit", ctypes.c_float * (rows * padded)))
+        fields += [("logit", ctypes.c_float * (rows * padded)), ("shared_logit", ctypes.c_float * rows)]
     fields += [("last_mark", ctypes.c_uint64), ("units", ctypes.c_int * 2 * len(plan.matrices))]
     if plan.moe:
         fields.append(("bounds", ctypes.c_uint64 * -(-experts // 32)))
     fields += [(name, per_row) for name in ("token", "position", "first", "table")]
     fields += [(name, ctypes.c_int) for name in ("rows", "done", "produced", "epoch", *counters)]
     fields += [("sharpness", ctypes.c_float), ("seed", ctypes.c_uint * 2)]
+    fields += [("slot", ctypes.c_int), ("fold", ctypes.c_int)]
     if plan.moe:
         fields += [(name, per_choice) for name in ("expert", "predicted", "chosen")]
         fields += [("routing_weight", ctypes.c_float * chosen), ("place", ctypes.c_byte * padded)]
@@ -115,10 +118,11 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
     group = c.n_heads // c.n_kv_heads
     return {
         "x": WORD * rows * (1 + m["down"].parts) * c.d_model // 2,  # vectors of pairs
-        "qkv": WORD * rows * (c.q_rows + 2 * c.kv_rows) // 2,
+        "qkv": WORD * rows * m["qkv"].rows // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
-        "router": WORD * (m["router"].split + m["fold"].split) * rows * c.n_experts if plan.moe else 16,
+        "router": WORD * sum(m[name].split for name in ("router", "fold") if name in m) * rows * plan.router_rows or 16,
+        "squares": WORD * rows * c.delta.values // 32 if c.delta is not None and plan.hybrid else 16,
         "h": WORD * rows * m["down"].blocks * BLOCK // 2,
         "best": 8 * plan.ctas * rows,
         "counters": 256,

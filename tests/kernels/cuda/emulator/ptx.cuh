@@ -224,6 +224,10 @@ T atomicAdd(T* to, T by) {
   *to += by;
   return before;
 }
+inline void leave() {
+  fprintf(stderr, "a wait never ended\n");
+  abort();
+}
 inline void __trap() {
   fprintf(stderr, "a barrier never completed\n");
   abort();

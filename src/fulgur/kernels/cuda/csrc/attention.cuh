@@ -14,6 +14,10 @@
 constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_KEY;
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
+constexpr bool ONE_UNIT = MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS;  // at most one a CTA
+// Wide heads: a block's values never wait in registers. Those of the first are in shared memory before the projections
+// are waited for; of the others, only the loads into L2 are ahead.
+constexpr bool EARLY_VALUES = HEAD_DIM > 128;
 constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;  // in tiles of 8
 
 // It overlaps the slices of matrix products: before the first barrier some warp may still add those of the previous
@@ -44,6 +48,10 @@ __device__ __forceinline__ int splits_at(int position, int length) {
   return (int)quotient((float)position + 0.5f, (float)length) + 1;
 }
 
+// RoPE turns dimension i with i + ROTATED / 2: pairs of them are in lanes ROTATED / 4 apart, if not in one thread.
+constexpr bool PARTLY_ROTATED = ROTATED != HEAD_DIM;
+static_assert(!PARTLY_ROTATED || (ROTATED <= 64 && ROTATED <= HEAD_DIM / 2 && !(ROTATED & (ROTATED - 1))), "plan.py");
+
 // One head of one row, by one warp: bias, norm, RoPE. `put(i, low, high)` gets two pairs: values i and i + 1, and those
 // half a head further.
 template <class Put>
@@ -52,7 +60,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF / 2 + 31) / 32;
   const int lane = threadIdx.x & 31;
   // First load what does not depend on the projections: after gigabytes of weights none of it is cached.
-  const float* rope = args.rope + (long long)position * HEAD_DIM;
+  const float* rope = args.rope + (long long)position * ROTATED;
   const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
   // Of values 2 i and 2 i + 1, and of those half a head further.
   float2 weight[PAIRS][2], angle[PAIRS][2], offset[PAIRS][2];
@@ -60,12 +68,15 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   for (int w = 0; w < PAIRS * 2; ++w) {
     const int i = w / 2 * 32 + lane, at = w % 2 * HALF + 2 * i;
     if (HALF / 2 % 32 && i >= HALF / 2) continue;
+    if (HEAD_DIM > 128) weight[w / 2][w % 2] = angle[w / 2][w % 2] = float2{0, 0};  // or they would live on
     if (QK_NORM && norm) weight[w / 2][w % 2] = *(const float2*)(norm + at);
-    if (rotate) angle[w / 2][w % 2] = *(const float2*)(rope + at);  // cosines, sines
+    // Cosines, sines. If a part of a head is rotated, its dimensions lie in neighbouring lanes.
+    if (PARTLY_ROTATED ? rotate && w < 2 && lane < ROTATED / 2 : rotate)
+      angle[w / 2][w % 2] = *(const float2*)(rope + (PARTLY_ROTATED ? w * (ROTATED / 2) + at % (ROTATED / 2) : at));
     if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
   }
   u64 words[PAIRS][2];
-  for (u32 spins = 0;; count_spin(spins, args.state)) {
+  for (u32 spins = 0;; count_spin(spins)) {
     bool here = true;
 #pragma unroll
     for (int w = 0; w < PAIRS * 2; ++w) {
@@ -97,7 +108,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
 #pragma unroll
   for (int j = 0; j < PAIRS; ++j) {
     const int i = 2 * (j * 32 + lane);
-    if (i >= HALF) continue;
+    if (!PARTLY_ROTATED && i >= HALF) continue;
     float2 p = v[j][0], q = v[j][1];
     if (QK_NORM && norm) {
       p.x = p.x * inverse * weight[j][0].x;
@@ -105,7 +116,15 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
       q.x = q.x * inverse * weight[j][1].x;
       q.y = q.y * inverse * weight[j][1].y;
     }
-    if (rotate) {
+    if (PARTLY_ROTATED) {
+      if (rotate && j == 0) {  // by all lanes: they exchange
+        const float other_x = __shfl_xor_sync(~0u, p.x, ROTATED / 4), other_y = __shfl_xor_sync(~0u, p.y, ROTATED / 4);
+        const float sign = lane < ROTATED / 4 ? -1.f : 1.f;
+        const float2 c = angle[0][0], s = angle[0][1];
+        if (lane < ROTATED / 2) p.x = p.x * c.x + sign * other_x * s.x, p.y = p.y * c.y + sign * other_y * s.y;
+      }
+      if (i >= HALF) continue;
+    } else if (rotate) {
       float2 c = angle[j][0], s = angle[j][1], old = p;
       p.x = old.x * c.x - q.x * s.x;
       p.y = old.y * c.y - q.y * s.y;
@@ -124,7 +143,7 @@ typedef bf16 Kept;
 #endif
 // A head's keys in a block of the cache. Its values lie `to_values` further.
 __device__ __forceinline__ Kept* keys_at(const Args& args, int layer, int head, int block) {
-  return (Kept*)args.kv + ((layer * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
+  return (Kept*)args.kv + ((place_of(layer) * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
 __device__ __forceinline__ long long to_values(const Args& args) {
   return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM);
@@ -167,6 +186,20 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
+// The gates of two neighbouring dimensions of what a row's heads attended to: where they come from, and how they act.
+// `word` was loaded earlier.
+__device__ __forceinline__ const u64* gates_at(const Args& args, int row, int dim) {
+  return args.qkv + (row * QKV_ROWS + GATES_AT + dim) / 2;
+}
+__device__ __forceinline__ u32 let_through(const Args& args, u32 epoch, const u64* from, u64 word, float a, float b) {
+#if GATED
+  for (u32 spins = 0; !pair_has_epoch(word, epoch); word = load_word(from)) count_spin(spins);
+  a = quotient(a, 1.f + exponential(-first_of(word)));
+  b = quotient(b, 1.f + exponential(-second_of(word)));
+#endif
+  return pack_bf16(a, b);
+}
+
 // Joins the splits of one (row, head) in ascending order. Each unit joins a part of the dimensions; its threads wait
 // for all splits at once.
 __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int row, int head, int split, int splits,
@@ -183,7 +216,7 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   for (int i = threadIdx.x; i < pairs * splits; i += THREADS) {
     int j = (int)(((float)i + 0.5f) * per_split), pair = first + i - j * pairs;
     const u64* from = partial + j * NEXT + pair / PAIRS * (HEAD_DIM + 2);
-    uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch, args.state);
+    uint4 got = receive2x2(from + HEAD_DIM, from + pair % PAIRS * 2, epoch);
     parts[i] =
         make_float4(__uint_as_float(got.x), __uint_as_float(got.y), __uint_as_float(got.z), __uint_as_float(got.w));
   }
@@ -192,6 +225,9 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
   for (int i = threadIdx.x; i < pairs; i += THREADS) {
     // The maximum first: then the scales do not depend on each other.
     float peak = -INF, total = 0, a = 0, b = 0;
+    const int dim = 2 * (head * (GROUP * PAIRS) + first + i);
+    const u64* gates = gates_at(args, row, dim);
+    const u64 word = GATED ? load_word(gates) : 0;
 #pragma unroll 4
     for (int j = 0; j < splits; ++j) peak = fmaxf(peak, parts[j * pairs + i].x);
 #pragma unroll 4
@@ -202,8 +238,8 @@ __device__ inline void join_splits(const Args& args, char* area, u32 epoch, int 
       a += scale * part.z;
       b += scale * part.w;
     }
-    send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + head * (GROUP * PAIRS) + first + i,
-         pack_bf16(quotient(a, total), quotient(b, total)), epoch);
+    send(args.attended + (row * (O::COPY_BLOCKS * BLOCK) + dim) / 2,
+         let_through(args, epoch, gates, word, quotient(a, total), quotient(b, total)), epoch);
   }
 }
 
@@ -213,8 +249,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const float* norms = args.norms + layer * NORM_STRIDE;
   const int thread = (int)thread_index();
   int position = shared.position[row], first = shared.first[row], warp = thread >> 5;
-  const int length = split_length(position), splits = splits_at(position, length), head = unit % KV_HEADS,
-            split = unit / KV_HEADS;
+  const int length = split_length(position);
+  int splits = splits_at(position, length), head = unit % KV_HEADS, split = unit / KV_HEADS;
   const int begin = split * length, end = min(begin + length, position + 1);
   const int blocks_from = long_end(position, begin, end);  // the keys before it are many
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
@@ -223,10 +259,8 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const int r = lane >> 2, t = lane & 3, slab = warp >> 2, tile = warp & 3;
   uint4 v[KEY_PASSES], k[DIM_STEPS / SLABS][2];
   const long long values = to_values(args);
-  // Loads a block of keys and values from the cache; this step's own rows come later.
-  auto fetch = [&](int block, int number) {
-    const Kept* keys = keys_at(args, layer, head, number);
-    const unsigned char* exponents = KV_FP8 ? exponent_of(args, keys) : nullptr;
+  // Load a block's values or keys from the cache; this step's own rows come later.
+  auto fetch_values = [&](int block, const Kept* keys, const unsigned char* exponents) {
     const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
@@ -234,6 +268,9 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       v[p] = make_uint4(0, 0, 0, 0);
       if (j < known) v[p] = load_kept(keys + values + j * HEAD_DIM + part * 8, exponents + values / HEAD_DIM + j);
     }
+  };
+  auto fetch_keys = [&](int block, const Kept* keys, const unsigned char* exponents) {
+    const int known = min(min(end, first) - block, KV_BLOCK);
 #pragma unroll
     for (int d = 0; d < DIM_STEPS / SLABS; ++d)
 #pragma unroll
@@ -244,13 +281,34 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
           k[d][i] = load_kept(keys + j * HEAD_DIM + (slab * (DIM_STEPS / SLABS) + d) * 32 + t * 8, exponents + j);
       }
   };
+  auto fetch = [&](int block, int number) {
+    const Kept* keys = keys_at(args, layer, head, number);
+    const unsigned char* exponents = KV_FP8 ? exponent_of(args, keys) : nullptr;
+    fetch_values(block, keys, exponents);
+    fetch_keys(block, keys, exponents);
+  };
   auto number_of = [&](int at) {
     return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK];
   };
+  // A block's values into shared memory; this step's own rows once they are known.
+  auto put_values = [&](int block, bool loaded, bool own) {
+#pragma unroll
+    for (int p = 0; p < KEY_PASSES; ++p) {
+      const int j = p * KEYS_AT_ONCE + key0, at = block + j;
+      const bool mine = own && at >= first && at < end;
+      v[p] = widened(v[p]);
+      if (mine) v[p] = *(uint4*)(s.value[at - first] + part * 8);
+      if (j < KV_BLOCK && (loaded || mine)) *(uint4*)(s.keys.values[j] + part * 8) = v[p];
+    }
+  };
   fetch(blocks_from, number_of(blocks_from));
+  if (EARLY_VALUES) {
+    block_barrier();  // some warp may still have been adding slices
+    put_values(blocks_from, true, false);
+  }
   // The next two blocks. The table is read one block ahead of the address that is computed from it.
   int next = 0, after = 0;
-  if (blocks_from + KV_BLOCK < end) {
+  if (!EARLY_VALUES && blocks_from + KV_BLOCK < end) {
     next = number_of(blocks_from + KV_BLOCK);
     after = number_of(blocks_from + 2 * KV_BLOCK);
   }
@@ -298,12 +356,17 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     for (int i = 0; i < 4; ++i) acc[d][i] = 0;
 #pragma unroll 1
   for (int block = blocks_from; block < end; block += KV_BLOCK) {
+    if (EARLY_VALUES) {
+      const bool later = block != blocks_from;
+      const Kept* keys = later ? keys_at(args, layer, head, number_of(block)) : nullptr;
+      const unsigned char* exponents = KV_FP8 && later ? exponent_of(args, keys) : nullptr;
 #pragma unroll
-    for (int p = 0; p < KEY_PASSES; ++p) {
-      int j = p * KEYS_AT_ONCE + key0, at = block + j;
-      v[p] = widened(v[p]);
-      if (at >= first && at < end) v[p] = *(uint4*)(s.value[at - first] + part * 8);
-      if (j < KV_BLOCK) *(uint4*)(s.keys.values[j] + part * 8) = v[p];
+      for (int p = 0; p < KEY_PASSES; ++p) v[p] = make_uint4(0, 0, 0, 0);  // or they would live on from the first block
+      if (later) fetch_values(block, keys, exponents);
+      put_values(block, later, true);
+      if (later) fetch_keys(block, keys, exponents);
+    } else {
+      put_values(block, true, true);
     }
     if (slab < SLABS) {
       float dots[QUERY_TILES][4];
@@ -335,10 +398,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
     const bool more = block + KV_BLOCK < end;
     if (more) {
-      fetch(block + KV_BLOCK, next);  // its registers are free, and there is work until it arrives
-      if (block + 2 * KV_BLOCK < min(end, first)) prefetch_block(args, keys_at(args, layer, head, after));
+      if (!EARLY_VALUES) fetch(block + KV_BLOCK, next);  // its registers are free, and there is work until it arrives
+      if (block + 2 * KV_BLOCK < min(end, first))
+        prefetch_block(args, keys_at(args, layer, head, EARLY_VALUES ? number_of(block + 2 * KV_BLOCK) : after));
       next = after;
-      after = number_of(block + 3 * KV_BLOCK);
+      if (!EARLY_VALUES) after = number_of(block + 3 * KV_BLOCK);
     }
     block_barrier();
     if (warp < GROUP) {
@@ -390,6 +454,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     if (warp < GROUP && lane == 0) many.peak[QUADS][warp] = peak, many.total[QUADS][warp] = total;
     attend_long(args, many, s.q[0], args.tables + shared.table[row] * args.table_width, layer, head, begin,
                 blocks_from);
+    warp = (int)thread_index() >> 5;
     if (warp < GROUP) {
       peak = long_peak(many, warp);
       total = lane == 0 ? long_total(many, warp, peak) : 0.f;
@@ -404,6 +469,10 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
   }
   mark(args, shared, SOFTMAX);
+  // Found again: kept through the loops they would take registers.
+  if (ONE_UNIT) unit = opaque((int)blockIdx.x);
+  head = unit % KV_HEADS, split = unit / KV_HEADS;
+  splits = splits_at(shared.position[row], split_length(shared.position[row]));
   u64* partial = args.partial + (row * KV_HEADS + head) * (MAX_SPLITS * GROUP * (HEAD_DIM + 2));
   u64* out = partial + split * (GROUP * (HEAD_DIM + 2));
   if (splits == 1) {
@@ -417,8 +486,11 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       int g = 8 * i + r, dim = (warp + d * WARPS) * 8 + 2 * t;
       if (g >= GROUP || dim >= HEAD_DIM) continue;
       if (splits == 1) {
-        send(args.attended + row * (O::COPY_BLOCKS * BLOCK / 2) + ((head * GROUP + g) * HEAD_DIM + dim) / 2,
-             pack_bf16(quotient(acc[d][2 * i], s.total[g]), quotient(acc[d][2 * i + 1], s.total[g])), epoch);
+        const int to = (head * GROUP + g) * HEAD_DIM + dim;
+        const u64* gates = gates_at(args, row, to);
+        const float a = quotient(acc[d][2 * i], s.total[g]), b = quotient(acc[d][2 * i + 1], s.total[g]);
+        send(args.attended + (row * (O::COPY_BLOCKS * BLOCK) + to) / 2,
+             let_through(args, epoch, gates, GATED ? load_word(gates) : 0, a, b), epoch);
       } else {
         send2(out + g * (HEAD_DIM + 2) + dim, __float_as_uint(acc[d][2 * i]), __float_as_uint(acc[d][2 * i + 1]),
               epoch);
@@ -436,7 +508,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 
 __device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   char* area = area_of(memory) - ATTENTION_OVERLAP;
-  if constexpr (MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS) {  // one unit at most: nothing is kept for a second
+  if constexpr (ONE_UNIT) {  // nothing is kept for a second
     if (blockIdx.x < KV_HEADS * splits_at(shared.position[0], split_length(shared.position[0])))
       attention_unit(args, shared, area, layer, epoch, 0, blockIdx.x);
     return;

@@ -14,17 +14,40 @@ using O = Matrix<OConstants>;
 using GateUp = Matrix<GateUpConstants>;
 using Down = Matrix<DownConstants>;
 using Head = Matrix<HeadConstants>;
-#if EXPERTS
+#if ROUTER_ROWS
 using Router = Matrix<RouterConstants>;
+#endif
+#if EXPERTS
 using Fold = Matrix<FoldConstants>;
 #endif
+// The matrices that are in bf16 whatever the others are.
+__device__ __forceinline__ bool by_router(int id) {
+#if EXPERTS
+  return id == Router::ID || id == Fold::ID;
+#elif ROUTER_ROWS
+  return id == Router::ID;
+#else
+  return false;
+#endif
+}
 
 // Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
               ALL_THREADS = FEEDING_THREADS + 32 * PREDICTORS * PREDICTION;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
-constexpr int GROUP = HEADS / KV_HEADS;  // query heads per key/value head
-constexpr int QKV_ROWS = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+constexpr int ROUTED = CHOSEN - SHARED_EXPERT;  // the shared expert is one more, which every row chooses last
+constexpr int GROUP = HEADS / KV_HEADS;         // query heads per key/value head
+constexpr int GATES_AT = (HEADS + 2 * KV_HEADS) * HEAD_DIM;  // rows of qkv: queries, keys, values, gates
+
+// A layer's number among those of its kind: attention counts from 0 upwards, gated delta nets from -1 downwards.
+#if DELTA_LAYERS
+__constant__ short PLACES[LAYERS] = LAYER_PLACES;
+__device__ __forceinline__ int place_of(int layer) { return PLACES[layer]; }
+__device__ __forceinline__ bool attends(int layer) { return PLACES[layer] >= 0; }
+#else
+__device__ __forceinline__ int place_of(int layer) { return layer; }
+__device__ __forceinline__ bool attends(int) { return true; }
+#endif
 
 // Written by the host before a launch, kept up to date by the device between steps. Every CTA reads it at the start of
 // a step.
@@ -34,9 +57,9 @@ struct State {
   int done;         // set by a stop token, the host's cancel flag or the last step; later steps do nothing
   int produced;     // tokens written to the ring in this run
   int stops;        // stop tokens in use
-  int error;        // set when a wait never ended
   int epoch;        // of layer 0 of the first step
   int sampled;      // sample.cu chooses the token, reports it and sets up the next step
+  int slot;         // with recurrent layers: where the sequence's state lies
   float sharpness;  // 1 / temperature; 0: argmax
   u32 seed[2];      // of the sampling noise, low half first
   int token[MAX_ROWS];
@@ -66,7 +89,7 @@ struct Args {
   u64* qkv;           // [rows][QKV_ROWS / 2]
   u64* partial;       // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
   u64* attended;      // [rows][O blocks * 64]: the heads' outputs
-  u64* router;        // [split of router, split of fold][rows][experts]: parts of the router's logits
+  u64* router;        // [split of router, split of fold][rows][ROUTER_ROWS]: parts of the router's logits
   u64* h;             // [rows][DOWN blocks * 64]: the result of SwiGLU
   float* best;        // [cta][rows] value, then [cta][rows] index
   float* logits;      // [rows][vocab] or null
@@ -79,6 +102,12 @@ struct Args {
   int table_width;
   int layer;                 // the graph driver's layer; the persistent driver counts by itself
   unsigned char* exponents;  // [layer][key, value][block][kv head][64]; null unless KV_FP8
+  // Gated delta nets (delta.cuh).
+  u64* squares;   // [rows][value head][DELTA_PARTS]: sums of squares of parts of a head
+  float* states;  // [slot][layer][STATE_FLOATS]
+  int* known;     // [slot]: tokens that the state holds
+  float* hidden;  // [slot][HIDDEN][d]: residuals after the final norm, for the drafting head; null: it has none
+  long long slot_floats;
 };
 
 static_assert(sizeof(Args) == ARGS_SIZE && sizeof(State) == STATE_SIZE && sizeof(Mailbox) == MAILBOX_SIZE,
@@ -87,18 +116,6 @@ static_assert(sizeof(Args) == ARGS_SIZE && sizeof(State) == STATE_SIZE && sizeof
 __device__ __forceinline__ float low(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ float exponential(float v) { return power2(v * 1.4426950408889634f); }
-
-// The grid barrier is a monotonic counter: one thread of each CTA adds 1 with release, then polls with acquire until
-// the counter reaches `goal`. It is never reset within a launch. A wait that never ends (the grid is not resident at
-// once) traps after seconds.
-__device__ __forceinline__ void await(const u32* counter, u32 goal, State* state) {
-  u32 spins = 0;
-  while ((int)(load_acquire(counter) - goal) < 0)
-    if (++spins > PATIENCE) {
-      state->error = 1;
-      __trap();
-    }
-}
 
 // Barrier of the compute threads. (__syncthreads is the barrier of all threads of a CTA.)
 __device__ __forceinline__ void block_barrier() { barrier_of<THREADS>(1); }
@@ -133,6 +150,7 @@ struct Shared {
   alignas(16) float sums[MAX_ROWS][WARPS];
 #if EXPERTS
   alignas(16) float logit[MAX_ROWS][EXPERTS_OF_4];  // router logits, before the division by the root mean square
+  float shared_logit[MAX_ROWS];                     // the shared expert's
 #endif
   u64 last_mark;
   Range units[MATRICES];
@@ -150,6 +168,7 @@ struct Shared {
   u32 layers_projected;  // read by the prediction warp: layers whose qkv this CTA has multiplied
   float sharpness;
   u32 seed[2];
+  int slot, fold;  // recurrent layers: the sequence's state, and the tokens that it has to be caught up by
 #if EXPERTS
   int expert[MAX_ROWS][CHOSEN];
   int predicted[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];  // by rank: predicted before attention, chosen after it
@@ -175,6 +194,26 @@ static_assert(sizeof(Shared) == SHARED_SIZE && SHARED_SIZE <= SHARED_BYTES, "as 
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
+// A wait that never ends (the grid is not resident at once) is given up after seconds. In the persistent driver the
+// thread leaves and the feeders trap (feed.cuh): with a trap in its own code the compiler gives the compute warps no
+// more registers than all have at the start.
+constexpr u32 FAILED = 2;  // `finished`
+__device__ __forceinline__ void count_spin(u32& spins) {
+  if (++spins <= PATIENCE) return;
+#if PERSISTENT
+  SHARED_MEMORY(everything);
+  store_relaxed(shared_address(&((Shared*)everything)->finished), FAILED);
+  leave();
+#else
+  __trap();
+#endif
+}
+// The grid barrier is a monotonic counter: one thread of each CTA adds 1 with release, then polls with acquire until
+// the counter reaches `goal`. It is never reset within a launch.
+__device__ __forceinline__ void await(const u32* counter, u32 goal) {
+  for (u32 spins = 0; (int)(load_acquire(counter) - goal) < 0;) count_spin(spins);
+}
+
 // Called by one thread before the feeders start; a barrier of all threads must follow.
 constexpr u32 NO_PHASE = ~0u;
 __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
@@ -184,7 +223,8 @@ __device__ __forceinline__ void ready_feeder(Shared& shared, u32 routed) {
 }
 
 // Copies the step's rows from global to shared memory. Ends with a block barrier.
-__device__ inline void load_state(Shared& shared, const State* state) {
+__device__ inline void load_state(Shared& shared, const Args& args) {
+  const State* state = args.state;
   if (threadIdx.x < MAX_ROWS) {
     shared.token[threadIdx.x] = __ldcg(&state->token[threadIdx.x]);
     shared.position[threadIdx.x] = __ldcg(&state->position[threadIdx.x]);
@@ -193,7 +233,8 @@ __device__ inline void load_state(Shared& shared, const State* state) {
   }
 #if EXPERTS
   for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS)
-    shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = 0;  // valid indices even if logits are NaN
+    // Valid indices even if logits are NaN; the shared expert stays where it is.
+    shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = i % CHOSEN < ROUTED ? 0 : EXPERTS;
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
 #endif
@@ -208,6 +249,8 @@ __device__ inline void load_state(Shared& shared, const State* state) {
     shared.sharpness = __ldcg(&state->sharpness);
     shared.seed[0] = __ldcg(&state->seed[0]);
     shared.seed[1] = __ldcg(&state->seed[1]);
+    shared.slot = __ldcg(&state->slot);
+    if (DELTA_LAYERS) shared.fold = __ldcg(&state->position[0]) - __ldcg(args.known + shared.slot);
   }
   block_barrier();
 }

@@ -21,12 +21,6 @@ __device__ __forceinline__ void send2(u64* to, u32 first, u32 second, u32 epoch)
   store_words(to, (u64)epoch << 32 | first, (u64)epoch << 32 | second);
 }
 __device__ __forceinline__ bool has_epoch(u64 word, u32 epoch) { return (int)((u32)(word >> 32) - epoch) >= 0; }
-__device__ __forceinline__ void count_spin(u32& spins, State* state) {
-  if (++spins > PATIENCE) {
-    state->error = 1;
-    __trap();
-  }
-}
 
 // Rounds a float to the 24 bits that are sent, to nearest even; overflow becomes infinity.
 __device__ __forceinline__ u32 shorten(float v) {
@@ -41,20 +35,20 @@ __device__ __forceinline__ float first_of(u64 word) { return __uint_as_float((u3
 __device__ __forceinline__ float second_of(u64 word) { return __uint_as_float((u32)(word >> 16) & 0xffffff00u); }
 __device__ __forceinline__ bool pair_has_epoch(u64 word, u32 epoch) { return (short)((u32)(word >> 48) - epoch) >= 0; }
 
-__device__ __forceinline__ u64 receive_pair(const u64* from, u32 epoch, State* state) {
+__device__ __forceinline__ u64 receive_pair(const u64* from, u32 epoch) {
   u64 word = load_word(from);
-  for (u32 spins = 0; !pair_has_epoch(word, epoch); word = load_word(from)) count_spin(spins, state);
+  for (u32 spins = 0; !pair_has_epoch(word, epoch); word = load_word(from)) count_spin(spins);
   return word;
 }
 // Two words from `here` and two from `there`.
-__device__ __forceinline__ uint4 receive2x2(const u64* here, const u64* there, u32 epoch, State* state) {
+__device__ __forceinline__ uint4 receive2x2(const u64* here, const u64* there, u32 epoch) {
   u64 a[2], b[2];
   u32 spins = 0;
   for (;;) {
     load_words(a, here);
     load_words(b, there);
     if (has_epoch(a[0], epoch) && has_epoch(a[1], epoch) && has_epoch(b[0], epoch) && has_epoch(b[1], epoch)) break;
-    count_spin(spins, state);
+    count_spin(spins);
   }
   return make_uint4((u32)a[0], (u32)a[1], (u32)b[0], (u32)b[1]);
 }

@@ -88,9 +88,8 @@ struct Feeder {
     c.left = run.pieces;
     c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
     if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
-#if EXPERTS
-    if (ROUTER_DIFFERS && (run.phase == Router::ID || run.phase == Fold::ID))
-      c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
+#if ROUTER_ROWS
+    if (ROUTER_DIFFERS && by_router(run.phase)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
 #endif
     ++c.index;
   }
@@ -99,9 +98,8 @@ struct Feeder {
     if (!UNEVEN) return c.size;
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
     if (HEAD_DIFFERS && c.phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
-#if EXPERTS
-    if (ROUTER_DIFFERS && (c.phase == Router::ID || c.phase == Fold::ID))
-      pieces = Router::PIECES, record = Router::RECORD;
+#if ROUTER_ROWS
+    if (ROUTER_DIFFERS && by_router(c.phase)) pieces = Router::PIECES, record = Router::RECORD;
 #endif
     bool last = c.piece + 1 == pieces;
     c.piece = last ? 0 : c.piece + 1;
@@ -200,5 +198,6 @@ struct Feeder {
       } else if (AHEAD && !UNEVEN && whole && full && flying == 0)
         prefetch_ahead(ahead, copies.passed, rested);
     }
+    if (load_acquire_shared(shared_address(&s.finished)) == FAILED) __trap();
   }
 };

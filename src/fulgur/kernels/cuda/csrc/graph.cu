@@ -28,7 +28,7 @@ __device__ inline bool begin(Stream& stream, const Args& args, Shared& shared, c
     __syncthreads();
   }
   wait_for_predecessor();
-  load_state(shared, args.state);
+  load_state(shared, args);
   if (shared.done) {
     finish(shared);
     if (M::COPIES > 1) __syncthreads();
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) step_attention(const __
   Shared& shared = *(Shared*)memory;
   let_successor_start();
   wait_for_predecessor();
-  load_state(shared, args.state);
+  load_state(shared, args);
   if (!shared.done) attention(args, shared, memory, args.layer, shared.epoch + args.layer);
 }
 
@@ -74,8 +74,7 @@ KERNEL step_o(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<O>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, args.state,
-               SHAPE_OF(O));
+  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(O));
   finish(shared);
 }
@@ -98,8 +97,7 @@ KERNEL step_fold(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   Stream stream;
   if (!begin<Fold>(stream, args, shared, memory)) return;
-  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, args.state,
-               SHAPE_OF(O));
+  operand_copy(area_of(memory), vector_for(args, true), rows_of(shared), shared.epoch + args.layer, SHAPE_OF(O));
   run(stream, args, shared, memory, SHAPE_OF(Fold));
   finish(shared);
 }
@@ -144,15 +142,14 @@ KERNEL step_down(const __grid_constant__ Args args) {
   for (int row = 0; row < rows_of(shared) && threadIdx.x < EXPERTS; ++row) {
     Logits logits;
     logits.load(args, row, threadIdx.x);
-    shared.logit[row][threadIdx.x] = logits.sum(threadIdx.x);
-    slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = logits.sum(threadIdx.x, Router::SPLIT);
+    shared.logit[row][threadIdx.x] = Logits::tagged(logits.sum(), threadIdx.x);
+    slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = Logits::tagged(logits.sum(Router::SPLIT), threadIdx.x);
   }
   pad_early(shared, memory);
   block_barrier();
 #endif
   open_experts<Down>(stream, args, shared, memory);
-  operand_copy(area_of(memory), vector_for(args, false), rows_of(shared), shared.epoch + args.layer, args.state,
-               SHAPE_OF(Down));
+  operand_copy(area_of(memory), vector_for(args, false), rows_of(shared), shared.epoch + args.layer, SHAPE_OF(Down));
   run(stream, args, shared, memory, SHAPE_OF(Down));
   finish(shared);
 }
@@ -175,7 +172,7 @@ KERNEL step_finish(const __grid_constant__ Args args) {
   Shared& shared = *(Shared*)memory;
   let_successor_start();
   wait_for_predecessor();
-  load_state(shared, args.state);
+  load_state(shared, args);
   if (shared.done || __ldcg(&args.state->sampled)) return;
   choose(args, shared);
   if (threadIdx.x) return;

@@ -305,8 +305,8 @@ __device__ __forceinline__ void linear(Phase& phase) {
   do {
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
-#if EXPERTS
-    if (ROUTER_DIFFERS && (id == Router::ID || id == Fold::ID))
+#if ROUTER_ROWS
+    if (ROUTER_DIFFERS && by_router(id))
       multiply<Router>(stream, memory, id, s, units, begin, stop, columns);
     else
 #endif
@@ -314,7 +314,7 @@ __device__ __forceinline__ void linear(Phase& phase) {
       multiply<Head>(stream, memory, id, s, units, begin, stop, columns);
     else
       multiply<Qkv>(stream, memory, id, s, units, begin, stop, columns);
-    if (ONE_BATCH && id != Head::ID && s.kw_bits > 1 && units.last - units.first <= WARPS)
+    if (LAYER_BATCH && id != Head::ID && s.kw_bits > 1 && units.last - units.first <= WARPS)
       return phase.finish_one_tile();
     const int count = min((stop - begin) * teams, units.last - units.first - begin * teams),
               column = warp & ((1 << column_bits) - 1);

@@ -42,7 +42,7 @@ struct KeysAt {
   const char* keys;
   const unsigned char* exponents;
   __device__ __forceinline__ KeysAt(const Args& args, int layer, int head, int number) {
-    const long long slot = ((layer * 2 * args.kv_blocks + number) * KV_HEADS + head) * KV_BLOCK;
+    const long long slot = ((place_of(layer) * 2 * args.kv_blocks + number) * KV_HEADS + head) * KV_BLOCK;
     keys = (const char*)args.kv + slot * HEAD_BYTES;
     exponents = args.exponents + slot;
   }

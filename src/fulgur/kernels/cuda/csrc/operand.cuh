@@ -43,10 +43,10 @@ static_assert(CORE_BYTES == CORE_SIZE, "as in header.py");
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // Which forms the readers of the residual and of copied vectors need. The router reads the residual itself, and its
 // fold the heads' outputs, both in bf16.
-constexpr bool NORM_IN_BF16 = EXPERTS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
+constexpr bool NORM_IN_BF16 = ROUTER_ROWS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
 // When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for the router, so nobody fetches it twice.
-constexpr bool KEEPS_RAW = EXPERTS && BY_WGMMA<Qkv>;
+constexpr bool KEEPS_RAW = ROUTER_ROWS && BY_WGMMA<Qkv>;
 
 // Offset from a row's operand to the two columns of a block.
 __device__ __forceinline__ int terms_at(const Shape& s, int block) {
@@ -80,18 +80,29 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
 struct Vector {
   const u64* from;
   int width, stretch, filled;
+  const u64* squares;  // not null: heads of a delta net, each a block, and the parts of their sums of squares
 };
 // The heads' outputs (for o), or the result of SwiGLU (for down), of which an expert or a dense model sends whole
 // tiles.
-__device__ __forceinline__ Vector vector_for(const Args& args, bool o) {
+__device__ __forceinline__ Vector vector_for(const Args& args, bool o, bool delta = false) {
   return Vector{o ? args.attended : args.h, (o ? O::BLOCKS : Down::BLOCKS) * BLOCK,
-                (o ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK, o ? HEADS * HEAD_DIM : (FFN + 7) / 8 * 8};
+                (o ? O::COPY_BLOCKS : Down::COPY_BLOCKS) * BLOCK,
+                delta ? VALUES
+                : o   ? HEADS * HEAD_DIM
+                      : (FFN + 7) / 8 * 8,
+                delta ? args.squares : nullptr};
+}
+// The factor of a delta net's head. A lane has loaded one part of its sum of squares, or nothing.
+__device__ __forceinline__ float head_factor(u64 part) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < DELTA_PARTS; ++i) sum += lane_value(__uint_as_float((u32)part), i);
+  return rsqrtf(sum / BLOCK + NORM_EPS);
 }
 
 // Copies a vector into the operand. A warp takes a block at a time so that its loads are whole sectors: half a sector
 // costs L2 as much.
-__device__ inline void operand_copy(char* operand, const Vector& vector, int rows, u32 epoch, State* state,
-                                    const Shape& s) {
+__device__ inline void operand_copy(char* operand, const Vector& vector, int rows, u32 epoch, const Shape& s) {
   const u64* from = vector.from;
   const int width = vector.width, stretch = vector.stretch, filled = vector.filled;
   // Blocks that a warp waits for together: all of its own, for dense models of up to 10,240 values. Each wait is a trip
@@ -103,8 +114,9 @@ __device__ inline void operand_copy(char* operand, const Vector& vector, int row
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE, from += width / 2)
 #pragma unroll 1
     for (int begin = thread * 4; begin < width; begin += AT_ONCE * THREADS * 4) {  // all lanes of a warp together
-      u64 words[AT_ONCE][2] = {};
+      u64 words[AT_ONCE][2] = {}, parts[AT_ONCE] = {};
       bool wanted[AT_ONCE];
+      const bool sums = DELTA_LAYERS && vector.squares && (thread & 31) < DELTA_PARTS;
       int terms[AT_ONCE];  // computed before the wait
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
@@ -113,15 +125,20 @@ __device__ inline void operand_copy(char* operand, const Vector& vector, int row
         if constexpr (COPY_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
       }
       // Polls one word first: 132 CTAs that poll all of theirs would slow L2 for everyone.
-      for (u32 spins = 0; !has_epoch(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins, state);
-      for (u32 spins = 0;; count_spin(spins, state)) {
+      for (u32 spins = 0; !has_epoch(load_word(from + (begin & ~127) / 2), epoch);) count_spin(spins);
+      for (u32 spins = 0;; count_spin(spins)) {
         bool here = true;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          if (wanted[i]) load_words(words[i], from + (begin + i * THREADS * 4) / 2);
+          if (wanted[i]) {
+            load_words(words[i], from + (begin + i * THREADS * 4) / 2);
+            const int head = row * (VALUES / BLOCK) + (begin + i * THREADS * 4) / BLOCK;
+            if (sums) parts[i] = load_word(vector.squares + head * DELTA_PARTS + (thread & 31));
+          }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-          here &= !wanted[i] || (has_epoch(words[i][0], epoch) && has_epoch(words[i][1], epoch));
+          here &= !wanted[i] || (has_epoch(words[i][0], epoch) && has_epoch(words[i][1], epoch) &&
+                                 (!sums || has_epoch(parts[i], epoch)));
         if (here) break;
       }
 #pragma unroll
@@ -129,6 +146,11 @@ __device__ inline void operand_copy(char* operand, const Vector& vector, int row
         const int at = begin + i * THREADS * 4;
         if (at >= width) break;
         uint2 values = wanted[i] ? make_uint2((u32)words[i][0], (u32)words[i][1]) : make_uint2(0, 0);
+        if (DELTA_LAYERS && vector.squares) {
+          const float factor = head_factor(parts[i]);
+          values = make_uint2(pack_bf16(low(values.x) * factor, high(values.x) * factor),
+                              pack_bf16(low(values.y) * factor, high(values.y) * factor));
+        }
         if constexpr (COPY_IN_FP8) {
           u32 peaks = max_halves(values.x & 0x7fff7fffu, values.y & 0x7fff7fffu);
           float up, down;
@@ -172,9 +194,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
     if constexpr (NORM_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
-    w[i] = !in_row(at)          ? make_float4(0, 0, 0, 0)
-           : EXPERTS && !weight ? make_float4(1, 1, 1, 1)
-                                : *(const float4*)(weight + at);
+    w[i] = !in_row(at)              ? make_float4(0, 0, 0, 0)
+           : ROUTER_ROWS && !weight ? make_float4(1, 1, 1, 1)
+                                    : *(const float4*)(weight + at);
   }
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
@@ -190,7 +212,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     } else {
       u64 words[PER_THREAD][2] = {}, second[PER_THREAD][2] = {};
       const bool parts = DOWN_PARTS > 1 && x != args.x;  // the residual after down is the sum of two parts
-      for (u32 spins = 0;; count_spin(spins, args.state)) {
+      for (u32 spins = 0;; count_spin(spins)) {
         bool here = true;
 #pragma unroll
         for (int i = 0; i < PER_THREAD; ++i) {
@@ -217,7 +239,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     }
 #if EXPERTS
     // The logits arrive a little after the residual: request them now, wait for them when the operand is written.
-    const bool asks = routed && thread < EXPERTS;
+    const bool asks = routed && thread < EXPERTS + SHARED_EXPERT;
     Logits logits{};
     if (asks) logits.load(args, row, thread);
 #endif
@@ -253,9 +275,18 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
     }
 #if EXPERTS
     if (asks) {
-      for (u32 spins = 0; !logits.here(epoch); count_spin(spins, args.state)) logits.load(args, row, thread);
-      shared.logit[row][thread] = logits.sum(thread);
-      if (early) early[row * EXPERTS_OF_4 + thread] = logits.sum(thread, Router::SPLIT);
+      for (u32 spins = 0; !logits.here(epoch); count_spin(spins)) logits.load(args, row, thread);
+      if (!SHARED_EXPERT || thread < EXPERTS) {
+        shared.logit[row][thread] = Logits::tagged(logits.sum(), thread);
+        if (early) early[row * EXPERTS_OF_4 + thread] = Logits::tagged(logits.sum(Router::SPLIT), thread);
+      } else {
+        shared.shared_logit[row] = logits.sum();
+      }
+    }
+    if (SHARED_EXPERT && EXPERTS == THREADS && routed && thread == 0) {  // there is no thread left for it
+      do logits.load(args, row, EXPERTS);
+      while (!logits.here(epoch));
+      shared.shared_logit[row] = logits.sum();
     }
 #endif
   }

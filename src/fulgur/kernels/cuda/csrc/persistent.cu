@@ -7,13 +7,16 @@
 
 __constant__ Shape SHAPES[] = {
     SHAPE_OF(Qkv),
+#if ROUTER_ROWS
+    SHAPE_OF(Router),
+#endif
 #if EXPERTS
-    SHAPE_OF(Router), SHAPE_OF(Fold),
+    SHAPE_OF(Fold),
 #endif
     SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-constexpr int BEFORE_ATTENTION = EXPERTS ? 1 : 0;  // the phase before attention: the router, or qkv
+constexpr int BEFORE_ATTENTION = ROUTER_ROWS ? 1 : 0;  // the phase before attention: the router, or qkv
 // Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
 __device__ __forceinline__ bool routes(const Shared& shared) {
   return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
@@ -25,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   char* area = area_of(memory);
   Stream stream;
   if (threadIdx.x < THREADS) {
-    load_state(shared, args.state);
+    load_state(shared, args);
     stream.open_all(area + AREA_BYTES, rows_of(shared));
     if (threadIdx.x == 0) ready_feeder(shared, 0);
     if (threadIdx.x < MATRICES) shared.units[threadIdx.x] = units_of(SHAPES[threadIdx.x], rows_of(shared));
@@ -61,11 +64,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool router = EXPERTS && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
+    const bool router = ROUTER_ROWS && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
     const Range units = shared.units[id];
     if (!router || units.first < units.last) {
       // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
-      if (starts) attention_prefetch(args, shared, layer);
+#if DELTA_LAYERS
+      if (starts && !attends(layer)) delta_prefetch(args, shared, layer);
+#endif
+      if (starts && attends(layer)) attention_prefetch(args, shared, layer);
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
         args.state->done = 1;
       if (KEEPS_RAW && router) {
@@ -91,11 +97,14 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
 #endif
         }
 #endif
+#if DELTA_LAYERS
+        if (ends && args.hidden) keep_hidden(args, shared, epoch);
+#endif
         if (!router) mark(args, shared, starts ? NORM_QKV : ends ? NORM_HEAD : EXPERTS ? ROUTE : NORM_FFN);
       } else {
         const bool heads = id == O::ID;
         if (!SAME_ROWS && rows == 1) fetch_residual(args, shared, layer, epoch, s, units, kept_residual);
-        operand_copy(area, vector_for(args, heads), rows, epoch, args.state, s);
+        operand_copy(area, vector_for(args, heads, heads && !attends(layer)), rows, epoch, s);
         mark(args, shared, heads ? COPY_O : COPY_DOWN);
       }
       Phase{stream, args, shared, memory, rows, layer, epoch, id, s, units, &kept_residual}.run();
@@ -110,7 +119,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
     if (PREDICTION && starts && threadIdx.x == 0)
       store_relaxed(shared_address(&shared.layers_projected), epoch - shared.epoch + 1);
     if (id == BEFORE_ATTENTION) {
-      attention(args, shared, memory, layer, epoch);
+#if DELTA_LAYERS
+      if (!attends(layer))
+        delta_net(args, shared, memory, layer, epoch);
+      else
+#endif
+        attention(args, shared, memory, layer, epoch);
       mark(args, shared, JOIN);
     }
     if (id == Down::ID) {
@@ -122,11 +136,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {
         arrive(args.counters);
-        await(args.counters, step * CTAS, args.state);
+        await(args.counters, step * CTAS);
       }
       block_barrier();
       mark(args, shared, WAIT_CHOOSE);
       choose(args, shared);
+      if (DELTA_LAYERS && blockIdx.x == 0 && threadIdx.x == 0) args.known[shared.slot] = shared.position[0];
       const int steps = __ldcg(&args.state->steps);
       bool done = step == steps || __ldcg(&args.state->done) || (steps > 1 && is_stop(args.state, shared.token[0]));
       if (blockIdx.x == 0 && threadIdx.x == 0 && !__ldcg(&args.state->sampled)) publish(args, shared, done);
@@ -136,6 +151,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
         shared.position[0] += 1;
         shared.first[0] = shared.position[0];
         shared.produced += 1;
+        shared.fold = 1;
       }
       block_barrier();
       mark(args, shared, CHOOSE);

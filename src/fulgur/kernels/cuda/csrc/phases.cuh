@@ -1,6 +1,7 @@
 // The matrix products of a step, and what happens to the sums of each. Both drivers use these.
 #pragma once
 #include "attention.cuh"
+#include "delta.cuh"
 #include "feed.cuh"
 #include "finish.cuh"
 #include "flat.cuh"
@@ -12,10 +13,10 @@ __device__ __forceinline__ float residual(const Args& args, const Shared& shared
                                           int row, int at) {
   if (before_o && layer == 0) return low(args.embed[(long long)shared.token[row] * D_MODEL + at]);
   const u64* from = args.x + (((before_o ? MAX_ROWS : 0) + row) * D_MODEL + at) / 2;
-  u64 word = receive_pair(from, before_o ? epoch - 1 : epoch, args.state);
+  u64 word = receive_pair(from, before_o ? epoch - 1 : epoch);
   float value = at & 1 ? second_of(word) : first_of(word);
   if (DOWN_PARTS > 1 && before_o) {
-    word = receive_pair(from + MAX_ROWS * D_MODEL / 2, epoch - 1, args.state);
+    word = receive_pair(from + MAX_ROWS * D_MODEL / 2, epoch - 1);
     value += at & 1 ? second_of(word) : first_of(word);
   }
   return value;
@@ -63,11 +64,11 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
   } else if (id == Qkv::ID) {
     t.to = args.qkv + (column * QKV_ROWS + t.at) / 2;
     t.rows = min(TILE, QKV_ROWS - t.at);
-#if EXPERTS
-  } else if (id == Router::ID || id == Fold::ID) {
-    const int part = which + (id == Fold::ID ? Router::SPLIT : 0);  // the fold: graph driver only
-    t.to = args.router + (part * MAX_ROWS + column) * EXPERTS + t.at;
-    t.rows = min(TILE, EXPERTS - t.at);
+#if ROUTER_ROWS
+  } else if (by_router(id)) {
+    const bool fold = id != Router::ID;  // graph driver only
+    t.to = args.router + ((which + (fold ? Router::SPLIT : 0)) * MAX_ROWS + column) * ROUTER_ROWS + t.at;
+    t.rows = min(TILE, (fold ? EXPERTS + SHARED_EXPERT : ROUTER_ROWS) - t.at);
     t.shift = 0;
 #endif
   } else if (id == GateUp::ID) {  // a tile holds 8 gate rows and their 8 up rows
@@ -160,8 +161,8 @@ struct Phase {
       send_swiglu(p, sum);
     else if (id == Head::ID)
       offer_token(p, column, sum);
-#if EXPERTS
-    else if (id == Router::ID || id == Fold::ID)
+#if ROUTER_ROWS
+    else if (by_router(id))
       send_router_logit(p, sum);
 #endif
     else
@@ -219,8 +220,9 @@ struct Phase {
 #pragma unroll 1
     for (int column = warp - first; column < columns; column += Fold::KW) {
       const float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
-      if (r < TILE && at < EXPERTS)
-        send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * EXPERTS + at, __float_as_uint(sum), epoch);
+      if (r < TILE && at < EXPERTS + SHARED_EXPERT)
+        send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum),
+             epoch);
     }
 #endif
   }
@@ -261,6 +263,24 @@ struct Phase {
 __device__ __forceinline__ Range units_of(const Shape& s, int rows) {
   int units = s.row_units ? rows * s.units : s.units;
   return Range{first_unit(blockIdx.x, units), first_unit(blockIdx.x + 1, units)};
+}
+#endif
+
+#if DELTA_LAYERS
+// Before the head's product: the rows' residuals after the final norm, for the drafting head. Every CTA keeps a part.
+__device__ __forceinline__ void keep_hidden(const Args& args, const Shared& shared, u32 epoch) {
+  constexpr int PAIRS = (D_MODEL / 2 + CTAS - 1) / CTAS;
+#pragma unroll 1
+  for (int i = (int)thread_index(); i < PAIRS * rows_of(shared); i += THREADS) {
+    const int row = i / PAIRS, at = opaque((int)blockIdx.x) * PAIRS + i % PAIRS;
+    if (at >= D_MODEL / 2) continue;
+    const u64 word = receive_pair(args.x + (MAX_ROWS + row) * (D_MODEL / 2) + at, epoch - 1);
+    const float2 weight = ((const float2*)(args.norms + (long long)LAYERS * NORM_STRIDE))[at];
+    const float inverse = inverse_of(shared, row);
+    const long long place = (long long)shared.slot * HIDDEN + shared.position[row] % HIDDEN;
+    ((float2*)(args.hidden + place * D_MODEL))[at] =
+        float2{first_of(word) * inverse * weight.x, second_of(word) * inverse * weight.y};
+  }
 }
 #endif
 

@@ -10,20 +10,21 @@
 
 #if PREDICTION
 constexpr int EXPERTS_PER_LANE = (EXPERTS + 31) / 32;
-constexpr u32 NAP = 1000;  // ns
+constexpr int WORDS = EXPERTS_PER_LANE < 4 ? EXPERTS_PER_LANE : 4;  // that a lane waits for together
+constexpr u32 NAP = 1000;                                           // ns
 
 // The experts with the highest logits: lane i returns the one of rank i. Destroys the logits.
 __device__ __forceinline__ int highest(u32 (&left)[EXPERTS_PER_LANE]) {
   int mine = 0;
 #pragma unroll 1
-  for (int rank = 0; rank < CHOSEN; ++rank) {
+  for (int rank = 0; rank < ROUTED; ++rank) {
     u32 best = 0;
 #pragma unroll
     for (int i = 0; i < EXPERTS_PER_LANE; ++i) best = max(best, left[i]);
     best = warp_max_bits(best);
 #pragma unroll
     for (int i = 0; i < EXPERTS_PER_LANE; ++i) left[i] = left[i] == best ? 0 : left[i];
-    if ((int)(thread_index() & 31) == rank) mine = 255 - (__float_as_uint(unordered(best)) & 255);
+    if ((int)(thread_index() & 31) == rank) mine = TAG - (__float_as_uint(unordered(best)) & TAG);
   }
   return mine;
 }
@@ -34,21 +35,25 @@ __device__ __forceinline__ void add_parts(float (&sum)[EXPERTS_PER_LANE], const 
 #pragma unroll 1
   for (int part = 0; part < Router::SPLIT; ++part) {
     const int lane = (int)thread_index() & 31;
-    const u64* from = args.router + part * EXPERTS;
+    const u64* from = args.router + part * ROUTER_ROWS;
     while (lanes_with(!has_epoch(load_word(from), epoch))) nap(NAP);
-    u64 words[EXPERTS_PER_LANE];
-    for (;;) {
-      bool here = true;
 #pragma unroll
-      for (int i = 0; i < EXPERTS_PER_LANE; ++i) {
-        const int e = i * 32 + lane;
-        words[i] = e < EXPERTS ? load_word(from + e) : 0;
-        here &= e >= EXPERTS || has_epoch(words[i], epoch);
+    for (int begin = 0; begin < EXPERTS_PER_LANE; begin += WORDS) {
+      u64 words[WORDS];
+      for (;;) {
+        bool here = true;
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) {
+          const int e = (begin + i) * 32 + lane;
+          words[i] = e < EXPERTS ? load_word(from + e) : 0;
+          here &= e >= EXPERTS || has_epoch(words[i], epoch);
+        }
+        if (lanes_with(here) == ~0u) break;
       }
-      if (lanes_with(here) == ~0u) break;
-    }
 #pragma unroll
-    for (int i = 0; i < EXPERTS_PER_LANE; ++i) sum[i] += __uint_as_float((u32)words[i]);
+      for (int i = 0; i < WORDS; ++i)
+        if (begin + i < EXPERTS_PER_LANE) sum[begin + i] += __uint_as_float((u32)words[i]);
+    }
   }
 }
 
@@ -74,7 +79,7 @@ __device__ inline void predict_experts(const Args& args, Shared& shared) {
     const int mine = highest(logit);
     __syncwarp();
     lane = (int)thread_index() & 31;
-    if (lane < CHOSEN) {
+    if (lane < ROUTED) {
       shared.predicted[0][lane] = mine;
       shared.place[mine] = lane;
     }
@@ -117,7 +122,7 @@ __device__ __forceinline__ void check_prediction(Shared& shared, u32 layers) {
   const bool predicted = thread < EXPERTS && shared.place[thread] >= 0;
   const u32 lowest = ~warp_max_bits(predicted ? ~logit : 0), highest = warp_max_bits(predicted ? 0 : logit);
   if ((thread & 31) == 0) shared.bounds[thread >> 5] = make_uint2(there ? lowest : 0, highest);
-  if (there && thread < CHOSEN) shared.expert[0][thread] = shared.predicted[0][thread];
+  if (there && thread < ROUTED) shared.expert[0][thread] = shared.predicted[0][thread];
 }
 // After that barrier: settles the experts, in the order of the prediction, and tells the feeders. Returns whether any
 // prediction was wrong.

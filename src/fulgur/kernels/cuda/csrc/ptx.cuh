@@ -289,6 +289,8 @@ __device__ __forceinline__ u64 load_word(const u64* from) {
 __device__ __forceinline__ void load_words(u64 (&words)[2], const u64* from) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(words[0]), "=l"(words[1]) : "l"(from) : "memory");
 }
+// Ends the thread.
+__device__ __forceinline__ void leave() { asm volatile("exit;"); }
 constexpr u32 PATIENCE = 1u << 26;  // polls before a wait is given up: seconds
 
 __device__ __forceinline__ u32 clock_low() {

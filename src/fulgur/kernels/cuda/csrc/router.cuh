@@ -2,12 +2,14 @@
 //
 // An expert's rank is the number of experts with a higher logit: several threads per expert compare, nothing is sorted.
 // The last 8 bits of a logit are replaced by the expert's number, so that no two are equal and one comparison is
-// enough. Routing weights are softmax probabilities, over the chosen experts only if the model normalises them.
+// enough. Routing weights are softmax probabilities, over the chosen experts only if the model normalises them. A
+// shared expert is the last of every row's choice; its weight is the sigmoid of a logit of its own.
 #pragma once
 #include "exchange.cuh"
 
 #if EXPERTS
 static_assert(CHOSEN < 32, "a lane an expert");
+constexpr u32 TAG = EXPERTS <= 256 ? 255 : 511;  // the bits of a logit that hold the expert's number
 constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 : EXPERTS <= THREADS / 2 ? 2 : 1;
 
 // A row's logits in flight: each thread holds one expert's. They are received together with the residual (operand.cuh):
@@ -18,7 +20,7 @@ struct Logits {
 
   __device__ __forceinline__ void load(const Args& args, int row, int expert) {
 #pragma unroll
-    for (int i = 0; i < PARTS; ++i) words[i] = load_word(args.router + (i * MAX_ROWS + row) * EXPERTS + expert);
+    for (int i = 0; i < PARTS; ++i) words[i] = load_word(args.router + (i * MAX_ROWS + row) * ROUTER_ROWS + expert);
   }
   __device__ __forceinline__ bool here(u32 epoch) const {
     bool all = true;
@@ -27,19 +29,19 @@ struct Logits {
     return all;
   }
   // The sum of all parts, or of the first `parts`: those of the router itself, without attention.
-  __device__ __forceinline__ float sum(int expert, int parts = PARTS) const {
+  __device__ __forceinline__ float sum(int parts = PARTS) const {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PARTS; ++i)
       if (i < parts) sum += __uint_as_float((u32)words[i]);
-    return tagged(sum, expert);
+    return sum;
   }
   static __device__ __forceinline__ float tagged(float sum, int expert) {
-    return __uint_as_float((__float_as_uint(sum) & ~255u) | (255u - expert));
+    return __uint_as_float((__float_as_uint(sum) & ~TAG) | (TAG - expert));
   }
 };
 
-// Writes the experts of the first CHOSEN ranks to `to`, by rank. Returns true for one thread of each.
+// Writes the experts of the first ROUTED ranks to `to`, by rank. Returns true for one thread of each.
 __device__ __forceinline__ bool rank(const float* logit, int* to) {
   const int thread = (int)thread_index(), mine = thread / RANKERS;
   int rank = 0;
@@ -53,7 +55,7 @@ __device__ __forceinline__ bool rank(const float* logit, int* to) {
   }
 #pragma unroll
   for (int step = 1; step < RANKERS; step <<= 1) rank += __shfl_xor_sync(~0u, rank, step);
-  const bool chosen = mine < EXPERTS && thread % RANKERS == 0 && rank < CHOSEN;
+  const bool chosen = mine < EXPERTS && thread % RANKERS == 0 && rank < ROUTED;
   if (chosen) to[rank] = mine;
   return chosen;
 }
@@ -62,19 +64,19 @@ __device__ __forceinline__ bool rank(const float* logit, int* to) {
 // already copied are the right ones; the others fill the gaps by rank. `wrong` gets a bit for each gap. Every driver
 // uses this order, since sums are added in it.
 __device__ __forceinline__ void order_experts(const int* predicted, const int* chosen, int* expert, u32& wrong) {
-  const int lane = threadIdx.x & 31, mine = min(lane, CHOSEN - 1);
+  const int lane = threadIdx.x & 31, mine = min(lane, ROUTED - 1);
   bool stays = false, known = false;  // the prediction for this place is right; the expert of this rank was predicted
 #pragma unroll
-  for (int i = 0; i < CHOSEN; ++i) {
+  for (int i = 0; i < ROUTED; ++i) {
     stays |= predicted[mine] == chosen[i];
     known |= chosen[mine] == predicted[i];
   }
-  const u32 kept = lanes_with(lane < CHOSEN && stays);
-  u32 added = lanes_with(lane < CHOSEN && !known);
-  wrong = ~kept & ((1u << CHOSEN) - 1);
-  if (lane >= CHOSEN) return;
+  const u32 kept = lanes_with(lane < ROUTED && stays);
+  u32 added = lanes_with(lane < ROUTED && !known);
+  wrong = ~kept & ((1u << ROUTED) - 1);
+  if (lane >= ROUTED) return;
   for (int gaps = lane - count_bits(kept & ((1u << lane) - 1)); gaps > 0; --gaps) added &= added - 1;
-  expert[lane] = stays ? predicted[lane] : chosen[min(count_bits((added & ~(added - 1)) - 1), CHOSEN - 1)];
+  expert[lane] = stays ? predicted[lane] : chosen[min(count_bits((added & ~(added - 1)) - 1), ROUTED - 1)];
 }
 
 // Finds the experts of all rows; call after the barrier that follows the logits. `early`: shared memory for the logits
@@ -85,7 +87,7 @@ __device__ inline void rank_experts(const Args& args, Shared& shared, float* ear
     for (int row = 0; row < rows && thread < EXPERTS_OF_4; ++row) {
       Logits logits;
       if (thread < EXPERTS) logits.load(args, row, thread);  // all have arrived
-      early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? logits.sum(thread, Router::SPLIT) : -INF;
+      early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? Logits::tagged(logits.sum(Router::SPLIT), thread) : -INF;
     }
     block_barrier();
   }
@@ -105,16 +107,17 @@ static_assert(MAX_ROWS <= WARPS && MAX_ROWS * EXPERTS_OF_4 * 4 <= SLICE_BYTES, "
 // The routing weight of one of a row's experts, by a whole warp. `inverse` is the factor of the row's RMSNorm. Every
 // driver adds in this order.
 __device__ __forceinline__ float routing_weight_of(const Shared& shared, int row, int which, float inverse) {
-  constexpr int TERMS = NORM_TOPK ? CHOSEN : EXPERTS, LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : 8;
+  constexpr int TERMS = NORM_TOPK ? ROUTED : EXPERTS, LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : 8;
   const float* logit = shared.logit[row];
   const int* expert = shared.expert[row];
-  const float peak = logit[expert[0]];
+  const float peak = logit[expert[0]], own = SHARED_EXPERT && which == ROUTED ? peak : logit[expert[which]];
   float total = 0;
 #pragma unroll 1
   for (int i = threadIdx.x & (LANES - 1); i < TERMS; i += LANES)
     total += exponential((logit[NORM_TOPK ? expert[i] : i] - peak) * inverse);
 #pragma unroll
   for (int i = LANES / 2; i; i >>= 1) total += __shfl_xor_sync(~0u, total, i);
-  return quotient(exponential((logit[expert[which]] - peak) * inverse), total);
+  if (SHARED_EXPERT && which == ROUTED) return quotient(1.f, 1.f + exponential(-shared.shared_logit[row] * inverse));
+  return quotient(exponential((own - peak) * inverse), total);
 }
 #endif

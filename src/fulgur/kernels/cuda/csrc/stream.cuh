@@ -148,7 +148,7 @@ struct Stream {
     prepare(memory);
     Run* to = runs_of(memory, warp());
     int n = list<Qkv>(to, 0, rows);
-#if EXPERTS
+#if ROUTER_ROWS
     n = list<Router>(to, n, rows);
 #endif
     n = list<O>(to, n, rows);
