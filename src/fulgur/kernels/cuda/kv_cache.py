@@ -47,6 +47,7 @@ class KvCache:
     def __init__(self, layers: int, blocks: int, kv_heads: int, head_dim: int, dtype: str, device: Any) -> None:
         import torch
 
+        self.dtype = dtype
         shape, narrow = (layers, 2, blocks, kv_heads, KV_BLOCK), dtype == "fp8"
         kind = torch.uint8 if narrow else torch.bfloat16
         self.held = torch.zeros((*shape, head_dim), dtype=kind, device=device)
@@ -59,6 +60,11 @@ class KvCache:
     @property
     def nbytes(self) -> int:
         return self.held.nbytes + (0 if self.exponents is None else self.exponents.nbytes)
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """By the names of the decode kernels."""
+        return {"kv": self.held} | ({} if self.exponents is None else {"exponents": self.exponents})
 
     @property
     def layer_bytes(self) -> int:

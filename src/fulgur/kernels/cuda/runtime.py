@@ -7,11 +7,10 @@ runs on the device by itself; tokens arrive in pinned memory.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +18,26 @@ import numpy.typing as npt
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
 from fulgur.kernels.cuda.batch_step import BatchStep
+from fulgur.kernels.cuda.decode import Decode
 from fulgur.kernels.cuda.device import Gpu, probe
-from fulgur.kernels.cuda.drivers import Driver, args_of
 from fulgur.kernels.cuda.few_step import FewStep
 from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
 from fulgur.kernels.cuda.following import Following
-from fulgur.kernels.cuda.header import MARKS
 from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
-from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
+from fulgur.kernels.cuda.plan import KV_BLOCK
 from fulgur.kernels.cuda.prefill_fast import prefill_for
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.prompts import Prompts, chunk_rows
-from fulgur.kernels.cuda.records import PAIRS, RING, STOPS, TURN, Mailbox, buffer_bytes, old_pair, state_record
+from fulgur.kernels.cuda.records import RING, STOPS
 from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
-from fulgur.kernels.cuda.stream import TokenStream
+from fulgur.kernels.cuda.stream import TokenStream, sampled_stream
 from fulgur.kernels.cuda.together import Together
 from fulgur.kernels.cuda.weights import GpuWeights, random_weights
 from fulgur.model.config import ModelConfig
 from fulgur.model.rope import rope_tables
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import Bits, RowChoice, Sampling, Told
+    from fulgur.engine.runtime import RowChoice, Sampling, Told
 
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
@@ -48,10 +46,6 @@ PREFILL_FROM: int | None = None  # rows of a prompt that are prefilled at once; 
 WARM_CONTEXT = 32768  # tokens of a prompt that finds everything ready
 WARM_ROWS = (1024, 2048)  # with TRIAL and the longest chunk: every kernel once
 TRIAL = 256  # rows of the prompt that is timed for PREFILL_FROM
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 256) * 256
 
 
 class Runtime:
@@ -81,29 +75,27 @@ class Runtime:
         self.isa = f"{self.gpu.name}, {driver}, {weights.plan.matrices['qkv'].format.name}{told_of(kv_dtype)}"
         check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
-        wide = replace(weights.plan, kv_dtype=kv_dtype)
-        narrow = replace(wide, rows=1)
-        self._records = {rows: state_record(rows) for rows in {1, wide.rows}}
         self._beside: PrefillRun | None = None  # a prompt under way
         self.step_seconds = 0.0  # of the last step beside it, on the device
-        self._epoch = self._aged = 1  # of the next launch; when the pairs were last made old
         try:
-            held = self._allocate(wide, kv_blocks)
-            if profile:
-                marks = (wide.ctas, MARKS)
-                held["marks"] = self.marks = torch.zeros(marks, dtype=torch.int64, device=weights.arena.device)
-            args = args_of(held, kv_blocks=kv_blocks, table_width=self._staged_tables.shape[1])
-            with torch.cuda.stream(self._stream):
-                self._narrow = Driver(driver, narrow, self.gpu, args, profile=profile)
-                self._wide = Driver(driver, wide, self.gpu, args) if wide.rows > 1 else self._narrow
-            prefill = prefill_for(weights, self.cache, held["rope"], self.gpu, self._stream)
+            device = weights.arena.device
+            self.cache = KvCache(c.n_layers, kv_blocks, c.n_kv_heads, c.head_dim, kv_dtype, device)
+            rope = torch.from_numpy(np.concatenate(rope_tables(c, self.max_context), axis=1)).to(device)
+            held = {"weights": weights.arena, "norms": weights.norms, "embed": weights.embed, "rope": rope,
+                    **self.cache.tensors}  # fmt: skip
+            self._decode = Decode(
+                replace(weights.plan, kv_dtype=kv_dtype), held, max_context=self.max_context, gpu=self.gpu,
+                stream=self._stream, driver=driver, profile=profile, kv_blocks=kv_blocks,
+            )  # fmt: skip
+            self.mailbox, self.marks = self._decode.mailbox, self._decode.marks
+            prefill = prefill_for(weights, self.cache, rope, self.gpu, self._stream)
             self._prompts = Prompts(prefill, self._stream, self._synchronize)
-            width = self._staged_tables.shape[1]
+            width = -(-self.max_context // KV_BLOCK)
             self.together = Together(weights, prefill, width, self.gpu, self._stream)
             rows = self.together.rows
             self._sampler = DeviceSampler(c.vocab_size, rows, self.gpu, weights.arena.device, self._stream)
             self._following = Following(self.together, self._sampler, self._stream, _failed)
-            self._warm()
+            self._decode.warm()
             self.max_rows = self.prefill_rows = chunk_rows(c, self.cache.layer_bytes)
             self.prefill_from = PREFILL_FROM or self._crossover()
             self.together.measure(self.step, c.vocab_size, min(kv_blocks * KV_BLOCK, self.max_context))
@@ -113,44 +105,6 @@ class Runtime:
                 f"the KV cache of {kv_blocks * KV_BLOCK:,} tokens needs {need / 1e9:.1f} GB: more than is free",
                 hint="Ask for fewer KV tokens (kv_tokens) or narrower weights (bits).",
             ) from None
-
-    def _allocate(self, plan: Plan, kv_blocks: int) -> dict[str, Any]:
-        """Every buffer of the kernels by name. State, counters and block tables lie together: one copy sets them."""
-        torch, c, device = self._torch, self.config, self.weights.arena.device
-        sizes = buffer_bytes(plan)
-        self._buffers: dict[str, Any] = {
-            name: torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=device)
-            for name, size in sizes.items()
-            if name != "counters"
-        }
-        self.cache = KvCache(c.n_layers, kv_blocks, c.n_kv_heads, c.head_dim, plan.kv_dtype, device)
-        exponents = {} if self.cache.exponents is None else {"exponents": self.cache.exponents}
-        self._logits = torch.zeros((plan.rows, c.vocab_size), dtype=torch.float32, device=device)
-        cos, sin = rope_tables(c, self.max_context)
-        rope = torch.from_numpy(np.concatenate((cos, sin), axis=1)).to(device)
-        width = -(-self.max_context // KV_BLOCK)
-        counters = self._counters_at = _aligned(ctypes.sizeof(self._records[plan.rows]))
-        self._tables_at = counters + _aligned(sizes["counters"])
-        self._control = torch.zeros(self._tables_at + 4 * plan.rows * width, dtype=torch.uint8, device=device)
-        self._staged = torch.zeros_like(self._control, device="cpu").pin_memory()
-        self._staged_tables: Int = self._staged.numpy()[self._tables_at :].view(np.int32).reshape(plan.rows, width)
-        self._mail = torch.zeros(ctypes.sizeof(Mailbox), dtype=torch.uint8).pin_memory()
-        self.mailbox: Any = Mailbox.from_address(self._mail.data_ptr())
-        self._ring: Int = self._mail.numpy()[Mailbox.token.offset :].view(np.int32)
-        return {
-            **self._buffers, "weights": self.weights.arena, "norms": self.weights.norms, "embed": self.weights.embed,
-            "kv": self.cache.held, "rope": rope, "state": self._control, "counters": self._control[counters:],
-            "tables": self._control[self._tables_at :], "mailbox": self._mail, **exponents,
-        }  # fmt: skip
-
-    def _warm(self) -> None:
-        for driver in (self._narrow, self._wide):
-            record = self._records[driver.plan.rows].from_address(self._staged.data_ptr())
-            record.done = 1
-            self._control.copy_(self._staged)
-            self._torch.cuda.synchronize()
-            driver.warm(self._stream)
-            self._synchronize()
 
     def _crossover(self) -> int:
         """From how many rows on a prompt is faster at once than in passes of 8. Runs every kernel and every import that
@@ -163,7 +117,7 @@ class Runtime:
             start = time.perf_counter()
             self._prompts.rows(np.zeros(rows, np.int32), 0, table[0])
             at_once.append(time.perf_counter() - start)
-            eight = np.arange(min(8, self._wide.plan.rows), dtype=np.int32)
+            eight = np.arange(min(8, self._decode.plan.rows), dtype=np.int32)
             start = time.perf_counter()
             self._pass(eight, eight, np.zeros_like(eight), table, False)
             by_pass.append((time.perf_counter() - start) / len(eight))
@@ -208,7 +162,7 @@ class Runtime:
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
         while begin < n:
             together = self.together.choose(sequences[begin:])
-            most = together.most if together is not None else self._wide.plan.rows
+            most = together.most if together is not None else self._decode.plan.rows
             end = min(begin + most, n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, choices[place[begin + row]]) for row in here] if choices is not None else []
@@ -223,7 +177,7 @@ class Runtime:
                 at = place[begin + row]
                 best[at], told[at] = found[i], said[i] if said else None
             if logits is not None and here:
-                made = self._logits if together is None else together.logits
+                made = self._decode.logits if together is None else together.logits
                 rows = made[here].cpu().numpy()
                 for row, values in zip(here, rows, strict=True):
                     logits[place[begin + row]] = values[: self.vocab_size]
@@ -286,15 +240,15 @@ class Runtime:
         if sampling is not None and not sampling.plain:
             return self._stream_sampled(first, at, row, stops, limit, sampling)
         draw = None if sampling is None else (sampling.sharpness, sampling.seed)
-        self._upload(1, limit, first, at, zero, row[None], stops, draw)
+        self._decode.upload(first, at, zero, row[None], steps=limit, stops=stops, draw=draw)
 
         def enqueue(steps: int) -> None:
-            self._narrow.run(steps, 0, self._stream)
+            self._decode.run(steps=steps)
 
         if self.driver == "persistent":
             enqueue(limit)
         more = None if self.driver == "persistent" else enqueue
-        return TokenStream(self.mailbox, self._ring, limit, self._busy, self._synchronize, more)
+        return TokenStream(self.mailbox, self._decode.ring, limit, self._busy, self._synchronize, more)
 
     def _stream_sampled(
         self, token: Int, position: Int, table: Int, stops: set[int], limit: int, sampling: Sampling
@@ -302,32 +256,19 @@ class Runtime:
         """A run whose steps are launches of their own, each followed by a choice that sets up the next."""
         if sampling.logprobs >= 0:
             limit = min(limit, TOLD)
-        self._upload(1, 1, token, position, np.zeros(1, np.int32), table[None], set(), sampled=True)
-        self._epoch += (limit - 1) * self.config.n_layers
-        record, state, logits = self._records[1], self._control.data_ptr(), self._logits.data_ptr()
-        addresses = {f"state_{name}": state + getattr(record, name).offset
-                     for name in ("token", "position", "first", "produced", "done")}  # fmt: skip
+        decode = self._decode
+        decode.upload(token, position, np.zeros(1, np.int32), table[None], sampled=True)
+        decode.count(limit - 1)
         self._sampler.begin(
-            sampling, int(position[0]) + 1, stops, limit, logits, counter=state + self._counters_at,
-            mailbox=self._mail.data_ptr(), **addresses,
+            sampling, int(position[0]) + 1, stops, limit, decode.logits.data_ptr(), **decode.addresses()
         )  # fmt: skip
 
-        def steps(count: int) -> None:
-            for _ in range(count):
-                self._narrow.run(1, logits, self._stream)
-                self._sampler.queue()
+        def step() -> None:
+            decode.run(logits=True)
 
-        def allow(mask: Bits) -> None:
-            self._sampler.allow(mask)
-            self._sampler.queue()
-            self._narrow.run(1, logits, self._stream)
-
-        if sampling.grammar:
-            self._narrow.run(1, logits, self._stream)
-        enqueue, more = (None, allow) if sampling.grammar else (steps, None)
-        return TokenStream(
-            self.mailbox, self._ring, limit, self._busy, self._synchronize, enqueue, self._sampler.told, more
-        )
+        return sampled_stream(
+            decode.mailbox, decode.ring, self._sampler, step, sampling.grammar, limit, self._busy, self._synchronize
+        )  # fmt: skip
 
     def _busy(self) -> bool:
         try:
@@ -353,8 +294,7 @@ class Runtime:
         self._sampler.close()
         self._following.close()
         self.together.close()
-        for driver in {id(d): d for d in (self._wide, self._narrow)}.values():
-            driver.close()
+        self._decode.close()
 
     def _pass_together(
         self,
@@ -375,14 +315,14 @@ class Runtime:
         self, tokens: Int, positions: Int, sequences: Int, tables: Int, logits: bool,
         choices: Sequence[tuple[int, RowChoice | None]] = (),
     ) -> None:  # fmt: skip
-        driver = self._narrow if len(tokens) == 1 else self._wide
         used, local = np.unique(sequences, return_inverse=True)
-        self._upload(driver.plan.rows, 1, tokens, positions, local.astype(np.int32), tables[used], set())
+        decode = self._decode
+        decode.upload(tokens, positions, local.astype(np.int32), tables[used])
 
         def run() -> None:
-            driver.run(1, self._logits.data_ptr() if logits else 0, self._stream)
+            decode.run(len(tokens), logits=logits)
             if choices:
-                self._sampler.choose(choices, self._logits.data_ptr())
+                self._sampler.choose(choices, decode.logits.data_ptr())
 
         self._timed(run)
 
@@ -402,55 +342,6 @@ class Runtime:
         except RuntimeError as error:  # torch's error for a failed kernel
             raise _failed(error) from None
         self.step_seconds = self._started.elapsed_time(self._ended) / 1e3
-
-    def _upload(
-        self,
-        rows: int,
-        steps: int,
-        tokens: Int,
-        positions: Int,
-        sequences: Int,
-        tables: Int,
-        stops: set[int],
-        draw: tuple[float, int] | None = None,
-        sampled: bool = False,
-    ) -> None:
-        """What the next launch shall do: written to pinned memory, then one copy. The device is idle."""
-        self._age_words()
-        n, record = len(tokens), self._records[rows].from_address(self._staged.data_ptr())
-        ctypes.memset(self._staged.data_ptr(), 0, self._tables_at)
-        ctypes.memset(self._mail.data_ptr(), 0, 16)
-        record.rows, record.steps, record.stops, record.epoch = n, steps, len(stops), self._epoch
-        record.sampled = int(sampled)
-        self._epoch += steps * self.config.n_layers
-        record.stop[: len(stops)] = sorted(stops)
-        record.token[:n], record.position[:n], record.table[:n] = (
-            tokens.tolist(),
-            positions.tolist(),
-            sequences.tolist(),
-        )
-        starts = {int(s): int(positions[sequences == s].min()) for s in np.unique(sequences)}
-        record.first[:n] = [starts[int(s)] for s in sequences]
-        if draw is not None:
-            record.sharpness = draw[0]
-            record.seed[:] = (draw[1] & 0xFFFFFFFF, draw[1] >> 32)
-        width = min(tables.shape[1], self._staged_tables.shape[1])
-        np.maximum(tables[:, :width], 0, out=self._staged_tables[: len(tables), :width])
-        size = self._tables_at + len(tables) * self._staged_tables.strides[0]
-        with self._torch.cuda.stream(self._stream):
-            self._control[:size].copy_(self._staged[:size], non_blocking=True)
-
-    def _age_words(self) -> None:
-        """Values of earlier launches stay in the buffers, and must look old to the next."""
-        with self._torch.cuda.stream(self._stream):
-            if self._epoch > 1 << 30:
-                self._epoch = self._aged = 1
-                for buffer in self._buffers.values():
-                    buffer.zero_()
-            elif self._epoch - self._aged > TURN:
-                self._aged = self._epoch
-                for name in PAIRS:
-                    self._buffers[name].view(self._torch.int64).fill_(old_pair(self._epoch))
 
     @property
     def prefilling(self) -> Runtime:

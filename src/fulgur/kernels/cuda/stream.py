@@ -18,6 +18,7 @@ from fulgur.kernels.cuda.records import RING
 
 if TYPE_CHECKING:
     from fulgur.engine.runtime import Bits, Told
+    from fulgur.kernels.cuda.sampling import DeviceSampler
 
 QUEUED = 8  # steps of the graph driver that lie ahead: a stop leaves so many empty ones to run through
 SPINS = 2000  # looks without a token (about a millisecond) before the host begins to sleep between them
@@ -107,3 +108,26 @@ class TokenStream:
         """The device is idle and said nothing: waiting for it brings its error up, if it has one."""
         self._end()
         raise FulgurError("the GPU ended a run without a result", hint="Start the engine again.")
+
+
+def sampled_stream(
+    box: Any, ring: npt.NDArray[np.int32], sampler: DeviceSampler, step: Callable[[], None], grammar: bool, limit: int,
+    busy: Callable[[], bool], wait: Callable[[], None],
+) -> TokenStream:  # fmt: skip
+    """A run whose steps are queued one by one (`step`), each followed by a choice that sets up the next. With a
+    grammar the step after a token is under way before its mask is known."""
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            step()
+            sampler.queue()
+
+    def allow(mask: Bits) -> None:
+        sampler.allow(mask)
+        sampler.queue()
+        step()
+
+    if grammar:
+        step()
+    more = (None, sampler.told, allow) if grammar else (steps, sampler.told)
+    return TokenStream(box, ring, limit, busy, wait, *more)
