@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from fulgur.kernels.cuda.device import Gpu
     from fulgur.kernels.cuda.family_plan import FamilyPlan
     from fulgur.kernels.cuda.family_runtime import FamilyRuntime
+    from fulgur.kernels.cuda.plan import Plan
     from fulgur.text.tokenizer import Tokenizer
 
 PROMPT, STEPS, RUNS, WARM = 512, 256, 3, 64
@@ -63,19 +65,20 @@ def usual_format(model: str) -> str:
 
 
 def plan_of(model: str, weights: str, gpu: Gpu) -> FamilyPlan:
-    from fulgur.kernels.cuda.family_plan import make_family_plan
+    from fulgur.kernels.cuda.fit import family_plan
     from fulgur.kernels.cuda.shapes import FAMILY_SHAPES
 
-    formats = formats_of(model, weights)
-    return make_family_plan(FAMILY_SHAPES[model], formats, ctas=gpu.multiprocessors, shared=gpu.shared)
+    return family_plan(FAMILY_SHAPES[model], formats_of(model, weights), gpu)
 
 
 def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> list[Future[bytes]]:
     """Compile what these models need, all of it side by side: one after the other, each would wait for its slowest
     kernel. Whoever needs a kernel that failed here is told by its own attempt."""
     from fulgur.kernels.cuda import family_kernels, family_prefill_fast
-    from fulgur.kernels.cuda.build import architecture, cubin_of, sources
+    from fulgur.kernels.cuda.build import architecture, build, cubin_of, sources
+    from fulgur.kernels.cuda.header import layout
 
+    arch = architecture(gpu.capability)
     wanted = {module for plan in plans for module in family_kernels.modules(plan).values()}
     if gpu.wgmma:
         wanted |= {module for plan in plans for module in family_prefill_fast.modules(plan).values()}
@@ -84,10 +87,15 @@ def compile_ahead(plans: Sequence[FamilyPlan], gpu: Gpu) -> list[Future[bytes]]:
         stem, text = module
         texts = sources(stem)
         header = f"{stem}.h" if f'"{stem}.h"' in texts[f"{stem}.cu"] else "instances.h"
-        return cubin_of(stem, {**texts, header: text}, architecture(gpu.capability))
+        return cubin_of(stem, {**texts, header: text}, arch)
 
-    pool = ThreadPoolExecutor(os.cpu_count())
-    return [pool.submit(one, module) for module in sorted(wanted, key=lambda module: module[0] == "wide")]
+    def decode(plan: Plan) -> bytes:
+        return build(plan, "persistent", layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma), arch)
+
+    pool, hybrids = ThreadPoolExecutor(os.cpu_count()), [plan.decode for plan in plans if plan.decode is not None]
+    both = [replace(plan, rows=rows) for plan in hybrids for rows in {1, plan.rows}]
+    others = [pool.submit(decode, plan) for plan in both]
+    return others + [pool.submit(one, module) for module in sorted(wanted, key=lambda module: module[0] == "wide")]
 
 
 def open_random(model: str, weights: str, kv_tokens: int) -> FamilyRuntime:

@@ -22,9 +22,10 @@ from fulgur.bench.gpu_families import compile_ahead
 from fulgur.engine.runtime import Sampling
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.device import Gpu, probe
-from fulgur.kernels.cuda.family_plan import Weights, make_family_plan
+from fulgur.kernels.cuda.family_plan import Weights
 from fulgur.kernels.cuda.family_runtime import FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
+from fulgur.kernels.cuda.fit import family_plan
 from fulgur.kernels.cuda.runtime import Runtime
 from fulgur.model.config import DeltaShape, ModelConfig
 from fulgur.model.random import tiny_config
@@ -81,7 +82,7 @@ def touch(model: Any, rows: int = 12, prompt: int = 90) -> None:
 
 def family(name: str, gpu: Gpu, kv_dtype: str) -> FamilyRuntime:
     config, weights = FAMILIES[name]
-    plan = make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
+    plan = family_plan(config, weights, gpu)
     held = assemble(plan, held_on("cuda", config, weights, 3), "cuda")
     model = FamilyRuntime(held, kv_blocks=BLOCKS, kv_dtype=kv_dtype, gpu=gpu, slots=2, snapshots=2)
     model.prefill_from = 16
@@ -108,7 +109,7 @@ def main() -> int:
         return 1
     wanted = [n for n in (*FAMILIES, *DECODED, *NARROW) if any(text in n for text in options.only.split(","))]
     chosen = [FAMILIES[name] for name in FAMILIES if any(n.startswith(name) for n in wanted)]
-    plans = [make_family_plan(*case, ctas=gpu.multiprocessors, shared=gpu.shared) for case in chosen]
+    plans = [family_plan(*case, gpu) for case in chosen]
     wait(compile_ahead(plans, gpu))
     for name in wanted:
         start = time.monotonic()

@@ -2,13 +2,15 @@
 
 A step of up to 8 rows is one CUDA graph of a kernel a part of a layer (`family_step.py`); more rows are passes, and a
 long run of prompt tokens is prefilled at once (`family_prefill.py`). Tokens are chosen on the device
-(`sampling.py`), in runs without the host.
+(`sampling.py`), in runs without the host. Where the decode kernels have the model too (`decode.py`), they take steps
+and runs of a single sequence.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
 from fulgur.kernels.cuda.batch_step import StepRows
 from fulgur.kernels.cuda.beside import Beside
+from fulgur.kernels.cuda.decode import Decode
 from fulgur.kernels.cuda.device import Gpu, probe
 from fulgur.kernels.cuda.family_draft import DraftLogs
 from fulgur.kernels.cuda.family_graphs import FamilyGraphs
@@ -29,15 +32,15 @@ from fulgur.kernels.cuda.family_states import FamilyStates
 from fulgur.kernels.cuda.family_step import FamilyStep
 from fulgur.kernels.cuda.family_weights import FamilyWeights
 from fulgur.kernels.cuda.kv_cache import KvCache, check_dtype, told_of
-from fulgur.kernels.cuda.plan import KV_BLOCK
+from fulgur.kernels.cuda.plan import KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_run import PrefillRun
 from fulgur.kernels.cuda.records import RING, STOPS, Mailbox
 from fulgur.kernels.cuda.sampling import TOLD, DeviceSampler
-from fulgur.kernels.cuda.stream import TokenStream
+from fulgur.kernels.cuda.stream import TokenStream, sampled_stream
 from fulgur.model.rope import query_scale, rope_tables
 
 if TYPE_CHECKING:
-    from fulgur.engine.runtime import Bits, RowChoice, Sampling, Told
+    from fulgur.engine.runtime import RowChoice, Sampling, Told
 
 Int = npt.NDArray[np.int32]
 Float = npt.NDArray[np.float32]
@@ -64,7 +67,8 @@ class FamilyRuntime:
         self.weights, self.plan, self.config, self.kv_blocks = weights, weights.plan, weights.plan.config, kv_blocks
         c, plan, device = self.config, self.plan, weights.arena.device
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
-        self.isa = f"{self.gpu.name}, general, {plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
+        way = "general" if plan.decode is None else "persistent"
+        self.isa = f"{self.gpu.name}, {way}, {plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
         check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
         try:
@@ -107,6 +111,7 @@ class FamilyRuntime:
             self.weights, self._rows, self._tables, self.cache, rope, query_scales, held, known, ring
         )
         self.graphs = FamilyGraphs(kernels, self.steps, self._stream)
+        self._decode = None if self.plan.decode is None else self._decode_kernels(self.plan.decode, rope)
         self._prefill = prefill_for(
             self.weights, self.cache, rope, query_scales, self.states, self.gpu, self._stream
         )  # fmt: skip
@@ -117,8 +122,22 @@ class FamilyRuntime:
         self._logits = self.steps.buffers["logits"]
         torch.cuda.synchronize()  # buffers are made on another stream
         self.graphs.warm()
+        if self._decode is not None:
+            self._decode.warm()
         self.max_rows = self.prefill_rows = self._prefill.chunk
         self.prefill_from = PREFILL_FROM
+
+    def _decode_kernels(self, plan: Plan, rope: Any) -> Decode:
+        weights, states = self.weights, self.states
+        assert states is not None
+        held = {"weights": weights.arena, "norms": weights.norms, "embed": weights.embed, "rope": rope,
+                "states": states.held, "known": states.known, **self.cache.tensors}  # fmt: skip
+        if self._drafts is not None:
+            held["hidden"] = self._drafts.ring
+        return Decode(
+            replace(plan, kv_dtype=self.cache.dtype), held, max_context=self.max_context, gpu=self.gpu,
+            stream=self._stream, kv_blocks=self.kv_blocks, slot_floats=states.held.stride(0),
+        )  # fmt: skip
 
     @property
     def streaming(self) -> FamilyRuntime:
@@ -169,18 +188,21 @@ class FamilyRuntime:
         best: Int = np.zeros(len(logit_rows), np.int32)
         told: list[Told | None] = [None] * len(logit_rows)
         place = {row: i for i, row in enumerate(logit_rows.tolist())}
-        long = self._before_long(positions, sequences, tables, logit_rows, begin)
+        decode = self._decode if begin < n and np.all(sequences[begin:] == sequences[begin]) else None
+        most = self.plan.rows if decode is None else decode.plan.rows
+        made = self._logits if decode is None else decode.logits
+        long = self._before_long(positions, sequences, tables, logit_rows, begin, most)
         while begin < n:
-            end = min(begin + self.plan.rows, n)
+            end = min(begin + most, n)
             here = [row - begin for row in range(begin, end) if row in place]
             chosen = [(row, None if choices is None else choices[place[begin + row]]) for row in here]
             part = tokens[begin:end], positions[begin:end], sequences[begin:end]
-            self._beside.step(partial(self._queue, *part, tables, chosen))
+            self._beside.step(partial(self._queue, *part, tables, decode, chosen))
             found, said = self._sampler.chosen(chosen) if chosen else ([], [])
             for i, row in enumerate(here):
                 best[place[begin + row]], told[place[begin + row]] = found[i], said[i]
             if logits is not None and here:
-                for row, values in zip(here, self._logits[here].cpu().numpy(), strict=True):
+                for row, values in zip(here, made[here].cpu().numpy(), strict=True):
                     logits[place[begin + row]] = values
             begin = end
         for slot, own in long.items():
@@ -189,24 +211,25 @@ class FamilyRuntime:
         return best, told
 
     def _queue(
-        self, tokens: Int, positions: Int, sequences: Int, tables: Int, chosen: list[tuple[int, RowChoice | None]]
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, decode: Decode | None,
+        chosen: list[tuple[int, RowChoice | None]],
     ) -> None:  # fmt: skip
         """A pass, and the choice of the tokens that are wanted."""
-        self._pass(tokens, positions, sequences, tables, bool(chosen))
+        self._pass(tokens, positions, sequences, tables, decode, bool(chosen))
         if chosen:
-            self._sampler.choose(chosen, self._logits.data_ptr())
+            self._sampler.choose(chosen, (self._logits if decode is None else decode.logits).data_ptr())
 
     def _before_long(
-        self, positions: Int, sequences: Int, tables: Int, logit_rows: Int, begin: int
+        self, positions: Int, sequences: Int, tables: Int, logit_rows: Int, begin: int, most: int
     ) -> dict[int, npt.NDArray[np.int64]]:
-        """The sequences, with their rows, that more than one pass computes and that may turn out to be right in the
-        first of them only: what their states are is kept."""
+        """The sequences, with their rows, that more than one pass of `most` rows computes and that may turn out to be
+        right in the first of them only: what their states are is kept."""
         if self.states is None:
             return {}
         long: dict[int, npt.NDArray[np.int64]] = {}
         for slot in np.unique(sequences[begin:]).tolist():
             own = begin + np.flatnonzero(sequences[begin:] == slot)
-            last = begin + (own[-1] - begin) // self.plan.rows * self.plan.rows  # where the last pass begins
+            last = begin + (own[-1] - begin) // most * most  # where the last pass begins
             if own[0] < last and np.any((logit_rows >= own[0]) & (logit_rows < last)):
                 long[slot] = own
         begins = {slot: int(positions[own[0]]) for slot, own in long.items()}
@@ -214,8 +237,10 @@ class FamilyRuntime:
             self.states.before_runs(begins, {slot: tables[slot] for slot in begins})
         return long
 
-    def _pass(self, tokens: Int, positions: Int, sequences: Int, tables: Int, head: bool) -> None:
-        """Queue a pass over a few rows."""
+    def _pass(
+        self, tokens: Int, positions: Int, sequences: Int, tables: Int, decode: Decode | None, head: bool
+    ) -> None:  # fmt: skip
+        """Queue a pass over a few rows; by the decode kernels if they are those of one sequence."""
         used, starts = np.unique(sequences, return_index=True)
         if self.states is not None:
             for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
@@ -225,6 +250,11 @@ class FamilyRuntime:
             for sequence, start in zip(used.tolist(), starts.tolist(), strict=True):
                 given = tokens[sequences == sequence].tolist()
                 self._drafts.begin(sequence, int(positions[start]), given, tables[sequence])
+        if decode is not None:
+            slot = int(used[0])
+            decode.upload(tokens, positions, np.zeros_like(tokens), tables[slot][None], slot=slot)
+            decode.run(len(tokens), logits=True)
+            return
         self._upload(tokens, positions, sequences, {int(s): tables[s] for s in used})
         self.graphs.replay("logits" if head else "hidden", len(tokens))
 
@@ -304,48 +334,47 @@ class FamilyRuntime:
                 self.states.before_runs({slot: position}, {slot: row})
         if self._drafts is not None:
             self._drafts.begin(slot, position, [token] * limit, row)
-        self._begin_run(token, position, slot, row)
-        stops = set(sorted(stop)[:STOPS])
-        self._sampler.begin(
-            sampling, position + 1, stops, limit, self._logits.data_ptr(), **self._run_addresses()
-        )  # fmt: skip
-
-        def enqueue(count: int) -> None:
-            for _ in range(count):
-                self.graphs.replay("logits", 1)
-                self._sampler.queue()
-
-        def allow(mask: Bits) -> None:
-            self._sampler.allow(mask)
-            self._sampler.queue()
-            self.graphs.replay("logits", 1)
-
-        grammar = sampling is not None and sampling.grammar
+        stops, grammar, decode = set(sorted(stop)[:STOPS]), sampling is not None and sampling.grammar, self._decode
+        box, ring = (self.mailbox, self._ring) if decode is None else (decode.mailbox, decode.ring)
 
         def ended() -> None:
             self._synchronize()
-            made = int(self.mailbox.count)
+            made = int(box.count)
             # Under a grammar the step after the last token is under way before its mask is known.
-            steps = made + 1 if grammar and not self.mailbox.finished else made
-            computed = [token, *self._ring[:made].tolist()][:steps]
+            steps = made + 1 if grammar and not box.finished else made
+            computed = [token, *ring[:made].tolist()][:steps]
             if self.states is not None:
                 self.states.after_run(slot, computed)
             if self._drafts is not None:
                 self._drafts.made(slot, position, computed)
 
-        if grammar:
-            self.graphs.replay("logits", 1)
-        more = (None, self._sampler.told, allow) if grammar else (enqueue, self._sampler.told)
-        return TokenStream(self.mailbox, self._ring, limit, self._busy, ended, *more)
+        if decode is not None:
+            alone = sampling is None or sampling.plain
+            draw = None if sampling is None or not alone else (sampling.sharpness, sampling.seed)
+            decode.upload(
+                first, np.array([position], np.int32), zero, row[None], steps=limit if alone else 1,
+                stops=stops if alone else (), draw=draw, sampled=not alone, slot=slot,
+            )  # fmt: skip
+            if alone:
+                decode.run(steps=limit)
+                return TokenStream(box, ring, limit, self._busy, ended, None)
+            decode.count(limit - 1)
+            logits, addresses, step = decode.logits, decode.addresses(), partial(decode.run, logits=True)
+        else:
+            self._begin_run(token, position, slot, row)
+            logits, addresses, step = self._logits, self._run_addresses(), partial(self.graphs.replay, "logits", 1)
+        self._sampler.begin(sampling, position + 1, stops, limit, logits.data_ptr(), **addresses)
+        return sampled_stream(box, ring, self._sampler, step, grammar, limit, self._busy, ended)
 
     def _compute_again(self, slot: int, position: int, tokens: list[int], table: Int) -> None:
         """Tokens of a run, whose keys and values are there already: for the states after them."""
         every = np.array(tokens, np.int32)
         tables = np.tile(table, (slot + 1, 1))
-        for begin in range(0, len(every), self.plan.rows):
-            part = every[begin : begin + self.plan.rows]
+        most = self.plan.rows if self._decode is None else self._decode.plan.rows
+        for begin in range(0, len(every), most):
+            part = every[begin : begin + most]
             at = np.arange(position + begin, position + begin + len(part), dtype=np.int32)
-            self._pass(part, at, np.full(len(part), slot, np.int32), tables, False)
+            self._pass(part, at, np.full(len(part), slot, np.int32), tables, self._decode, False)
             self._synchronize()
 
     def _leading(self, tokens: Int, positions: Int, sequences: Int, tables: Int, logit_rows: Int) -> int:
@@ -382,6 +411,8 @@ class FamilyRuntime:
     def close(self) -> None:
         self._synchronize()
         self.graphs.close()
+        if self._decode is not None:
+            self._decode.close()
         self._prefill.close()
         self._sampler.close()
         if self._draft_sampler is not None:

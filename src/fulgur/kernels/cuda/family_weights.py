@@ -16,6 +16,7 @@ import numpy as np
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.family_plan import FamilyPlan, bias_rows
 from fulgur.kernels.cuda.formats import BLOCK, TILE, Format
+from fulgur.kernels.cuda.hybrid_weights import complete
 from fulgur.kernels.cuda.pack import interleave, pack, quantise
 from fulgur.kernels.cuda.plan import Matrix
 from fulgur.model.stored import Fp8, Mxfp4, Plain
@@ -44,10 +45,12 @@ class FamilyWeights:
     arena: Any  # uint8
     vectors: Any  # float32
     embed: Any  # bfloat16 [vocab, d]
+    norms: Any | None = None  # float32: the vectors as the decode kernels have them (hybrid_weights.py)
 
     @property
     def nbytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.arena, self.vectors, self.embed))
+        held = (self.arena, self.vectors, self.embed, self.norms)
+        return sum(t.numel() * t.element_size() for t in held if t is not None)
 
 
 def empty(plan: FamilyPlan, device: Any) -> FamilyWeights:
@@ -97,6 +100,7 @@ def assemble(plan: FamilyPlan, source: TensorSource, device: Any) -> FamilyWeigh
     for first in range(0, c.vocab_size, step):
         index = np.arange(first, min(first + step, c.vocab_size))
         out.embed[first : first + step] = torch_of(source.rows(EMBED, index)).to(device)
+    complete(out)
     return out
 
 
@@ -263,4 +267,5 @@ def random_weights(plan: FamilyPlan, device: Any, seed: int = 0) -> FamilyWeight
         else:
             out.vectors[at : at + size] = -0.05 if short == "decay" else 1.0
     out.embed.normal_(generator=generator)
+    complete(out)
     return out

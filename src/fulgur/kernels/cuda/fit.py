@@ -1,13 +1,18 @@
-"""What fits a GPU: rows of a pass into shared memory, tokens of the cache into what is left beside the weights."""
+"""What fits a GPU: rows of a pass into shared memory, tokens of the cache into what is left beside the weights; and
+which kernels have a model."""
 
 from __future__ import annotations
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.device import Gpu
+from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, make_family_plan
 from fulgur.kernels.cuda.header import layout
 from fulgur.kernels.cuda.kv_cache import bytes_per_token
 from fulgur.kernels.cuda.plan import MAX_ROWS, Plan, make_plan
 from fulgur.model.config import ModelConfig
+from fulgur.model.family import DELTA
+
+HYBRID_ROWS = (4, 2, 1)  # of a pass: with 8 the rings of weights would be short
 
 
 def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Plan:
@@ -23,6 +28,27 @@ def widest(config: ModelConfig, weights: str, head: str | None, gpu: Gpu) -> Pla
             continue
         return plan
     raise AssertionError("rows 1 either fits or raises")
+
+
+def family_plan(config: ModelConfig, weights: Weights, gpu: Gpu) -> FamilyPlan:
+    """The plan of a model of the general driver, with that of the decode kernels where they have its single stream."""
+    decode = _hybrid(config, weights, gpu)
+    return make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared, decode=decode)
+
+
+def _hybrid(config: ModelConfig, weights: Weights, gpu: Gpu) -> Plan | None:
+    if DELTA not in config.kinds or weights.experts != weights.usual or not gpu.cooperative:
+        return None
+    for rows in HYBRID_ROWS:
+        try:
+            plan = make_plan(
+                config, weights=weights.usual.name, head=weights.head.name, ctas=gpu.multiprocessors, rows=rows
+            )  # fmt: skip
+            layout(plan, "persistent", gpu.shared, wgmma=gpu.wgmma)
+        except FulgurError:
+            continue
+        return plan
+    return None
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_dtype: str) -> int:

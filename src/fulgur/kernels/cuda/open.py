@@ -8,10 +8,10 @@ from pathlib import Path
 from fulgur.errors import FulgurError
 from fulgur.kernels.cuda.build import _nvrtc_version, architecture
 from fulgur.kernels.cuda.device import Gpu, load_driver, probe
-from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, check, make_family_plan
+from fulgur.kernels.cuda.family_plan import FamilyPlan, Weights, check
 from fulgur.kernels.cuda.family_runtime import SLOTS, SNAPSHOTS, FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
-from fulgur.kernels.cuda.fit import kv_bytes_per_token, widest
+from fulgur.kernels.cuda.fit import family_plan, kv_bytes_per_token, widest
 from fulgur.kernels.cuda.kv_cache import check_dtype
 from fulgur.kernels.cuda.plan import DECODE_FEATURES, KV_BLOCK, Plan
 from fulgur.kernels.cuda.prefill_fast import bytes_per_row
@@ -103,7 +103,7 @@ def _open_family(
 
     weights = family_formats(source, bits)
     config = source.config if drafts else replace(source.config, draft_vocab=0)
-    plan = make_family_plan(config, weights, ctas=gpu.multiprocessors, shared=gpu.shared)
+    plan = family_plan(config, weights, gpu)
     held = assemble(plan, source, "cuda")
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]
