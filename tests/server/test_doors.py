@@ -245,6 +245,14 @@ async def test_keys_origins_and_what_is_open() -> None:
             assert [model["name"] for model in (await answer.json())["models"]] == ["m"]
 
 
+async def test_a_request_has_the_name_that_each_client_looks_for() -> None:
+    async with serving() as running, aiohttp.ClientSession() as session:
+        for path, body in (("/messages", asked("hi")), ("/messages", {}), ("/chat/completions", asked("hi"))):
+            async with session.post(running.base_url + path, json=body) as answer:
+                named = answer.headers.get("request-id")
+                assert named == (answer.headers["x-request-id"] if path == "/messages" else None)
+
+
 async def test_an_answer_under_way_is_seen_and_keeps_the_server_awake() -> None:
     played = script({"steps": [{"tokens": 9000}]}, rate=100)
     async with serving(played) as running, aiohttp.ClientSession() as session:

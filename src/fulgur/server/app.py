@@ -82,7 +82,10 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
 
 
 async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
-    answer.headers["x-request-id"] = new_id("req")
+    name = new_id("req")
+    answer.headers["x-request-id"] = name
+    if "/messages" in request.path:
+        answer.headers["request-id"] = name  # Anthropic's clients show this one with an error
     answer.headers["x-fulgur-version"] = VERSION
     answer.headers.update(request.get(RATES) or {})
     if names := request.get(IGNORED):
