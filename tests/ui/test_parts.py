@@ -178,6 +178,14 @@ def test_the_status_line_shows_the_reported_numbers_and_drops_what_does_not_fit(
     assert "".join(text for _, text in meter.fragments(27)) == "  m · 1,234 tok/s · $1.00"  # what is short still fits
 
 
+def test_a_turn_that_could_not_begin_took_no_time() -> None:
+    """Such as one that cannot be saved: the numbers of the turn before are not shown again."""
+    meter = Meter()
+    meter.start_turn()
+    assert meter.end_turn() is not None
+    assert meter.end_turn() is None
+
+
 @pytest.mark.parametrize("prompt", [init_prompt(), review_prompt("")], ids=["init", "review"])
 def test_a_prompt_is_folded_by_the_screen_alone(prompt: str) -> None:
     assert all(line.endswith((".", "!")) for line in prompt.split("\n"))

@@ -295,11 +295,11 @@ class Tui(Surface):
         self._count_context()
         self.approvals.clear()
         seconds, last = self.meter.end_turn(), self.meter.last
-        if seconds >= _LONG_TURN_SECONDS:
+        if seconds is not None and seconds >= _LONG_TURN_SECONDS:
             self._notify("fulgur is done")
         if self.outbox.pending and self.screen.loop is not None:
             self.screen.loop.call_later(_TAKEN_SECONDS, self._give_back_pending)
-        if last is not None:
+        if last is not None and seconds is not None:
             self.transcript.add("usage", blocks.note(self.meter.summary(seconds), self.screen.width))
 
     def _give_back_pending(self) -> None:

@@ -44,9 +44,9 @@ class Meter:
         self.last = None
         self.next_answer()
 
-    def end_turn(self) -> float:
-        """The turn is over; how long it took."""
-        seconds = time.monotonic() - self.turn_started if self.turn_started else 0.0
+    def end_turn(self) -> float | None:
+        """The turn is over; how long it took, None when it could not even begin."""
+        seconds = time.monotonic() - self.turn_started if self.turn_started else None
         self.turn_started = None
         return seconds
 
