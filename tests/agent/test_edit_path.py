@@ -79,7 +79,8 @@ async def test_line_endings_stay(project: Path) -> None:
 
 async def test_no_edit_and_refactoring_call(project: Path) -> None:
     events = await edits(project, [say("<|noedit|>")], "add type hints to load")
-    assert events[-1].text.startswith("No edit")
+    assert isinstance(events[-1], TurnFailed) and events[-1].message.startswith("no edit: ")
+    assert "`help` says what m can do" in events[-1].hint
     assert (project / "pkg/store.py").read_text() == SOURCE
     await edits(project, [say("<|call|>rename load read_all")], "rename load to read_all")
     assert "def read_all(path):" in (project / "pkg/store.py").read_text()

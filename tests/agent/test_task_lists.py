@@ -18,6 +18,7 @@ from fulgur.agent.crew.crew import Crew
 from fulgur.agent.crew.plan import make_plan
 from fulgur.agent.crew.run_tasks import TaskRun, alone
 from fulgur.agent.crew.tasks import marked, parse_tasks
+from fulgur.backends.base import Capabilities
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol import agent as events
 from fulgur.ui.cli import main
@@ -130,6 +131,18 @@ async def test_a_failure_is_marked_and_holds_back_only_what_waits_for_it(workspa
     async with serving(adding("a", "c")) as server:
         assert await run.of(path, server.base_url)  # the mended list goes on where it was
     assert path.read_text() == "- [x] write c\n  - [x] write a\n- [x] write b\n"
+
+
+async def test_a_task_that_led_to_no_edit_is_not_done(workspace: Path) -> None:
+    path = workspace / "TASKS.md"
+    path.write_text("- [ ] reformat code.py\n")
+    (workspace / "code.py").write_text("x = 1\n")
+    run = Run()
+    edits = Capabilities(context=2048, chat=False, tools=False, edit=True)
+    async with serving([say("<|noedit|>")], capabilities=edits) as server:
+        assert not await run.of(path, server.base_url)
+    assert path.read_text() == "- [!] reformat code.py\n"
+    assert run.finished()["task-1"].how == "failed"
 
 
 async def test_a_conflict_is_worked_again_on_the_new_state(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

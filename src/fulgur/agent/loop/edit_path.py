@@ -142,10 +142,9 @@ class EditPath:
             if result.check != NOTHING:
                 return result.reason
             name = self._context.link.info.name
-            self._say(
-                f"No edit: {result.reason}.\n`help` says what {name} can do; for more choose a larger model: `/model`."
-            )
-            return ""
+            # A failure, so that a script and a task list know that nothing was done, and the prompt comes back.
+            hint = f"`help` says what {name} can do; for more choose a larger model: /model."
+            raise FulgurError(f"no edit: {result.reason}", hint=hint)
         if result.understood:
             self._say(f"Understood: {result.understood}.\n")
         for note in result.notes:

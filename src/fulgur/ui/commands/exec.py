@@ -284,8 +284,8 @@ class _Printer:
                     self._note(f"{mark} variant {variant.number}: {'; '.join(variant.reasons)}")
             case events.ToolStarted():
                 self._note(f"• {one_row(event.title)}")
-            case events.ToolFinished() if not event.ok:
-                self._note(f"  failed: {event.output.strip().splitlines()[-1][:200] if event.output.strip() else ''}")
+            case events.ToolFinished() if not event.ok and event.output.strip():
+                self._note(f"  failed: {event.output.strip().splitlines()[-1][:200]}")
             case events.FileChanged():
                 self._note(f"  {event.kind} {event.path} (+{event.added} -{event.removed})")
             case events.GuardReported() if event.problems:
