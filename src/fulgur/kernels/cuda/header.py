@@ -19,7 +19,7 @@ SHALLOW, DEEP = 32 << 10, 96 << 10
 # Bytes to prefetch into L2 when the rings are full, and the cycles between two pieces of a ring. Not used with experts:
 # little is known ahead, and the prefetch cost 3%.
 AHEAD, PACE = 192 << 10, 2000
-PREDICTABLE = 256  # experts: the logits of more do not fit the registers of the prediction warp
+PREDICTABLE = 512  # experts: the logits of more do not fit the registers of the prediction warp
 PREDICTION_PACE = 1500  # cycles between two pieces of predicted experts (predict.cuh)
 CORE = 144  # bytes of 8 columns of 16 activations for `wgmma` (CORE_BYTES in ptx.cuh)
 # What a profiled step is made of, in the order of `Args.marks`: parts of a layer, parts of a step (both in cycles), and
@@ -103,7 +103,7 @@ def delta_bytes(plan: Plan) -> int:
     d, columns = plan.config.delta, plan.delta_columns if plan.hybrid else 0
     if d is None or not plan.hybrid:
         return 0
-    return 4 * (plan.rows * (2 * d.k_dim + columns + 2) + 4 * WARPS * 32)
+    return 4 * (plan.rows * (2 * d.k_dim + 2 * columns + 2) + 4 * WARPS * 32)
 
 
 def steps(m: Matrix) -> int:
@@ -120,7 +120,8 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     attention = _up(max(sizeof(scratch), joined))
     delta = delta_bytes(plan)
     activations = operand(plan, wgmma)
-    folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
+    along = [plan.matrices[name].kw for name in ("fold", "router") if name in plan.matrices][: 2 if plan.hybrid else 1]
+    folded = _up(rows * max(along, default=0), 2)
     # Attention writes these fields only after a barrier, when all slices have been added: they may overlap the slices.
     late = scratch.weight.offset
     formats = [m.format for m in plan.matrices.values()]
@@ -261,6 +262,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "ATTENTION_OVERLAP": memory.overlap,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
+        "ROUTER_ALONG": int(plan.hybrid and memory.operand.wgmma and usual.data < 8),
         "ROUTER_DIFFERS": int("router" in plan.matrices and plan.matrices["router"].format != usual),
         **_delta_constants(plan),
     }

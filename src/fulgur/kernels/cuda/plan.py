@@ -40,6 +40,7 @@ FEATURES = DECODE_FEATURES | HYBRID_FEATURES | {
 }  # fmt: skip
 LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
 HIDDEN = 128  # positions whose hidden states wait for the drafting head
+ALONG_WARPS = WARPS // 2  # of a product that runs while the sums of another are added
 _ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
 
@@ -286,15 +287,17 @@ def make_plan(
     e, k = config.n_experts + shared, config.experts_per_token + shared
     add("qkv", _qkv_rows(config), d, usual, (1,))
     if _router_rows(config):
-        add("router", _router_rows(config), d, format_named("bf16"), (2,) if DELTA not in config.kinds else (1,))
+        tiles = -(-_router_rows(config) // TILE)
+        splits = tuple(n for n in (1, 2, 4) if tiles * n <= ctas) if DELTA in config.kinds else (2,)
+        most = ALONG_WARPS if DELTA in config.kinds else WARPS
+        add("router", _router_rows(config), d, format_named("bf16"), splits or (1,), most=most)
     add("o", d, config.q_rows, usual, (1,))
     if moe:
         if -(-e // TILE) > ctas:
             raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
-        # At most one unit per CTA, by half of its warps while the others add up o. Few blocks per warp, since every CTA
-        # waits for the experts.
+        # At most one unit per CTA, while others add up o. Few blocks per warp, since every CTA waits for the experts.
         splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
-        add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
+        add("fold", e, config.q_rows, format_named("bf16"), splits, most=ALONG_WARPS)
         width = max(config.d_expert, config.dense_width)
         add("gate_up", 2 * -(-width // 8) * 8, d, usual, (1,), e, k)
         add("down", d, width, usual, (1,), e, k, True)

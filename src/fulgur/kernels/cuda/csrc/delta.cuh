@@ -20,12 +20,12 @@ constexpr int HEAD_UNITS = V_DIM / DELTA_COLUMNS, DELTA_UNITS = V_HEADS * HEAD_U
 constexpr int K_PARTS = WARPS * 32 / DELTA_COLUMNS, EACH = K_DIM / K_PARTS, WINDOW = TAPS - 1;
 constexpr int UNIT_CHANNELS = 2 * K_DIM + DELTA_COLUMNS;  // of the convolution: queries, keys, values
 static_assert(V_DIM == BLOCK && V_DIM / 32 == DELTA_PARTS && K_DIM % 32 == 0 && K_DIM % K_PARTS == 0, "plan.py");
-static_assert(UNIT_CHANNELS + 32 <= THREADS && MAX_ROWS <= 32, "a thread a channel, and a warp for the gates");
+static_assert(UNIT_CHANNELS + DELTA_COLUMNS + 32 <= THREADS && MAX_ROWS <= 32, "a thread a channel; a warp for gates");
 static_assert(MAX_ROWS + WINDOW <= LOG, "no row overwrites what an earlier one needs");
 
 struct DeltaScratch {
   float q[MAX_ROWS][K_DIM], k[MAX_ROWS][K_DIM], v[MAX_ROWS][DELTA_COLUMNS];
-  float beta[MAX_ROWS], decay[MAX_ROWS];
+  float z[MAX_ROWS][DELTA_COLUMNS], beta[MAX_ROWS], decay[MAX_ROWS];
   float dots[2][2][K_PARTS][DELTA_COLUMNS];  // by rows in turn: with the key, with the query
 };
 static_assert(sizeof(DeltaScratch) <= AREA_BYTES, "as header.py divides shared memory");
@@ -108,6 +108,15 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   float c[EACH];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) c[i] = first ? __ldcg(at + i * V_DIM) : 0.f;
+  // What the last row that counts adds to S. (More rows wait only after a draft.)
+  const int last = (first - 1) & (LOG - 1);
+  const float *last_key = state.keys + last * KEYS + unit.k_head * K_DIM + part * EACH,
+              *last_value = state.values + last * (VALUES + V_HEADS);
+  float k[EACH];
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) k[i] = fold > 0 ? __ldcg(last_key + i) : 0.f;
+  const float last_decay = fold > 0 ? __ldcg(last_value + VALUES + unit.head) : 1.f,
+              last_correction = fold > 0 ? __ldcg(last_value + unit.head * V_DIM + column) : 0.f;
   const int channel = unit.channel(thread);
   float x[WINDOW], w[TAPS];
 #pragma unroll
@@ -118,18 +127,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
     x[i] = channel >= 0 && from >= 0 ? __ldcg(state.inputs + (from & (LOG - 1)) * CHANNELS + channel) : 0.f;
   }
   const float weight = vectors[DELTA_NORM_AT + column];
-#pragma unroll 1
-  for (int back = fold; back > 0; --back) {  // rows of the last step that were accepted
-    const int place = (first - back) & (LOG - 1);
-    const float *k = state.keys + place * KEYS + unit.k_head * K_DIM + part * EACH,
-                *d = state.values + place * (VALUES + V_HEADS);
-    const float decay = __ldcg(d + VALUES + unit.head), correction = __ldcg(d + unit.head * V_DIM + column);
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) c[i] = fmaf(__ldcg(k + i), correction, c[i] * decay);
-  }
-  if (fold > 0 || first == 0)
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) at[i * V_DIM] = c[i];
+  mark(args, shared, FETCH);
   // The convolution of all rows, and their gates.
   if (channel >= 0) {
 #pragma unroll 1
@@ -151,6 +149,13 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
       for (int i = 0; i + 1 < WINDOW; ++i) x[i] = x[i + 1];
       x[WINDOW - 1] = newest;
     }
+  } else if (thread < UNIT_CHANNELS + DELTA_COLUMNS) {
+    const int which = thread - UNIT_CHANNELS, from = CHANNELS + unit.head * V_DIM + unit.column + which;
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+      const float z = receive_projection(args, row, from, epoch);
+      s.z[row][which] = z * sigmoid(z);
+    }
   } else if (warp == WARPS - 1 && lane < rows) {
     float b = 0, a = 0;
 #pragma unroll
@@ -168,12 +173,27 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
     const float rate = vectors[DECAY_AT + unit.head], bias = vectors[DT_BIAS_AT + unit.head];
     s.decay[lane] = expf(rate * soft_plus(a * inverse + bias));
   }
+  // S, caught up by the rows of the last step that were accepted.
+#pragma unroll 1
+  for (int back = fold; back > 1; --back) {
+    const int place = (first - back) & (LOG - 1);
+    const float *key = state.keys + place * KEYS + unit.k_head * K_DIM + part * EACH,
+                *d = state.values + place * (VALUES + V_HEADS);
+    const float decay = __ldcg(d + VALUES + unit.head), correction = __ldcg(d + unit.head * V_DIM + column);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) c[i] = fmaf(__ldcg(key + i), correction, c[i] * decay);
+  }
+  if (fold > 0)
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) c[i] = fmaf(k[i], last_correction, c[i] * last_decay);
+  if (fold > 0 || first == 0)
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) at[i * V_DIM] = c[i];
   block_barrier();
+  mark(args, shared, PROJECT);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
     const bool ends = part == 0;  // this warp adds up the parts of its columns
-    const int z_at = CHANNELS + unit.head * V_DIM + column;
-    const float z = ends ? receive_projection(args, row, z_at, epoch) : 0.f;
     // Every warp finds the norms of the query and the key itself: that is shorter than a barrier.
     float qq = 0, kk = 0, kq = 0;
 #pragma unroll
@@ -206,7 +226,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
     for (int i = 0; i < EACH; ++i) c[i] = fmaf(s.k[row][part * EACH + i] * by_k, correction, c[i]);
     if (!ends) continue;
     const float value = fmaf(correction, kq * by_q * by_k, with_q);
-    const float gated = value * weight * (z * sigmoid(z)), neighbour = __shfl_xor_sync(~0u, gated, 1);
+    const float gated = value * weight * s.z[row][mine], neighbour = __shfl_xor_sync(~0u, gated, 1);
     const float squares = warp_sum(value * value);
     const int head_at = row * (O::COPY_BLOCKS * BLOCK) + unit.head * V_DIM + column;
     if (!(lane & 1)) send(args.attended + head_at / 2, pack_bf16(gated, neighbour), epoch);

@@ -16,11 +16,20 @@ __constant__ Shape SHAPES[] = {
     SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-constexpr int BEFORE_ATTENTION = ROUTER_ROWS ? 1 : 0;  // the phase before attention: the router, or qkv
+// The phase before attention: the router, if it does not run along with qkv, or qkv.
+constexpr int BEFORE_ATTENTION = ROUTER_ROWS && !ROUTER_ALONG ? Qkv::ID + 1 : Qkv::ID;
 // Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
 __device__ __forceinline__ bool routes(const Shared& shared) {
-  return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
+  return KEEPS_RAW && shared.units[Qkv::ID + 1].first < shared.units[Qkv::ID + 1].last;
 }
+
+// setmaxnreg: threads start with 96 registers each, with prediction warps 80. A prediction warp holds all logits.
+constexpr bool MANY_LOGITS = PREDICTION && EXPERTS > 256;
+constexpr int COMPUTE_REGISTERS = MANY_LOGITS ? 96 : 104,
+              FEEDER_REGISTERS = MANY_LOGITS  ? 48
+                                 : PREDICTION ? 40
+                                              : 56,
+              PREDICTOR_REGISTERS = MANY_LOGITS ? 48 : 24;
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(const __grid_constant__ Args args) {
   SHARED_MEMORY(memory);
@@ -35,10 +44,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   }
   __syncthreads();
   if (shared.done) return;
-  // setmaxnreg: threads start with 96 registers each (80 with prediction warps).
 #if PREDICTION
   if (threadIdx.x >= FEEDING_THREADS) {
-    give_registers<24>();
+    give_registers<PREDICTOR_REGISTERS>();
     if (threadIdx.x < FEEDING_THREADS + 32)
       predict_experts(args, shared);
     else if (threadIdx.x < FEEDING_THREADS + 64)
@@ -47,11 +55,11 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   }
 #endif
   if (threadIdx.x >= THREADS) {
-    give_registers<PREDICTION ? 40 : 56>();
+    give_registers<FEEDER_REGISTERS>();
     Feeder().run(args, shared, area + AREA_BYTES, args.weights, true, __ldcg(&args.state->steps) > 1);
     return;
   }
-  take_registers<104>();
+  take_registers<COMPUTE_REGISTERS>();
   const int rows = rows_of(shared);
 #pragma unroll 1
   for (int id = 0; id < MATRICES; ++id) prepare_task(area + AREA_BYTES, args, memory, SHAPES[id], shared.units[id]);
@@ -64,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool router = ROUTER_ROWS && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
+    const bool router = BEFORE_ATTENTION != Qkv::ID && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
     const Range units = shared.units[id];
     if (!router || units.first < units.last) {
       // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
@@ -131,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       ++epoch;
       id = ++layer == LAYERS ? Head::ID : Qkv::ID;
     } else if (!ends) {
-      id = router ? O::ID : id + 1;  // the fold runs with o
+      id = id == BEFORE_ATTENTION ? O::ID : id + 1;  // the fold runs with o
     } else {
       const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {

@@ -108,7 +108,7 @@ struct Place {
 };
 
 // One matrix product of a step: multiply, add up the slices of every tile, send the results. All products run through
-// this one copy of the code, so `id` is a variable. `linear` calls `place`, `store`, `multiply_fold` and
+// this one copy of the code, so `id` is a variable. `linear` calls `place`, `store`, `multiply_along` and
 // `finish_one_tile`.
 struct Phase {
   using Place = ::Place;
@@ -134,7 +134,8 @@ struct Phase {
       fetch_residual(args, shared, 0, epoch, s, units, *kept_residual);
     if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
     linear(*this);
-    if (EXPERTS && !COPY_IN_FP8 && folds()) block_barrier();  // the next operand overwrites the fold's
+    // The next operand, or what comes before it, overwrites that of the product along.
+    if (along() ? !COPY_IN_FP8 || id == Qkv::ID : false) block_barrier();
     if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
     if (id == Head::ID) {
       block_barrier();
@@ -202,29 +203,37 @@ struct Phase {
     return sum;
   }
 
-  // The router's fold multiplies the same heads as o, so the persistent driver runs it with o.
-  __device__ __forceinline__ bool folds() const { return EXPERTS && kept_residual && id == O::ID; }
-  // Once the slices of o are written: the last warps multiply a block of the fold and send its logits, while the first
-  // warps add up o.
-  __device__ __forceinline__ void multiply_fold() const {
+  // A product that runs along with another, since it has the same operand: the router's fold with o (in the persistent
+  // driver), the router of a hybrid with qkv, whose results a delta net waits for.
+  __device__ __forceinline__ bool along() const {
+    return (EXPERTS && kept_residual && id == O::ID) || (ROUTER_ALONG && id == Qkv::ID);
+  }
+  // Once the slices of the other are written: the last warps multiply a block of it and send its sums, while the first
+  // warps add up the slices.
+  __device__ __forceinline__ void multiply_along() const {
 #if EXPERTS
-    static_assert(Fold::KW <= WARPS / 2, "not by warps that add");
-    const Range fold = shared.units[Fold::ID];
-    const int warp = threadIdx.x >> 5, first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows,
-              r = threadIdx.x & 31;
-    if (!folds() || fold.first == fold.last || warp < first) return;
-    float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
-    multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, columns, Fold::KW);
-    barrier_of<32 * Fold::KW>(2);
-    const int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
-#pragma unroll 1
-    for (int column = warp - first; column < columns; column += Fold::KW) {
-      const float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
-      if (r < TILE && at < EXPERTS + SHARED_EXPERT)
-        send(args.router + ((Router::SPLIT + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum),
-             epoch);
-    }
+    if (id == O::ID || !ROUTER_ALONG) return multiply_along<Fold>(Router::SPLIT, EXPERTS + SHARED_EXPERT);
 #endif
+#if ROUTER_ALONG
+    multiply_along<Router>(0, ROUTER_ROWS);
+#endif
+  }
+  template <class M>
+  __device__ __forceinline__ void multiply_along(int part, int sent) const {
+    static_assert(M::KW <= WARPS / 2, "not by warps that add");
+    const Range own = shared.units[M::ID];
+    const int warp = threadIdx.x >> 5, first = WARPS - M::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
+    if (!along() || own.first == own.last || warp < first) return;
+    float* slices = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
+    multiply_units<M>(stream, memory, slices, SHAPE_OF(M), own, 0, 1, columns, M::KW);
+    barrier_of<32 * M::KW>(2);
+    const int split = own.first / M::TILES, at = own.first % M::TILES * TILE + r;
+#pragma unroll 1
+    for (int column = warp - first; column < columns; column += M::KW) {
+      const float sum = added(slices + column * TILE, columns * TILE, M::KW_BITS);
+      if (r < TILE && at < sent)
+        send(args.router + ((part + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum), epoch);
+    }
   }
 
   // From the slices to the results, where every warp has at most one tile. Straight code of a single warp takes ten
@@ -243,7 +252,7 @@ struct Phase {
     if (id == GateUp::ID && (PREDICTION || output.to)) p.routing_weight = routing_weight(0, output.expert, p.factor);
 #endif
     block_barrier();
-    multiply_fold();
+    multiply_along();
     if (output.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));
   }
 

@@ -10,7 +10,7 @@
 
 #if PREDICTION
 constexpr int EXPERTS_PER_LANE = (EXPERTS + 31) / 32;
-constexpr int WORDS = EXPERTS_PER_LANE < 4 ? EXPERTS_PER_LANE : 4;  // that a lane waits for together
+constexpr int WORDS = EXPERTS_PER_LANE > 4 ? 2 : EXPERTS_PER_LANE;  // that a lane waits for together
 constexpr u32 NAP = 1000;                                           // ns
 
 // The experts with the highest logits: lane i returns the one of rank i. Destroys the logits.

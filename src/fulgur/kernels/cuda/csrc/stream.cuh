@@ -149,7 +149,7 @@ struct Stream {
     Run* to = runs_of(memory, warp());
     int n = list<Qkv>(to, 0, rows);
 #if ROUTER_ROWS
-    n = list<Router>(to, n, rows);
+    n = list<Router>(to, n, rows, ROUTER_ALONG ? Router::KW : 0);
 #endif
     n = list<O>(to, n, rows);
 #if EXPERTS
