@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import threading
 from pathlib import Path
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +34,8 @@ class BlobStore:
             whole = False
         if not whole:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
+            # Of this thread alone: subagents, and sessions of one host, store the same content at the same time.
+            temporary = path.with_name(f"{name}.{os.getpid()}-{threading.get_ident()}.tmp")
             temporary.write_bytes(data)
             os.replace(temporary, path)
         return name

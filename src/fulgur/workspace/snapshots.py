@@ -2,19 +2,21 @@
 
 A snapshot names every file by its content's hash; contents go into the blob store once. Files whose size, times and
 inode are those of the last snapshot are not read again. Ignored folders (dependencies, build output) are left out,
-ignored single files are not. What is too large is only noted, and named when an undo cannot bring it back.
+ignored single files are not. What is too large, cannot be read or cannot be stored is only noted: an undo cannot bring
+it back, and must not take it for something that came since.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -26,12 +28,15 @@ LARGEST_FILE = 8 << 20
 LARGEST_TOTAL = 256 << 20
 MOST_FILES = 50_000
 JUST_NOW = 50_000_000  # nanoseconds
+PARTLY = "partly"
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # since it was listed; the last: it is a link now
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True):
     """One path.
 
-    `kind` is file, link, folder or large (noted only); `blob` is its content's name or the link's target.
+    `kind` is file, link, folder or large (a file that is noted only); `blob` is its content's name or the link's
+    target; of a folder `PARTLY` when not all that lies in it is known.
     """
 
     kind: str
@@ -44,8 +49,10 @@ class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True):
         """Whether both have the same content and mode."""
         if other is None:
             return False
-        if self.kind == other.kind == "large":
+        if "large" in (self.kind, other.kind):
             return self.stamp == other.stamp
+        if self.kind == other.kind == "folder":
+            return self.mode == other.mode
         return (self.kind, self.mode, self.blob) == (other.kind, other.mode, other.blob)
 
 
@@ -72,6 +79,8 @@ class Snapshots:
     uncovered: list[str] = field(default_factory=list)
     """Why parts of the workspace are not covered, in words; filled by `take`."""
     _last: Manifest = field(default_factory=dict)
+    _lost: dict[str, list[str]] = field(default_factory=dict)
+    """What could not be read or stored, by the reason; filled by a scan."""
 
     def take(self) -> Manifest:
         """The workspace now."""
@@ -93,31 +102,62 @@ class Snapshots:
         manifest: Manifest = {}
         rules = IgnoreRules(self.root)
         total = 0
-        self.uncovered = []
+        self.uncovered, self._lost = [], {}
         waiting = [""]  # relative, as plain strings: this runs over every file before and after a turn
         while waiting:
             above = waiting.pop()
-            with contextlib.suppress(OSError), beneath.folder(self.root, self.root / above) as reached:
-                folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=reached)
-                try:
-                    for item in list(os.scandir(folder)):
-                        name = f"{above}/{item.name}" if above else item.name
-                        if item.is_dir(follow_symlinks=False):
-                            if item.name not in SKIPPED and not rules.ignored(self.root / name, folder=True):
+            try:
+                items, folder = self._listed(above)
+            except OSError as error:
+                if not above:
+                    raise
+                if error.errno in _GONE:
+                    del manifest[above]
+                else:
+                    _know_in_part(manifest, above)
+                    self._note_lost(above, error)
+                continue
+            try:
+                for item in items:
+                    name = f"{above}/{item.name}" if above else item.name
+                    if item.is_dir(follow_symlinks=False):
+                        if item.name not in SKIPPED and not rules.ignored(self.root / name, folder=True):
+                            with contextlib.suppress(FileNotFoundError):
                                 mode = stat.S_IMODE(item.stat(follow_symlinks=False).st_mode)
                                 manifest[name] = SnapshotEntry("folder", mode, "")
                                 waiting.append(name)
-                            continue
-                        if len(manifest) >= MOST_FILES:
-                            self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
-                            return manifest
-                        entry = self._entry(item, folder, name, total)
-                        if entry is not None:
-                            manifest[name] = entry
-                            total += entry.stamp[0] if entry.kind == "file" else 0
-                finally:
-                    os.close(folder)
+                        continue
+                    if len(manifest) >= MOST_FILES:
+                        self.uncovered.append(f"more than {MOST_FILES} files: the rest is not covered by undo")
+                        for part in (above, *waiting):
+                            _know_in_part(manifest, part)
+                        return manifest
+                    entry = self._entry(item, folder, name, total)
+                    if entry is not None:
+                        manifest[name] = entry
+                        total += entry.stamp[0] if entry.kind == "file" else 0
+            finally:
+                os.close(folder)
+        for why, names in self._lost.items():
+            first = beneath.shown(names[0])
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            self.uncovered.append(f"{first}{more} cannot be kept for undo: {why}")
         return manifest
+
+    def _listed(self, above: str) -> tuple[list[os.DirEntry[str]], int]:
+        """What lies in a folder, and a descriptor of it, for the caller to close."""
+        with beneath.folder(self.root, self.root / above) as reached:
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=reached)
+        try:
+            return list(os.scandir(folder)), folder
+        except BaseException:
+            os.close(folder)
+            raise
+
+    def _note_lost(self, name: str, error: OSError) -> None:
+        """Said once for each reason; what may not be read is nothing new to whoever forbade it."""
+        if error.errno != errno.EACCES:
+            self._lost.setdefault(error.strerror or str(error), []).append(name)
 
     def _entry(self, item: os.DirEntry[str], folder: int, name: str, total: int) -> SnapshotEntry | None:
         try:
@@ -125,11 +165,14 @@ class Snapshots:
             mode = stat.S_IMODE(info.st_mode)
             if stat.S_ISLNK(info.st_mode):
                 return SnapshotEntry("link", 0, os.readlink(item.name, dir_fd=folder))
-            if not stat.S_ISREG(info.st_mode):
-                return None
+        except OSError:
+            return None  # vanished
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        try:
             stamp = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
             known = self._last.get(name)
-            if known is not None and known.stamp == stamp and known.mode == mode:
+            if known is not None and known.kind == "file" and known.stamp == stamp and known.mode == mode:
                 return known
             if info.st_size > LARGEST_FILE or total + info.st_size > LARGEST_TOTAL:
                 self.uncovered.append(f"{beneath.shown(name)} ({info.st_size >> 20} MiB) is too large for undo")
@@ -142,15 +185,42 @@ class Snapshots:
                 # The clock of file times is coarse: a change right after this would look the same. Read it again then.
                 return msgspec.structs.replace(entry, stamp=(info.st_size, 0, 0, 0))
             return entry
-        except OSError:
-            return None  # vanished or unreadable: then no tool of ours can have changed it either
+        except OSError as error:
+            if error.errno in _GONE and not _is_there(item.name, folder):
+                return None
+            self._note_lost(name, error)
+            return SnapshotEntry("large", mode, "", stamp)
+
+
+def _known_to_be_absent(manifest: Manifest, path: str) -> bool:
+    """Whether a path that is not in the snapshot was not there: every folder above it is known whole."""
+    above = ("" if parent == PurePosixPath() else str(parent) for parent in PurePosixPath(path).parents)
+    return all(entry.blob != PARTLY for entry in map(manifest.get, above) if entry is not None)
+
+
+def _know_in_part(manifest: Manifest, folder: str) -> None:
+    entry = manifest.get(folder) or SnapshotEntry("folder", 0, "")  # the workspace itself has none otherwise
+    manifest[folder] = msgspec.structs.replace(entry, blob=PARTLY)
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def differences(before: Manifest, after: Manifest) -> list[Difference]:
-    """What changed, in order of path."""
+    """What changed, in order of path. What one side does not have and may not have seen is left out: an undo would
+    delete a file that was always there, or bring back an old one."""
     found = []
-    for path in sorted(before.keys() | after.keys()):
+    for path in sorted((before.keys() | after.keys()) - {""}):
         old, new = before.get(path), after.get(path)
+        if (old is None and not _known_to_be_absent(before, path)) or (
+            new is None and not _known_to_be_absent(after, path)
+        ):
+            continue
         if old is None or not old.same(new):
             found.append(Difference(path, old, new))
     return found

@@ -82,7 +82,7 @@ def _put(files: Files, path: Path, wanted: SnapshotEntry | None, current: Snapsh
     if reason := files.policy.refusal(path):
         raise FulgurError(reason)
     if wanted is not None and wanted.kind == "large":
-        raise FulgurError("it was too large to be kept")
+        raise FulgurError("it was too large to be kept, or could not be read")
     if current is not None and current.kind == "folder" and (wanted is None or wanted.kind != "folder"):
         files.restore_folder(path, None)
     elif current is not None and (wanted is None or wanted.kind != current.kind):
