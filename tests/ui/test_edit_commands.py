@@ -64,6 +64,8 @@ def test_a_plain_instruction_needs_no_model(file: Path, capsys: pytest.CaptureFi
     assert "+    rows = read(path)" in shown.out and "rows" in file.read_text()
     assert "Understood: rename data to rows." in shown.err and "tests not run: this project is not trusted" in shown.err
     assert main(["edit", "app.py:load", "rename nothing to rows"]) == 1
+    assert main(["edit", "app.py:load", 'change the string "\udce9" to "x"']) == 1  # bytes of a shell that is no UTF-8
+    assert "JSON" not in capsys.readouterr().err
     assert "tokens in" not in shown.err
 
 

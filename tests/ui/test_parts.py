@@ -115,6 +115,20 @@ def test_enter_sends_a_draft_whose_file_is_named_to_its_end(tmp_path: Path) -> N
     assert draft.text == "fix @src/app.py"
 
 
+def test_bytes_that_are_no_text_can_be_sent(tmp_path: Path) -> None:
+    """As a terminal pastes them from a Latin-1 file, or types them where the locale is no UTF-8."""
+    for typed, sent in (("caf\udce9", "caf\ufffd"), ("caf\udcc3\udca9", "café")):
+        draft = Draft(tmp_path / "history", completer(tmp_path))
+        draft.buffer.insert_text(typed)
+        assert draft.send() == sent and draft.text == ""
+        draft.buffer.insert_text(typed)
+        assert draft.take() == sent
+        draft.buffer.insert_text(typed)
+        draft.save()
+        assert (tmp_path / "history").read_text().count(f"+{sent}\n") == 2
+        (tmp_path / "history").unlink()
+
+
 def asked(name: str) -> events.ApprovalAsked:
     return events.ApprovalAsked(turn=1, approval_id=name, call_id="c", title="$ rm x", reason="", prefix=("rm",))
 

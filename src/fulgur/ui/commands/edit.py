@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fulgur.errors import FulgurError, UsageError
 from fulgur.ui.flags import folder
-from fulgur.ui.foreign import note, out, out_diff
+from fulgur.ui.foreign import note, out, out_diff, whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from fulgur.edit.editor import AS_ASKED, NOTHING, Refusal, locate, plan
     from fulgur.edit.model import ABILITIES, BIGGER, Model
 
-    task = locate(parse_target(args.target, base), args.instruction)
+    task = locate(parse_target(args.target, base), whole_text(args.instruction))
     with members_of(task.document.path, args.write) as members:
         result, answer = plan(task, Model(args.model), members)
     if isinstance(result, Refusal):

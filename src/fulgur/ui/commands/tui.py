@@ -6,6 +6,7 @@ import argparse
 import asyncio
 
 from fulgur.ui.flags import add_config_flags, need_screen, settings_from
+from fulgur.ui.foreign import whole_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,4 +30,4 @@ def run(args: argparse.Namespace) -> int:
         find_session(settings.home, args.resume, settings.workspace)  # a wrong name is said before the screen opens
     from fulgur.ui.tui.app import Tui
 
-    return asyncio.run(Tui(settings, session=args.resume, prompt=args.prompt).run())
+    return asyncio.run(Tui(settings, session=args.resume, prompt=whole_text(args.prompt)).run())

@@ -12,6 +12,7 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
+from fulgur.ui.foreign import whole_text
 from fulgur.ui.tui.complete import Completer, Menu
 
 
@@ -50,7 +51,7 @@ class Draft:
 
     def take(self) -> str:
         """Empty the input and hand its text over."""
-        text = self.text
+        text = whole_text(self.text)
         self.buffer.reset()
         self.menu = None
         return text
@@ -66,6 +67,10 @@ class Draft:
 
     def send(self) -> str:
         """Empty the input, remember its text in the history and hand it over."""
+        if (
+            whole := whole_text(self.text)
+        ) != self.text:  # bytes that are no UTF-8 were pasted, or it is not the locale
+            self.give(whole)
         text = self.text.strip()
         self.buffer.reset(append_to_history=True)
         self.menu = None
@@ -74,7 +79,7 @@ class Draft:
     def save(self) -> None:
         """At the end: an unsent draft is one Up away next time."""
         if self.text.strip():
-            self._history.store_string(self.text)
+            self._history.store_string(whole_text(self.text))
 
     def accept(self, takes_argument: bool, *, and_run: bool) -> bool:
         """Put the chosen row of the menu in place; true when Enter may send the draft: a whole command, or
