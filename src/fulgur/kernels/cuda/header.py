@@ -54,7 +54,8 @@ class Layout:
     slot: int  # bytes of a slot
     record: int  # `Shared`
     attention: int  # scratch of attention
-    area: int  # the operand, or the scratch of attention
+    area: int  # the operand and the scratch of a delta net, or that of attention
+    delta_at: int  # where in the area a delta net's scratch begins: behind the operand, or at 0
     runs: int  # at most this many runs in a warp's list
     tasks: int  # a warp's `Ring` and, for one row and no flat cut, its `Task` for every matrix
     rounds: int  # rounds of units whose slices are kept at a time
@@ -128,16 +129,20 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     runs = sum(m.runs(plan.ctas, rows) for m in plan.matrices.values())
     tasks = 16 + (32 * len(plan.matrices) if rows == 1 and not plan.matrices["head"].flat else 0)
     # Fewer than two slots hide no latency: rather use smaller pieces, then fewer rounds of slices at a time.
-    for rounds, chunks in product(slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
+    # Only then let a delta net have its scratch where the operand is.
+    places = (_up(rows * activations.stride), 0) if delta else (0,)
+    for delta_at, rounds, chunks in product(places, slice_rounds(plan), (min(4, plan.matrices["qkv"].format.data), 2)):
         slices = (rounds * WARPS + folded) * TILE * 4
         overlap = min(slices, late) // LINE * LINE
-        area = max(_up(rows * activations.stride), _up(delta))
+        area = max(_up(rows * activations.stride), delta_at + _up(delta))
         if driver == "persistent":
             area = max(area, attention - overlap)
         slot = _up(max(f.piece(chunks) + f.record for f in formats) + _slack(plan))
         left = limit - record - slices - area - WARPS * (8 * runs + tasks)
         slots = min(left // (WARPS * (slot + 16)), 32)
-        found = Layout(slots, chunks, slot, record, attention, area, runs, tasks, rounds, folded, overlap, activations)
+        found = Layout(
+            slots, chunks, slot, record, attention, area, delta_at, runs, tasks, rounds, folded, overlap, activations
+        )  # fmt: skip
         if slots >= 2 and max(found.total, found.attention_only) <= limit:
             return found
     raise FulgurError(
@@ -264,7 +269,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
         "ROUTER_ALONG": int(plan.hybrid and memory.operand.wgmma and usual.data < 8),
         "ROUTER_DIFFERS": int("router" in plan.matrices and plan.matrices["router"].format != usual),
-        **_delta_constants(plan),
+        **_delta_constants(plan, memory.delta_at),
     }
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
     lines += [f"#define {key} {value}" for key, value in values.items()]
@@ -298,7 +303,7 @@ def delta_vectors(plan: Plan) -> dict[str, tuple[int, int]]:
     return made
 
 
-def _delta_constants(plan: Plan) -> dict[str, object]:
+def _delta_constants(plan: Plan, delta_at: int) -> dict[str, object]:
     c, d = plan.config, plan.config.delta
     if d is None or not plan.hybrid:
         return {"DELTA_LAYERS": 0, "VALUES": 0, "DELTA_PARTS": 0}
@@ -314,6 +319,7 @@ def _delta_constants(plan: Plan) -> dict[str, object]:
         "DELTA_COLUMNS": plan.delta_columns,
         "DELTA_PARTS": d.v_dim // 32,
         "STATE_FLOATS": state_floats(d),
+        "DELTA_AT": delta_at,
         "HIDDEN": HIDDEN,
         "BETA_AT": c.n_experts + (c.d_shared > 0),
         "CONV_AT": at["conv"],

@@ -23,12 +23,13 @@ static_assert(V_DIM == BLOCK && V_DIM / 32 == DELTA_PARTS && K_DIM % 32 == 0 && 
 static_assert(UNIT_CHANNELS + DELTA_COLUMNS + 32 <= THREADS && MAX_ROWS <= 32, "a thread a channel; a warp for gates");
 static_assert(MAX_ROWS + WINDOW <= LOG, "no row overwrites what an earlier one needs");
 
+// Behind the operand, if there is room: the warps that end a unit still read it when others write the operand of o.
 struct DeltaScratch {
   float q[MAX_ROWS][K_DIM], k[MAX_ROWS][K_DIM], v[MAX_ROWS][DELTA_COLUMNS];
   float z[MAX_ROWS][DELTA_COLUMNS], beta[MAX_ROWS], decay[MAX_ROWS];
   float dots[2][2][K_PARTS][DELTA_COLUMNS];  // by rows in turn: with the key, with the query
 };
-static_assert(sizeof(DeltaScratch) <= AREA_BYTES, "as header.py divides shared memory");
+static_assert(DELTA_AT + sizeof(DeltaScratch) <= AREA_BYTES, "as header.py divides shared memory");
 
 // Where things of a layer's state lie.
 struct DeltaState {
@@ -250,9 +251,9 @@ __device__ inline void delta_net(const Args& args, Shared& shared, char* memory,
   int unit = opaque((int)blockIdx.x);  // nothing that follows from it is kept in registers through all phases
 #pragma unroll 1
   for (; unit < DELTA_UNITS; unit += CTAS) {
-    delta_unit(args, shared, area_of(memory), layer, epoch, unit);
+    delta_unit(args, shared, area_of(memory) + DELTA_AT, layer, epoch, unit);
+    if (SEVERAL || DELTA_AT == 0) block_barrier();  // the next unit, or o's operand, is written where this one reads
     if (!SEVERAL) break;
-    block_barrier();  // the next unit writes what this one reads
   }
 }
 #endif
