@@ -1,7 +1,8 @@
 // Replaces ptx.cuh and emulates the GPU in one CPU thread, so that the CUDA sources themselves run where there is no
 // GPU.
 //
-// Every CUDA thread is a fiber. Which one runs next is random, so that a missing barrier shows as a wrong result.
+// Every CUDA thread is a fiber. Which one runs next is random, and some warps are held up for a while, so that a missing
+// barrier shows as a wrong result.
 // Asynchronous copies complete at a random moment between their issue and the wait for them. Shared memory starts as
 // NaNs. A collective that not all lanes reach is reported as a deadlock.
 #pragma once
@@ -77,7 +78,9 @@ struct Gate {  // a barrier of a fixed number of fibers
   int members, arrived = 0;
   std::vector<Fiber*> waiting;
 };
+constexpr int WHILE = 20000;  // picks of the scheduler
 struct Warp {
+  bool held = false;  // by the scheduler, for a while
   Gate gate{32}, firsts{4};
   u32 slot[2][32][6];
 };

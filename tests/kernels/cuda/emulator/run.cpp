@@ -47,9 +47,15 @@ extern "C" int emulate(void (*function)(const Args), const Args* args, int ctas,
       emu::ready.push_back(&f);
     }
   }
-  int left = (int)fibers.size();
+  int left = (int)fibers.size(), picks = 0;
   while (!emu::ready.empty()) {
+    // For a while some warps are held up, so that others of their CTA run far ahead.
+    if (picks++ % emu::WHILE == 0)
+      for (emu::Cta& cta : grid)
+        for (emu::Warp& warp : cta.warps) warp.held = emu::random_bits() % 4 == 0;
     size_t pick = emu::random_bits() % emu::ready.size();
+    for (int tries = 0; tries < 8 && emu::ready[pick]->warp->held; ++tries)
+      pick = emu::random_bits() % emu::ready.size();
     emu::Fiber* next = emu::ready[pick];
     emu::ready[pick] = emu::ready.back();
     emu::ready.pop_back();
