@@ -121,7 +121,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     attention = _up(max(sizeof(scratch), joined))
     delta = delta_bytes(plan)
     activations = operand(plan, wgmma)
-    along = [plan.matrices[name].kw for name in ("fold", "gates") if name in plan.matrices]
+    along = [plan.matrices[name].kw for name in ("fold", "router") if name in plan.matrices][: 2 if plan.hybrid else 1]
     folded = _up(rows * max(along, default=0), 2)
     # Attention writes these fields only after a barrier, when all slices have been added: they may overlap the slices.
     late = scratch.weight.offset
@@ -188,8 +188,7 @@ def _slack(plan: Plan) -> int:
 
 def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> str:
     c = plan.config
-    order = ("qkv", "gates", "router", "fold", "o", "gate_up", "down", "head")
-    names = [name for name in order if name in plan.matrices]
+    names = [name for name in ("qkv", "router", "fold", "o", "gate_up", "down", "head") if name in plan.matrices]
     usual, q_norm = plan.matrices["qkv"].format, 2 * c.d_model
     bias = q_norm + 2 * c.head_dim
     values: dict[str, object] = {
@@ -204,7 +203,6 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "CHOSEN": plan.choices,
         "SHARED_EXPERT": int(c.d_shared > 0),
         "ROUTER_ROWS": plan.router_rows,
-        "GATE_ROWS": plan.gate_rows,
         "QKV_ROWS": plan.matrices["qkv"].rows,
         "ROTATED": c.rotated,
         "GATED": int(c.traits.gated),
@@ -269,8 +267,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "ATTENTION_OVERLAP": memory.overlap,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
-        "GATES_ALONG": int(plan.hybrid and memory.operand.wgmma and usual.data < 8),
-        "ROUTER_DIFFERS": int((plan.moe or plan.hybrid) and usual.name != "bf16"),
+        "ROUTER_ALONG": int(plan.hybrid and memory.operand.wgmma and usual.data < 8),
+        "ROUTER_DIFFERS": int("router" in plan.matrices and plan.matrices["router"].format != usual),
         **_delta_constants(plan, memory.delta_at),
     }
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
@@ -306,7 +304,7 @@ def delta_vectors(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def _delta_constants(plan: Plan, delta_at: int) -> dict[str, object]:
-    d = plan.config.delta
+    c, d = plan.config, plan.config.delta
     if d is None or not plan.hybrid:
         return {"DELTA_LAYERS": 0, "VALUES": 0, "DELTA_PARTS": 0}
     at = {name: first for name, (first, _) in delta_vectors(plan).items()}
@@ -323,6 +321,7 @@ def _delta_constants(plan: Plan, delta_at: int) -> dict[str, object]:
         "STATE_FLOATS": state_floats(d),
         "DELTA_AT": delta_at,
         "HIDDEN": HIDDEN,
+        "BETA_AT": c.n_experts + (c.d_shared > 0),
         "CONV_AT": at["conv"],
         "DELTA_NORM_AT": at["delta_norm"],
         "DECAY_AT": at["decay"],

@@ -1,5 +1,5 @@
-"""What the decode kernels read of a hybrid besides the matrices that the general driver has: the gates of delta nets
-and the router with norms' weights in them, its fold through `o` (plan.py), small vectors in one stride."""
+"""What the decode kernels read of a hybrid besides the matrices that the general driver has: the router with the norm's
+weight in it, its fold through `o` (plan.py), and small vectors in one stride for all layers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ def complete(weights: FamilyWeights) -> None:
     norms = torch.zeros(size + c.d_model, dtype=torch.float32, device=weights.arena.device)
     for layer, kind in enumerate(c.kinds):
         _put_vectors(norms, weights, plan, layer, kind)
-        if kind == DELTA:
-            gates = _unpacked(weights, weights.plan.matrices[f"layers.{layer}.ba"])
-            _put(weights, plan, "gates", layer, gates * _vector(weights, f"layers.{layer}.attn_norm"))
-        if plan.moe:
-            _put_router(weights, plan, layer)
+        _put_router(weights, plan, layer, kind)
     norms[size:] = _vector(weights, "final_norm")
     weights.norms = norms
 
@@ -49,16 +45,27 @@ def _put_vectors(norms: torch.Tensor, weights: FamilyWeights, plan: Plan, layer:
         norms[start + first : start + first + len(value)] = value
 
 
-def _put_router(weights: FamilyWeights, plan: Plan, layer: int) -> None:
-    """The router and the gate of a shared expert, and their fold, both as quantised."""
-    to, held = f"layers.{layer}.", weights.plan.matrices
-    rows = (_unpacked(weights, held[to + "router"]) * _vector(weights, to + "ffn_norm")).bfloat16()
-    _put(weights, plan, "router", layer, rows)
-    _put(weights, plan, "fold", layer, rows.float() @ _unpacked(weights, held[to + "o"]))
+def _put_router(weights: FamilyWeights, plan: Plan, layer: int, kind: str) -> None:
+    """The rows of the router and of the shared expert's gate, then those of b and a. Layers that attend have zeros in
+    place of the last."""
+    import torch
+
+    to, router = f"layers.{layer}.", plan.matrices["router"]
+    rows = torch.zeros((router.rows, router.cols), dtype=torch.float32, device=weights.arena.device)
+    held, routed = weights.plan.matrices, 0
+    if plan.moe:
+        chosen = _unpacked(weights, held[to + "router"]) * _vector(weights, to + "ffn_norm")
+        routed = len(chosen)
+        rows[:routed] = chosen
+    if kind == DELTA:
+        rows[routed:] = _unpacked(weights, held[to + "ba"]) * _vector(weights, to + "attn_norm")
+    _put(weights, plan, router, layer, rows)
+    if plan.moe:
+        folded = rows[:routed].bfloat16().float() @ _unpacked(weights, held[to + "o"])
+        _put(weights, plan, plan.matrices["fold"], layer, folded)
 
 
-def _put(weights: FamilyWeights, plan: Plan, name: str, layer: int, rows: torch.Tensor) -> None:
-    matrix = plan.matrices[name]
+def _put(weights: FamilyWeights, plan: Plan, matrix: Matrix, layer: int, rows: torch.Tensor) -> None:
     packed, start = pack(rows.bfloat16(), matrix.format), plan.address(matrix, layer, 0, 0, 0)
     weights.arena[start : start + len(packed)] = packed
 

@@ -171,17 +171,13 @@ class Plan:
         """Columns of a delta net's state that a unit has: as few as leave each CTA one unit, if that is possible."""
         d = self.config.delta
         assert d is not None
-        return _delta_columns(d, self.ctas)
+        return next((n for n in (32, 64) if d.values <= n * self.ctas), 32)
 
     @property
     def router_rows(self) -> int:
-        """Of the router, and of the gate of a shared expert."""
-        return self.config.n_experts + (self.config.d_shared > 0)
-
-    @property
-    def gate_rows(self) -> int:
-        """Of the matrix that gives b and a of delta nets."""
-        return 2 * self.config.delta.v_heads if self.config.delta is not None and self.hybrid else 0
+        """Rows of the matrix that the residual is multiplied by besides qkv: the router, the gate of a shared expert, b
+        and a of a delta net."""
+        return _router_rows(self.config)
 
     @property
     def max_splits(self) -> int:
@@ -290,14 +286,11 @@ def make_plan(
 
     e, k = config.n_experts + shared, config.experts_per_token + shared
     add("qkv", _qkv_rows(config), d, usual, (1,))
-    hybrid = config.delta if DELTA in config.kinds else None
-    if hybrid is not None:
-        # Their results are waited for by all delta nets: on CTAs that have none, if there are any.
-        rows_, free = 2 * hybrid.v_heads, ctas - hybrid.values // _delta_columns(hybrid, ctas)
-        splits = tuple(n for n in (1, 2, 4) if -(-rows_ // TILE) * n <= free)
-        add("gates", rows_, d, format_named("bf16"), splits or (1,), most=ALONG_WARPS)
-    if moe:
-        add("router", e, d, format_named("bf16"), (2,) if hybrid is None else (1,))
+    if _router_rows(config):
+        tiles = -(-_router_rows(config) // TILE)
+        splits = tuple(n for n in (1, 2, 4) if tiles * n <= ctas) if DELTA in config.kinds else (2,)
+        most = ALONG_WARPS if DELTA in config.kinds else WARPS
+        add("router", _router_rows(config), d, format_named("bf16"), splits or (1,), most=most)
     add("o", d, config.q_rows, usual, (1,))
     if moe:
         if -(-e // TILE) > ctas:
@@ -323,8 +316,9 @@ def _qkv_rows(config: ModelConfig) -> int:
     return max(attention, delta.channels + delta.values if delta is not None else 0)
 
 
-def _delta_columns(d: DeltaShape, ctas: int) -> int:
-    return next((n for n in (32, 64) if d.values <= n * ctas), 32)
+def _router_rows(config: ModelConfig) -> int:
+    gates = config.delta.v_heads if config.delta is not None and DELTA in config.kinds else 0
+    return config.n_experts + (config.d_shared > 0) + 2 * gates
 
 
 def _check_hybrid(config: ModelConfig) -> None:

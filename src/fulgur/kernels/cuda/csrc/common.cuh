@@ -14,22 +14,22 @@ using O = Matrix<OConstants>;
 using GateUp = Matrix<GateUpConstants>;
 using Down = Matrix<DownConstants>;
 using Head = Matrix<HeadConstants>;
-#if EXPERTS
+#if ROUTER_ROWS
 using Router = Matrix<RouterConstants>;
+#endif
+#if EXPERTS
 using Fold = Matrix<FoldConstants>;
 #endif
-#if DELTA_LAYERS
-using Gates = Matrix<GatesConstants>;
-#endif
-// The small matrices that are in bf16 whatever the others are: they follow qkv, up to o.
+// The matrices that are in bf16 whatever the others are.
+__device__ __forceinline__ bool by_router(int id) {
 #if EXPERTS
-using Small = Router;
-#elif DELTA_LAYERS
-using Small = Gates;
+  return id == Router::ID || id == Fold::ID;
+#elif ROUTER_ROWS
+  return id == Router::ID;
 #else
-using Small = Qkv;
+  return false;
 #endif
-__device__ __forceinline__ bool is_small(int id) { return id > Qkv::ID && id < O::ID; }
+}
 
 // Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
@@ -103,7 +103,6 @@ struct Args {
   int layer;                 // the graph driver's layer; the persistent driver counts by itself
   unsigned char* exponents;  // [layer][key, value][block][kv head][64]; null unless KV_FP8
   // Gated delta nets (delta.cuh).
-  u64* gates;     // [split of gates][rows][GATE_ROWS]: parts of b and a
   u64* squares;   // [rows][value head][DELTA_PARTS]: sums of squares of parts of a head
   float* states;  // [slot][layer][STATE_FLOATS]
   int* known;     // [slot]: tokens that the state holds

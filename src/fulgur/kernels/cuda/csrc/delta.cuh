@@ -160,8 +160,8 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   } else if (warp == WARPS - 1 && lane < rows) {
     float b = 0, a = 0;
 #pragma unroll
-    for (int i = 0; i < Gates::SPLIT; ++i) {
-      const u64* from = args.gates + (i * MAX_ROWS + lane) * GATE_ROWS + unit.head;
+    for (int i = 0; i < Router::SPLIT; ++i) {
+      const u64* from = args.router + (i * MAX_ROWS + lane) * ROUTER_ROWS + BETA_AT + unit.head;
       u64 of_b, of_a;
       for (u32 spins = 0;; count_spin(spins)) {
         of_b = load_word(from), of_a = load_word(from + V_HEADS);
@@ -245,7 +245,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   }
 }
 
-// After the products of qkv and the gates: what attention does in other layers.
+// After the product of qkv and the router's: what attention does in other layers.
 __device__ inline void delta_net(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   constexpr bool SEVERAL = DELTA_UNITS > CTAS;
   int unit = opaque((int)blockIdx.x);  // nothing that follows from it is kept in registers through all phases

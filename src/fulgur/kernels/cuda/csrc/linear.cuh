@@ -305,9 +305,12 @@ __device__ __forceinline__ void linear(Phase& phase) {
   do {
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
-    if (ROUTER_DIFFERS && is_small(id))
-      multiply<Small>(stream, memory, id, s, units, begin, stop, columns);
-    else if (HEAD_DIFFERS && id == Head::ID)
+#if ROUTER_ROWS
+    if (ROUTER_DIFFERS && by_router(id))
+      multiply<Router>(stream, memory, id, s, units, begin, stop, columns);
+    else
+#endif
+        if (HEAD_DIFFERS && id == Head::ID)
       multiply<Head>(stream, memory, id, s, units, begin, stop, columns);
     else
       multiply<Qkv>(stream, memory, id, s, units, begin, stop, columns);

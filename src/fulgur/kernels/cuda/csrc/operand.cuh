@@ -43,11 +43,10 @@ static_assert(CORE_BYTES == CORE_SIZE, "as in header.py");
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // Which forms the readers of the residual and of copied vectors need. The router reads the residual itself, and its
 // fold the heads' outputs, both in bf16.
-constexpr bool NORM_IN_BF16 = EXPERTS || DELTA_LAYERS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
+constexpr bool NORM_IN_BF16 = ROUTER_ROWS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
-// When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for what follows (the router, or in hybrids
-// the gates), so nobody fetches it twice.
-constexpr bool KEEPS_RAW = (EXPERTS || DELTA_LAYERS) && BY_WGMMA<Qkv>;
+// When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for the router, so nobody fetches it twice.
+constexpr bool KEEPS_RAW = ROUTER_ROWS && BY_WGMMA<Qkv>;
 
 // Offset from a row's operand to the two columns of a block.
 __device__ __forceinline__ int terms_at(const Shape& s, int block) {
@@ -195,9 +194,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
     if constexpr (NORM_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
-    w[i] = !in_row(at)                            ? make_float4(0, 0, 0, 0)
-           : (EXPERTS || DELTA_LAYERS) && !weight ? make_float4(1, 1, 1, 1)
-                                                  : *(const float4*)(weight + at);
+    w[i] = !in_row(at)              ? make_float4(0, 0, 0, 0)
+           : ROUTER_ROWS && !weight ? make_float4(1, 1, 1, 1)
+                                    : *(const float4*)(weight + at);
   }
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {

@@ -7,29 +7,20 @@
 
 __constant__ Shape SHAPES[] = {
     SHAPE_OF(Qkv),
-#if DELTA_LAYERS
-    SHAPE_OF(Gates),
+#if ROUTER_ROWS
+    SHAPE_OF(Router),
 #endif
 #if EXPERTS
-    SHAPE_OF(Router), SHAPE_OF(Fold),
+    SHAPE_OF(Fold),
 #endif
     SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-// Before attention the router's phase, while projections pass. In a hybrid the gates', which delta nets wait for (along
-// with qkv if they can), and the router's after it, while heads pass.
-constexpr int ROUTER_ID = Small::ID;
-constexpr int GATES_ID = Qkv::ID + (DELTA_LAYERS ? 1 : 0);
-constexpr int BEFORE_ATTENTION = DELTA_LAYERS ? (GATES_ALONG ? Qkv::ID : GATES_ID) : EXPERTS ? ROUTER_ID : Qkv::ID;
-__device__ __forceinline__ int phase_after(int id) {
-  if (DELTA_LAYERS && !GATES_ALONG && id == Qkv::ID) return GATES_ID;
-  if (EXPERTS && id < ROUTER_ID) return ROUTER_ID;
-  return id < O::ID ? O::ID : id + 1;  // the fold runs with o
-}
-// Does this CTA multiply with the copy of the residual that qkv's norm leaves?
-__device__ __forceinline__ bool takes_raw(const Shared& shared) {
-  constexpr int TAKER = DELTA_LAYERS ? GATES_ID : ROUTER_ID;
-  return KEEPS_RAW && shared.units[TAKER].first < shared.units[TAKER].last;
+// The phase before attention: the router, if it does not run along with qkv, or qkv.
+constexpr int BEFORE_ATTENTION = ROUTER_ROWS && !ROUTER_ALONG ? Qkv::ID + 1 : Qkv::ID;
+// Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
+__device__ __forceinline__ bool routes(const Shared& shared) {
+  return KEEPS_RAW && shared.units[Qkv::ID + 1].first < shared.units[Qkv::ID + 1].last;
 }
 
 // setmaxnreg: threads start with 96 registers each, with prediction warps 80. A prediction warp holds all logits.
@@ -81,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool router = is_small(id);  // or gates: only a few CTAs have units of it
+    const bool router = BEFORE_ATTENTION != Qkv::ID && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
     const Range units = shared.units[id];
     if (!router || units.first < units.last) {
       // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
@@ -91,12 +82,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       if (starts && attends(layer)) attention_prefetch(args, shared, layer);
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
         args.state->done = 1;
-      if (KEEPS_RAW && !DELTA_LAYERS && router) {
+      if (KEEPS_RAW && router) {
         block_barrier();  // some warp may still add slices of qkv
       } else if (starts || ffn || ends || router) {
         const Residual residual{router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
                                 args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1};
-        operand_norm(area, shared, args, residual, rows, s, ffn, nullptr, starts && takes_raw(shared));
+        operand_norm(area, shared, args, residual, rows, s, ffn, nullptr, starts && routes(shared));
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);
@@ -148,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       ++epoch;
       id = ++layer == LAYERS ? Head::ID : Qkv::ID;
     } else if (!ends) {
-      id = phase_after(id);
+      id = id == BEFORE_ATTENTION ? O::ID : id + 1;  // the fold runs with o
     } else {
       const int step = (int)(epoch - shared.epoch) / LAYERS;
       if (threadIdx.x == 0) {

@@ -64,17 +64,11 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
   } else if (id == Qkv::ID) {
     t.to = args.qkv + (column * QKV_ROWS + t.at) / 2;
     t.rows = min(TILE, QKV_ROWS - t.at);
-#if DELTA_LAYERS
-  } else if (id == Gates::ID) {
-    t.to = args.gates + (which * MAX_ROWS + column) * GATE_ROWS + t.at;
-    t.rows = min(TILE, GATE_ROWS - t.at);
-    t.shift = 0;
-#endif
-#if EXPERTS
-  } else if (id == Router::ID || id == Fold::ID) {
-    const int part = which + (id == Fold::ID ? Router::SPLIT : 0);  // the fold: graph driver only
-    t.to = args.router + (part * MAX_ROWS + column) * ROUTER_ROWS + t.at;
-    t.rows = min(TILE, ROUTER_ROWS - t.at);
+#if ROUTER_ROWS
+  } else if (by_router(id)) {
+    const bool fold = id != Router::ID;  // graph driver only
+    t.to = args.router + ((which + (fold ? Router::SPLIT : 0)) * MAX_ROWS + column) * ROUTER_ROWS + t.at;
+    t.rows = min(TILE, (fold ? EXPERTS + SHARED_EXPERT : ROUTER_ROWS) - t.at);
     t.shift = 0;
 #endif
   } else if (id == GateUp::ID) {  // a tile holds 8 gate rows and their 8 up rows
@@ -168,8 +162,10 @@ struct Phase {
       send_swiglu(p, sum);
     else if (id == Head::ID)
       offer_token(p, column, sum);
-    else if (is_small(id))
-      send_alone(p, sum);
+#if ROUTER_ROWS
+    else if (by_router(id))
+      send_router_logit(p, sum);
+#endif
     else
       send_sum(p, sum);
   }
@@ -183,8 +179,7 @@ struct Phase {
     float neighbour = __shfl_xor_sync(~0u, value, 1);
     if (p.to) send(p.to, pack_bf16(value, neighbour), epoch);
   }
-  // A part of a router's logit, or of a gate.
-  __device__ __forceinline__ void send_alone(const Place& p, float sum) const {
+  __device__ __forceinline__ void send_router_logit(const Place& p, float sum) const {
     if (p.to) send(p.to, __float_as_uint(sum), epoch);
   }
   // The head: a logit of token `p.at`.
@@ -209,22 +204,22 @@ struct Phase {
   }
 
   // A product that runs along with another, since it has the same operand: the router's fold with o (in the persistent
-  // driver), the gates of delta nets with qkv.
+  // driver), the router of a hybrid with qkv, whose results a delta net waits for.
   __device__ __forceinline__ bool along() const {
-    return (EXPERTS && kept_residual && id == O::ID) || (GATES_ALONG && id == Qkv::ID);
+    return (EXPERTS && kept_residual && id == O::ID) || (ROUTER_ALONG && id == Qkv::ID);
   }
   // Once the slices of the other are written: the last warps multiply a block of it and send its sums, while the first
   // warps add up the slices.
   __device__ __forceinline__ void multiply_along() const {
 #if EXPERTS
-    if (id == O::ID || !GATES_ALONG) return multiply_along<Fold>(args.router, Router::SPLIT, ROUTER_ROWS);
+    if (id == O::ID || !ROUTER_ALONG) return multiply_along<Fold>(Router::SPLIT, EXPERTS + SHARED_EXPERT);
 #endif
-#if GATES_ALONG
-    multiply_along<Gates>(args.gates, 0, GATE_ROWS);
+#if ROUTER_ALONG
+    multiply_along<Router>(0, ROUTER_ROWS);
 #endif
   }
   template <class M>
-  __device__ __forceinline__ void multiply_along(u64* to, int part, int sent) const {
+  __device__ __forceinline__ void multiply_along(int part, int sent) const {
     static_assert(M::KW <= WARPS / 2, "not by warps that add");
     const Range own = shared.units[M::ID];
     const int warp = threadIdx.x >> 5, first = WARPS - M::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
@@ -237,7 +232,7 @@ struct Phase {
     for (int column = warp - first; column < columns; column += M::KW) {
       const float sum = added(slices + column * TILE, columns * TILE, M::KW_BITS);
       if (r < TILE && at < sent)
-        send(to + ((part + split) * MAX_ROWS + column) * sent + at, __float_as_uint(sum), epoch);
+        send(args.router + ((part + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum), epoch);
     }
   }
 

@@ -148,11 +148,8 @@ struct Stream {
     prepare(memory);
     Run* to = runs_of(memory, warp());
     int n = list<Qkv>(to, 0, rows);
-#if DELTA_LAYERS
-    n = list<Gates>(to, n, rows, GATES_ALONG ? Gates::KW : 0);
-#endif
-#if EXPERTS
-    n = list<Router>(to, n, rows);
+#if ROUTER_ROWS
+    n = list<Router>(to, n, rows, ROUTER_ALONG ? Router::KW : 0);
 #endif
     n = list<O>(to, n, rows);
 #if EXPERTS
