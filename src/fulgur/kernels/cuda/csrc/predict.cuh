@@ -117,7 +117,9 @@ __device__ __forceinline__ float await_routing_weight(const Shared& shared, int 
 __device__ __forceinline__ void check_prediction(Shared& shared, u32 layers) {
   const int thread = (int)thread_index();
   if (thread >= (EXPERTS + 31) / 32 * 32) return;
-  const bool there = (int)(load_acquire_shared(shared_address(&shared.layers_predicted)) - layers) >= 0;
+  // For the whole warp: lanes may come here one after the other, from different turns of a wait.
+  const bool there =
+      lanes_with((int)(load_acquire_shared(shared_address(&shared.layers_predicted)) - layers) >= 0) == ~0u;
   const u32 logit = thread < EXPERTS ? ordered(shared.logit[0][thread]) : 0;
   const bool predicted = thread < EXPERTS && shared.place[thread] >= 0;
   const u32 lowest = ~warp_max_bits(predicted ? ~logit : 0), highest = warp_max_bits(predicted ? 0 : logit);
