@@ -215,3 +215,30 @@ def test_no_text_breaks_the_parser(text: str) -> None:
             parse_patch(patch)
         except PatchError as error:
             assert error.message
+
+
+def test_the_end_of_a_patch_may_be_indented(files: Files, workspace: Path) -> None:
+    (workspace / "f").write_text("one\n")
+    files.commit(plan_patch("*** Begin Patch\n*** Update File: f\n@@\n-one\n+two\n  *** End Patch", files).changes)
+    assert (workspace / "f").read_text() == "two\n"
+
+
+@pytest.mark.parametrize("what", ["Delete File: link", "Update File: link\n*** Move to: new"])
+def test_what_a_link_leads_to_is_not_removed(what: str, files: Files, workspace: Path) -> None:
+    (workspace / "real").write_text("one\n")
+    (workspace / "link").symlink_to("real")
+    with pytest.raises(PatchError, match="link is a link to real"):
+        plan_patch(f"*** Begin Patch\n*** {what}\n*** End Patch", files)
+
+
+def test_a_folder_is_named_as_one(files: Files, workspace: Path) -> None:
+    (workspace / "d").mkdir()
+    with pytest.raises(PatchError, match="d is a folder"):
+        plan_patch("*** Begin Patch\n*** Delete File: d\n*** End Patch", files)
+
+
+@pytest.mark.parametrize("before", [b"a\r\nb\r\n", b"a\nb", b"\xef\xbb\xbfa\nb\n"])
+def test_a_change_of_line_endings_alone_is_shown(before: bytes, files: Files, workspace: Path) -> None:
+    (workspace / "f").write_bytes(before)
+    (diff,) = files.commit(plan_patch("*** Begin Patch\n*** Add File: f\n+a\n+b\n*** End Patch", files).changes)
+    assert diff.diff == "Only line endings or the encoding of f modified\n"

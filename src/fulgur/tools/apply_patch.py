@@ -39,8 +39,16 @@ def plan_patch(text: str, files: Files) -> Planned:
             body = "".join(f"{line}\n" for line in operation.lines).encode()
             take(Change(path, before, body))
             continue
+        if path.is_dir():
+            raise PatchError(f"{operation.path} is a folder")
         if not path.is_file():
             raise PatchError(f"{operation.path} does not exist", hint="Use `*** Add File:` for a new file.")
+        if files.is_link(operation.path) and (isinstance(operation, DeleteFile) or operation.move_to is not None):
+            # `path` is what it leads to, and would be gone.
+            raise PatchError(
+                f"{operation.path} is a link to {files.show(path)}: a patch deletes and moves files only",
+                hint=f"Name {files.show(path)} if you mean it; the shell deletes and moves links.",
+            )
         before = files.read(path)
         if isinstance(operation, DeleteFile):
             take(Change(path, before, None))

@@ -56,13 +56,14 @@ def _most_similar(lines: Sequence[str], wanted: Sequence[str], start: int) -> Ma
     if len(wanted) < 3:
         return None
     text = "\n".join(line.strip() for line in wanted)
+    stripped = [line.strip() for line in lines]
+    letters = difflib.SequenceMatcher(None, "", text, autojunk=False)  # what it knows of the second text is kept
     found: list[tuple[float, int]] = []
     for place in range(start, len(lines) - len(wanted) + 1):
-        matcher = difflib.SequenceMatcher(
-            None, text, "\n".join(line.strip() for line in lines[place : place + len(wanted)]), autojunk=False
-        )
-        if matcher.real_quick_ratio() >= _SIMILAR and matcher.quick_ratio() >= _SIMILAR:
-            ratio = matcher.ratio()
+        there = "\n".join(stripped[place : place + len(wanted)])
+        letters.set_seq1(there)
+        if letters.real_quick_ratio() >= _SIMILAR and letters.quick_ratio() >= _SIMILAR:
+            ratio = difflib.SequenceMatcher(None, text, there, autojunk=False).ratio()
             if ratio >= _SIMILAR:
                 found.append((ratio, place))
     if len(found) != 1:

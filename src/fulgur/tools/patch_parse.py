@@ -108,7 +108,7 @@ def _strip_wrapping(text: str) -> list[str]:
         raise PatchError(f"the first line of a patch must be `{_BEGIN}`")
     if lines[-1].strip() != _END:
         raise PatchError(f"the last line of a patch must be `{_END}`")
-    return lines
+    return [*lines[:-1], _END]  # as it ends every section, however it was indented
 
 
 def _add(lines: list[str], index: int, path: str) -> tuple[int, AddFile]:

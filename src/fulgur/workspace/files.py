@@ -82,6 +82,10 @@ class Files:
             raise FulgurError(f"{path!r} is not a path")
         return Path(os.path.realpath(self.policy.workspace / folders.expanded(path)))
 
+    def is_link(self, path: str) -> bool:
+        """Whether the name stands for another file."""
+        return os.path.islink(self.policy.workspace / folders.expanded(path))
+
     def writable(self, path: str) -> Path:
         """The real path, if the policy lets it be written; else FileRefused with the reason."""
         real = self.locate(path)
@@ -281,6 +285,8 @@ def diff_of(name: str, before: bytes | None, after: bytes | None) -> FileDiff:
             "/dev/null" if after is None else f"b/{name}",
         )
     )
+    if not lines and before is not None and after is not None and before != after:
+        return FileDiff(name, kind, f"Only line endings or the encoding of {name} {kind}\n", 0, 0, before, after)
     added = sum(line.startswith("+") for line in lines[2:])
     removed = sum(line.startswith("-") for line in lines[2:])
     return FileDiff(name, kind, "".join(lines), added, removed, before, after)
