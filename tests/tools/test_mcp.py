@@ -12,7 +12,9 @@ from agent_world import agent_on, call, say, serving
 from waiting import PATIENCE, wait_until
 
 from fulgur.bench.scripted_server import free_port
-from fulgur.protocol.agent import ToolFinished, ToolStarted, Warned
+from fulgur.config.settings import load_settings
+from fulgur.protocol.agent import ApprovalAsked, ToolFinished, ToolStarted, Warned
+from fulgur.tools.mcp import McpTools
 from fulgur.ui.tui.crash import CapturedStderr
 
 pytest.importorskip("mcp")
@@ -113,3 +115,39 @@ async def test_a_server_starts_while_the_screen_has_stderr(home: Path, workspace
             assert (await watch.turn("add")).text == "ok"
             assert watch.outputs[0] == "42 hi"
     assert (home / "mcp/calc.log").exists()
+
+
+async def test_a_server_that_lies_harms_nothing(home: Path, workspace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (home / "config.toml").write_text(
+        f'[mcp_servers.liar]\ncommand = "{sys.executable}"\nargs = ["{SERVER.with_name("mcp_liar.py")}"]\n'
+        "startup_timeout_sec = 20\n"
+    )
+    mcp = McpTools()
+    assert await mcp.start(load_settings(workspace).mcp_servers) == []
+    names = [tool.name for tool in mcp.tools]
+    assert len({*names}) == len(names) == 5 and all(len(name) <= 64 for name in names)
+    await mcp.close()
+    replies = [
+        call("liar__odd", "[1]", times=1),
+        *(call(name, {}, times=1) for name in names[1:]),
+        say("ok"),
+    ]
+
+    async with serving(replies) as server, agent_on(server, workspace) as watch:
+        assert (await watch.turn("go")).text == "ok"
+        assert 'Its arguments: {"a"?: any, "b"?: any/string}' in watch.outputs[0]
+        assert watch.outputs[1:] == ["what the file says\n[resource file:///b]", '{"answer": 42}', "1", "2"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+async def test_an_approval_shows_the_arguments(home: Path, workspace: Path) -> None:
+    configured(home)
+    replies = [call("calc__add", {"a": 1, "b": 2}, times=1), say("ok")]
+
+    async with serving(replies) as server, agent_on(server, workspace, "approval_policy=untrusted") as watch:
+        watch.agent.submit("add")
+        asked = await watch.until(ApprovalAsked)
+        assert asked.title == 'calc: add {"a": 1, "b": 2}'
+        watch.agent.approve(asked.approval_id, "once")
+        await watch.until(ToolFinished)
+        assert watch.outputs == ["3 hi"]

@@ -71,10 +71,8 @@ class Tool(Generic[A]):
         """`{"path": string, "limit"?: integer}` for an error message."""
         schema = self.parameters()
         required = schema.get("required", [])
-        parts = []
-        for name, value in schema.get("properties", {}).items():
-            kind = value.get("type") or "/".join(str(option.get("type")) for option in value.get("anyOf", []))
-            parts.append(f'"{name}"{"" if name in required else "?"}: {kind}')
+        properties = schema.get("properties", {})
+        parts = [f'"{name}"{"" if name in required else "?"}: {_kind(value)}' for name, value in properties.items()]
         return "{" + ", ".join(parts) + "}"
 
     def parameters(self) -> dict[str, Any]:
@@ -98,3 +96,11 @@ class Tool(Generic[A]):
             "parameters": self.parameters(),
             "strict": False,
         }
+
+
+def _kind(schema: Any) -> str:
+    """The type that a schema names; `any` where it names none, or is no more than `true`."""
+    if not isinstance(schema, dict):
+        return "any"
+    kinds = schema.get("type") or [_kind(option) for option in schema.get("anyOf", [])]
+    return (kinds if isinstance(kinds, str) else "/".join(map(str, kinds))) or "any"

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
+import logging
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from fulgur.tools.output import BoundedOutput
 from fulgur.workspace import folders
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64  # that the APIs of models take
 
 
 class McpTools:
@@ -39,6 +43,8 @@ class McpTools:
             import mcp  # noqa: F401
         except ImportError:
             return ["mcp_servers are set, but their SDK is missing (in Fulgur's checkout: pip install -e '.[mcp]')"]
+        # The SDK logs a traceback for each line that is none of the protocol's; without a handler they go to stderr.
+        logging.getLogger("mcp").addHandler(logging.NullHandler())
         return [warning for warning in await asyncio.gather(*(self._start(server) for server in servers)) if warning]
 
     async def close(self) -> None:
@@ -54,14 +60,14 @@ class McpTools:
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.get_running_loop().create_task(self._serve(server, ready))
         self._tasks.append(task)
+        where = f" (its log: {log_of(server)})" if server.command is not None else ""
         try:
             async with asyncio.timeout(server.startup_seconds):
                 await asyncio.shield(ready)
         except TimeoutError:
             task.cancel()
-            return f"MCP server {server.name} did not start within {server.startup_seconds:g} s"
+            return f"MCP server {server.name} did not start within {server.startup_seconds:g} s{where}"
         except Exception as error:
-            where = f" (its log: {log_of(server)})" if server.command is not None else ""
             return f"MCP server {server.name} did not start: {_innermost(error)}{where}"
         return ""
 
@@ -85,7 +91,12 @@ class McpTools:
                 while page.next_cursor is not None:
                     page = await client.list_tools(cursor=page.next_cursor)
                     found += page.tools
-                self.tools += [_tool(client, server, tool) for tool in found]  # all of them, or none of a broken one
+                taken = {tool.name for tool in self.tools}
+                new = []
+                for tool in found:
+                    new.append(_tool(client, server, tool, taken))
+                    taken.add(new[-1].name)
+                self.tools += new  # all of them, or none of a broken one
                 ready.set_result(None)
                 await self._end.wait()
         except BaseException as error:
@@ -104,8 +115,11 @@ def log_of(server: McpServer) -> Path:
     return folder / f"{_NOT_IN_NAMES.sub('_', server.name)}.log"
 
 
-def _tool(client: Any, server: McpServer, described: Any) -> Tool[Any]:
-    name = _NOT_IN_NAMES.sub("_", f"{server.name}__{described.name}")[:64]
+def _tool(client: Any, server: McpServer, described: Any, taken: Collection[str]) -> Tool[Any]:
+    whole = f"{server.name}__{described.name}"
+    name = _NOT_IN_NAMES.sub("_", whole)
+    if len(name) > _LONGEST_NAME or name in taken:  # cut alone it could be that of another tool
+        name = f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
     return Tool(
         name,
         described.description or described.title or described.name,
@@ -127,10 +141,21 @@ def _runner(client: Any, server: McpServer, name: str) -> Callable[[dict[str, An
         except Exception as error:
             raise FulgurError(f"{server.name}: {_innermost(error)}") from None
         output = BoundedOutput()
-        output.feed("\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content).encode())
+        parts = [_text(part) for part in result.content]
+        if not parts and result.structured_content is not None:
+            parts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        output.feed("\n".join(parts).encode())
         return ToolResult(not result.is_error, output.text() or "[no output]")
 
     return run
+
+
+def _text(part: Any) -> str:
+    """A part of a result in words: a text, that of an embedded file, or what it is instead."""
+    if part.type == "resource_link":
+        return f"[resource {part.uri}]"
+    text = getattr(getattr(part, "resource", part), "text", None)
+    return f"[{part.type}]" if text is None else str(text)
 
 
 def _innermost(error: BaseException) -> str:

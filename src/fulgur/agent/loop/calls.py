@@ -232,7 +232,8 @@ class Calls:
         answer = Answered("once")
         planned = Planned([], [], [])
         if tool.schema is not None:
-            question = self._approvals.about_tool(call_id, tool.name, title)
+            asked = f"{title} {json.dumps(arguments, ensure_ascii=False)}"
+            question = self._approvals.about_tool(call_id, tool.name, asked)
         elif tool.plan is not None and self._approvals.asks_about_changes:
             planned = await self._planned(tool, arguments)
             question = self._approvals.about_change(call_id, title, *planned.shown)
