@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Source, Unusable, apply_edits
+from fulgur.edit.verbs import without_verb
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace.words import code_words
 
@@ -34,7 +35,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Region:
-    """Whole lines of a file, as offsets into its text (line feeds only), with bounded context around them."""
+    """Whole lines of a file, as offsets into its text (line feeds only), with bounded context around them.
+
+    `named`: a person named exactly this part, as a symbol or by its lines.
+    """
 
     start: int
     end: int
@@ -43,6 +47,7 @@ class Region:
     below: str
     first_line: int
     last_line: int
+    named: bool = False
 
 
 def parse_target(text: str, base: Path = Path()) -> Target:
@@ -77,12 +82,12 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
             raise UsageError(f"{target.path} has {line_count} lines, there is no line {first}")
         if first == last and src is not None:
             first, last = enclosing(src, first)
-        return bounded(text, first, min(last, line_count), target, limit=limit)
+        return bounded(text, first, min(last, line_count), target, limit=limit, named=(first, last) == lines)
     if target.symbol is not None:
         first, last = python_symbol(src, target) if src is not None else other_symbol(text, target)
         if src is not None:
             first, last = inside(src, first, last, instruction)
-        return bounded(text, first, last, target, limit=limit)
+        return bounded(text, first, last, target, limit=limit, named=True)
     found = mentioned(src, instruction) if src is not None else None
     if found is None and (not limit or (line_count <= MAX_LINES and len(text) <= MAX_CHARS)):
         return bounded(text, 1, line_count, target, limit=limit)
@@ -146,7 +151,7 @@ def _absent(text: str, instruction: str) -> str:
     return f" There is no {missing} in it{f' (nearest: {close[0]})' if close else ''}."
 
 
-def bounded(text: str, first: int, last: int, target: Target, *, limit: bool = True) -> Region:
+def bounded(text: str, first: int, last: int, target: Target, *, limit: bool = True, named: bool = False) -> Region:
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     start = starts[first - 1]
     end = starts[last] if last < len(starts) else len(text)
@@ -157,7 +162,7 @@ def bounded(text: str, first: int, last: int, target: Target, *, limit: bool = T
             hint=f"Name a smaller part, for example {target.path}:{first}-{first + 20}.",
         )
     above, below = context(text, start, end)
-    return Region(start, end, above, text[start:end], below, first, last)
+    return Region(start, end, above, text[start:end], below, first, last, named)
 
 
 def context(text: str, start: int, end: int) -> tuple[str, str]:
@@ -244,6 +249,7 @@ def assigned(node: ast.AST) -> set[str]:
 
 def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
     """The part of a long file an instruction is about: a symbol it names, the imports, or the one user of a name."""
+    said, instruction = instruction, without_verb(instruction)
     words = set(re.findall(r"[^\W\d]\w*", instruction))
     words |= {"__version__"} if "version" in words else set()
     named = [node for node in symbols(src) if getattr(node, "name", "") in words and fits(src, node)]
@@ -254,7 +260,7 @@ def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
     if len(constants) == 1 and not inner:
         return lines_of(src, constants[0])
     imports = [s for s in src.tree.body if isinstance(s, (ast.Import, ast.ImportFrom))]
-    if imports and words & {"import", "imports", "imported", "isort"} and not inner:
+    if imports and re.search(r"\b(?:import(?:s|ed)?|isort)\b", said) and not inner:
         first, last = lines_of(src, imports[0])[0], lines_of(src, imports[-1])[1]
         return (first, last) if last - first < MAX_LINES else None
     code = set(code_words(instruction))  # a plain word may be English

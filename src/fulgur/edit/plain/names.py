@@ -40,12 +40,14 @@ def itself(match: re.Match[str], place: Place) -> Call | None:
     kind = (match.groupdict().get("kind") or "").lower()
     if kind.startswith("class") != isinstance(node, ast.ClassDef) and kind:
         return None
-    if not whole or node is None or not _new_name(new, place):
+    if kind and kind not in ("class", "function", "func", "fn", "method", "name"):
+        return None  # which of its variables?
+    if not whole or node is None or not (kind or place.part) or not _new_name(new, place):
         return None
     if not re.search(r"\b(?:to|as|into|it|this|that|called|named)\b|[-=]>|→", match[0]) and "_" not in new:
         return None  # "rename everything"
     owner = _owner(place, getattr(node, "name", ""))
-    return Call("rename", (f"{owner}.{node.name}" if owner else node.name, new))  # type: ignore[attr-defined]
+    return Call("rename", (f"{owner}.{node.name}" if owner else node.name, new))
 
 
 def _owner(place: Place, name: str) -> str:
@@ -92,7 +94,7 @@ def attribute(match: re.Match[str], place: Place) -> Call | None:
 
 def private(match: re.Match[str], place: Place) -> Call | None:
     """`make it private`, of the function or class that was named."""
-    name = getattr(place.symbol, "name", "")
+    name = getattr(place.symbol, "name", "") if place.part else ""
     public = match["how"].lower() == "public"
     if not name or not re.match(r"\s*(?:@|(?:async )?def |class )", place.region) or name.startswith("_") != public:
         return None

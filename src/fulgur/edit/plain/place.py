@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fulgur.edit.refactor.local.exact import places_of
@@ -15,10 +15,16 @@ from fulgur.text.edit_format import Call
 
 @dataclass(frozen=True)
 class Place:
-    """The region an instruction is about, and the whole file."""
+    """The region an instruction is about, and the whole file. `named`: a person named exactly this region."""
 
     region: str
     file: str
+    named: bool = False
+
+    @property
+    def part(self) -> bool:
+        """Whether it is a part of the file: "it" may mean what stands there."""
+        return self.named or self.region != self.file
 
     @property
     def tree(self) -> ast.Module | None:
@@ -38,17 +44,31 @@ class Place:
         return found[0] if len(found) == len(body) == 1 else None
 
     @property
-    def symbol(self) -> ast.AST | None:
-        """The only function or class of the region."""
+    def symbol(self) -> Function | ast.ClassDef | None:
+        """The only function or class of the region, not counting those inside it; None where there are several."""
         tree = self.tree
-        found = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef))] if tree is not None else []
-        return found[0] if found else None
+        found = list(_outermost(tree)) if tree is not None else []
+        return found[0] if len({node.name for node in found}) == 1 else None
+
+    @property
+    def named_symbol(self) -> Function | ast.ClassDef | None:
+        """The function or class that a person named; None where they named a file or lines of something."""
+        begins = re.match(r"\s*(?:@|(?:async )?def |class )", self.region)
+        return self.symbol if self.named and begins else None
 
     def parameters(self) -> list[str]:
         return [arg.arg for arg in parameters(self.function)] if self.function else []
 
     def has(self, text: str) -> bool:
         return bool(places_of(self.region, text))
+
+
+def _outermost(node: ast.AST) -> Iterator[Function | ast.ClassDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (*FUNCTIONS, ast.ClassDef)):
+            yield child
+        else:
+            yield from _outermost(child)
 
 
 Rule = Callable[[re.Match[str], Place], Call | None]

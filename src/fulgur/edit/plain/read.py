@@ -32,13 +32,9 @@ from fulgur.edit.plain.slips import one_slip
 from fulgur.edit.plain.steps import in_steps, renamed_together
 from fulgur.edit.refactor.verify import words
 from fulgur.edit.region import Region
+from fulgur.edit.verbs import POLITE
 from fulgur.text.edit_format import Call
 
-_BEFORE = (
-    r"(?:please|pls|plz|hey|ok(?:ay)?|just|simply|can (?:you|we|i)|could (?:you|we)|should we|let'?s|we should|"
-    r"you should|(?:i|we) (?:want|need) to|i'?d like to|need to|want to|go ahead and|try to|maybe|todo:?|nit:?|"
-    r"minor:?|refactor:|fix:|cleanup:|style:|chore:)"
-)
 _AFTER = (
     r"(?:please|pls|plz|thanks|thx|now|here|in here|there|everywhere|throughout|for me|anyways?|nowadays|these days|"
     r"in py(?:thon)? ?3(?:\.\d+)?)"
@@ -80,7 +76,7 @@ def core(instruction: str) -> str:
     """What is asked, without politeness and reasons."""
     text = " ".join(instruction.split())
     text = _REASON.sub("", text)
-    text = re.sub(rf"^(?:{_BEFORE}(?<=[\w:])[,:]?\s+)+", "", text, flags=re.IGNORECASE)
+    text = re.sub(rf"^(?:{POLITE}(?<=[\w:])[,:]?\s+)+", "", text, flags=re.IGNORECASE)
     if not re.search(r"[\"'`]", text):
         text = re.sub(r"\b(?:really|actually|probably|perhaps) ", "", text, flags=re.IGNORECASE)
     text = re.sub(rf"(?:[,\s]+{_AFTER})+\s*[.!?]*$", "", text, flags=re.IGNORECASE)
@@ -89,7 +85,7 @@ def core(instruction: str) -> str:
 
 def read(instruction: str, region: Region, file: str) -> Call | None:
     """The refactoring that an instruction spells out, or None: then a model has to read it."""
-    place = Place(region.text, file)
+    place = Place(region.text, file, region.named)
     said = core(instruction)
     span = (region.start, region.end) if file[region.start : region.end] == region.text else (0, 0)
     if (call := by_example(said, place) or renamed_together(said, file, span, _first)) is not None:

@@ -9,6 +9,7 @@ import re
 
 from fulgur.edit.plain.place import Place, Rule, assigned, code, defaults_of, filled, payload, unquoted, without_texts
 from fulgur.edit.plain.replacing import instead
+from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.edit.refactor.verify import identifiers, words
 from fulgur.text.edit_format import Call
 
@@ -111,10 +112,17 @@ def remove_parameter(match: re.Match[str], place: Place) -> Call | None:
 
 
 def delete(match: re.Match[str], place: Place) -> Call | None:
-    named = next(filter(None, match.groups()), "")
+    name = next(filter(None, match.groups()), "")
+    node = place.symbol if name else place.named_symbol
+    return Call("delete_symbol", (node.name,)) if node is not None and name in ("", node.name) else None
+
+
+def delete_kind(match: re.Match[str], place: Place) -> Call | None:
+    """`delete the function`: the only one of the region, or the one that was named."""
     node = place.symbol
-    first = getattr(node, "name", "")
-    return Call("delete_symbol", (first,)) if node is not None and named in ("", first) else None
+    kinds = (ast.ClassDef,) if match["kind"].lower() == "class" else FUNCTIONS
+    known = isinstance(node, kinds) and match["name"] in (None, node.name)
+    return Call("delete_symbol", (node.name,)) if node is not None and known else None
 
 
 def base(match: re.Match[str], place: Place) -> Call | None:
@@ -150,8 +158,7 @@ def variable(match: re.Match[str], place: Place) -> Call | None:
 
 def function_of_lines(match: re.Match[str], place: Place) -> Call | None:
     """The lines that were named; a whole function or class is not meant."""
-    whole = place.symbol is not None and re.match(r"\s*(?:@|(?:async )?def |class )", place.region)
-    return None if whole else Call("extract_function", (match[1],))
+    return None if re.match(r"\s*(?:@|(?:async )?def |class )", place.region) else Call("extract_function", (match[1],))
 
 
 def move(match: re.Match[str], place: Place) -> Call | None:
@@ -159,8 +166,8 @@ def move(match: re.Match[str], place: Place) -> Call | None:
     name, target = match["name"], match["target"]
     defined = rf"^(?:(?:async )?def|class) {name}\b|^{name}(?:: [^=\n]+)? = " if name else ""
     if not name:
-        first = place.symbol
-        name = getattr(first, "name", "") if not place.region[:1].isspace() else ""
+        first = place.symbol if place.part else None
+        name = first.name if first is not None and not place.region[:1].isspace() else ""
     elif not re.search(defined, place.file, re.MULTILINE):
         return None
     return Call("move_symbol", (name, target)) if name else None
