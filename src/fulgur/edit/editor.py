@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fulgur.edit.answer import Refused, apply_answer
 from fulgur.edit.checks import NAMES, PARSES, Found, check
 from fulgur.edit.document import Document
-from fulgur.edit.plain import read
+from fulgur.edit.plain import core, read
+from fulgur.edit.plain.no_edit import NoEditMeant, no_edit
+from fulgur.edit.plain.place import Place
 from fulgur.edit.plain.steps import Steps, shifted
 from fulgur.edit.project.follow import followed, module_names, orphans, project_root
 from fulgur.edit.refactor import EVERYWHERE, OVER_PROJECT, RefactorError
@@ -60,10 +62,17 @@ class Task:
     shown: str = ""  # what a model sees of a region that is too long for it: no rewrite of this can be put in place
 
     def spelled_out(self) -> Call | None:
-        """The refactoring that the instruction asks for in so many words; None: a model has to read it."""
-        if self.instruction is None or self.document.path.suffix not in (".py", ".pyi"):
+        """The refactoring that the instruction asks for in so many words, or that it asks for none (`NoEditMeant`);
+        None: a model has to read it."""
+        if self.instruction is None:
             return None
-        return read(self.instruction, self.region, self.document.text)
+        text, region = self.document.text, self.region
+        python = self.document.path.suffix in (".py", ".pyi")
+        if python and (call := read(self.instruction, region, text)) is not None:
+            return call
+        place = Place(region.text, text, region.named)
+        why = no_edit(core(self.instruction), self.document.name, place)
+        return NoEditMeant("no_edit", (), why) if why is not None else None
 
     def item(self) -> dict[str, Any]:
         """What the model is asked: the server's input item `edit`."""
@@ -118,14 +127,19 @@ class Rewriter(Protocol):
 
 def locate(target: Target, instruction: str) -> Task:
     """The task that a person named on the command line."""
-    document = Document.open(target.path)
-    root = project_root(target.path)
+    return task_at(Document.open(target.path), target, instruction, project_root(target.path))
+
+
+def task_at(document: Document, target: Target, instruction: str, root: Path | None) -> Task:
+    """The task at a place of a file; an error where a model would have to read too much for it."""
     try:
         region = locate_region(document.text, target, instruction)
     except FulgurError:
         # Too much for a model, but not for a refactoring that the instruction spells out.
         task = Task(document, locate_region(document.text, target, instruction, limit=False), instruction, root=root)
         call = task.spelled_out()
+        if isinstance(call, NoEditMeant):
+            return task
         named = call.args[0].lstrip("@") if call is not None and call.args else ""
         defined = re.findall(rf"^\s*(?:(?:async )?def|class) {re.escape(named)}\b", document.text, re.MULTILINE)
         if (
@@ -170,6 +184,8 @@ def propose(
     document, instruction = task.document, task.instruction or ""
     answer = parse_answer(said) if isinstance(said, str) else said
     guessed = isinstance(said, str)
+    if isinstance(answer, NoEditMeant):
+        return Refusal(NOTHING, answer.why)
     if isinstance(answer, (Call, NoEdit)) and document.path.suffix not in (".py", ".pyi"):
         kind = f"{document.path.suffix} files" if document.path.suffix else document.path.name
         return Refusal(AS_ASKED, f"the embedded model changes Python alone, not {kind}")

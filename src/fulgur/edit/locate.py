@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fulgur.edit.plain import core
+from fulgur.edit.plain.no_edit import bare, no_edit
 from fulgur.edit.region import Target, parse_target
+from fulgur.edit.verbs import without_verb
 from fulgur.errors import FulgurError, UsageError
 from fulgur.workspace.ignore import walk
 from fulgur.workspace.symbols import SymbolIndex
@@ -37,14 +40,19 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
     if match := _MENTION.search(text):
         target = _target(match[1].rstrip(".,;:"), workspace)
         rest = " ".join((text[: match.start()] + text[match.end() :]).split())
+        if not target.symbol and not target.lines and bare(core(rest)):
+            rest = f"{rest} {match[1]}"  # the file is what the verb is about
         return Place(target, rest or text, f"named: {match[1]}")
     for match in _PATH.finditer(text):
         if (workspace / match[1].split(":")[0]).is_file():
             return Place(_target(match[1], workspace), _without(text, match), f"named: {match[1]}")
+    if (why := no_edit(core(text))) is not None:
+        raise FulgurError(why)
     index = SymbolIndex(workspace, home)
     index.refresh()
+    said, text = text, without_verb(text)
     plain = [word for word in _NAME.findall(text) if len(word) > 3]
-    # Those that look most like code first. An instruction begins with a verb, and a project may have a `rename` too.
+    # Those that look most like code first.
     names = list(dict.fromkeys([*code_words(text), *plain[1:], *plain[:1]]))
     for name in names:
         defined = [(path, symbol) for path, symbol in index.named(name) if symbol.kind != "constant"] or index.named(
@@ -53,7 +61,7 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
         if len(defined) == 1:
             path, symbol = defined[0]
             target = Target(workspace / path, symbol.qualified)
-            return Place(target, text, f"{symbol.qualified} is defined in {path}:{symbol.line}")
+            return Place(target, said, f"{symbol.qualified} is defined in {path}:{symbol.line}")
         if len(defined) > 1:
             places = ", ".join(f"{path}:{symbol.line}" for path, symbol in defined[:6])
             raise FulgurError(
@@ -61,10 +69,10 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
             )
     for path in recent:
         if (workspace / path).is_file():
-            return Place(Target(workspace / path), text, f"the file edited last: {path}")
+            return Place(Target(workspace / path), said, f"the file edited last: {path}")
     using = _files_with(workspace, [name for name in names if "_" in name or not name.islower()])
     if len(using) == 1:
-        return Place(Target(using[0]), text, f"the only file that has these names: {using[0].relative_to(workspace)}")
+        return Place(Target(using[0]), said, f"the only file that has these names: {using[0].relative_to(workspace)}")
     raise FulgurError(
         "which file, and which part of it?", hint="Write @path/to/file.py, @file.py:function or @file.py:10-30."
     )
@@ -72,7 +80,9 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
 
 def _without(text: str, path: re.Match[str]) -> str:
     """An instruction without the path at its beginning or end ("in shop.py rename …"): it was understood, and is no
-    word for the model. A path amid the text may be a part of what is asked."""
+    word for the model. A path amid the text may be a part of what is asked, and in "delete shop.py" it is."""
+    if ":" not in path[1] and bare(core(text[: path.start()])):
+        return text
     before = _BEFORE_PATH.sub("", text[: path.start()]).strip()
     after = text[path.end() :].lstrip(" ,:").rstrip(" .!")
     return (before or after or text) if not (before and after) else text

@@ -25,10 +25,9 @@ from fulgur.agent.session.history import message
 from fulgur.client.stream import ResponseStream
 from fulgur.edit.checks import NAMES, PARSES
 from fulgur.edit.document import Document
-from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose
+from fulgur.edit.editor import AS_ASKED, NOTHING, Proposal, Refusal, Task, propose, task_at
 from fulgur.edit.locate import Place, find_place
 from fulgur.edit.model import LOGPROBS, parts_of, probability_of
-from fulgur.edit.region import locate_region
 from fulgur.errors import FulgurError
 from fulgur.protocol import events as ev
 from fulgur.protocol.agent import (
@@ -124,9 +123,8 @@ class EditPath:
         """Rewrite and apply; what is wrong with the answer, or nothing."""
         path = self._files.writable(str(place.target.path))
         document = Document.of(path, self._files.show(path), self._files.read(path))
-        region = locate_region(document.text, place.target, place.instruction)
-        task = Task(document, region, place.instruction, root=self._context.settings.workspace)
-        title = f"rewrite {document.name}:{region.first_line}-{region.last_line} ({place.how})"
+        task = task_at(document, place.target, place.instruction, self._context.settings.workspace)
+        title = f"rewrite {document.name}:{task.region.first_line}-{task.region.last_line} ({place.how})"
         said: str | Call | None = task.spelled_out()
         probability, rewritten = None, None
         if said is None:
