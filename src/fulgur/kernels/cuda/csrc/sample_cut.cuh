@@ -127,7 +127,7 @@ __device__ __forceinline__ Border cut(const Elements& e, const Border& before, c
     e.prepare(i, count);
     mine += count;
   }
-  const u64 total = block_sum<THREADS>(mine, room.sums[0]);
+  const u64 total = block_sum<THREADS>(mine, room.sums[1]);  // `border_among` begins with the other
   if (part > 0.) wanted = (double)total * part;
   if (total == 0 || (double)total < wanted) return {NOTHING, NEVER};  // all of them measure less
   return border_among<THREADS>(e, before, m, wanted, 0, room);
