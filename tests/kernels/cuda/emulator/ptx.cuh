@@ -498,7 +498,7 @@ inline void let_others_run() {
   emu::ready.push_back(emu::current);
   emu::sleep();
 }
-constexpr u32 PATIENCE = 1u << 14;
+constexpr u32 PATIENCE = 1u << 20;
 inline void store_word(u64* to, u64 word) { *(volatile u64*)to = word; }
 inline void store_words(u64* to, u64 first, u64 second) {
   if ((uintptr_t)to % 16) {
