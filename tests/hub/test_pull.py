@@ -14,6 +14,7 @@ from loopback_hub import Hub, serving
 from fulgur.errors import FulgurError, UsageError
 from fulgur.hub import here, pull
 from fulgur.hub.catalogue import CATALOGUE, Wanted, find
+from fulgur.model import checksums
 from fulgur.ui.cli import main
 
 WEIGHTS = bytes(range(256)) * 4096  # 1 MB
@@ -178,3 +179,47 @@ def test_the_command_fetches_lists_and_removes(hub: Hub, capsys: pytest.CaptureF
     assert main(["models", "rm", "coder"]) == 0
     assert main(["models", "rm", "coder"]) == 2
     assert main(["models", "rm", "../models"]) == 2
+
+
+def test_no_name_removes_more_than_a_model(hub: Hub) -> None:
+    get()
+    for name in ("..", ".", "", "../models", "coder/.."):
+        assert main(["models", "rm", name]) == 2
+    assert [model.name for model in here.fetched()] == ["coder"]
+
+
+def test_a_second_fetch_at_the_same_time_is_refused(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    with here.writing(pull.plan(CODER).part):
+        assert main(["models", "pull", "owner/coder"]) == 1
+    assert "another process is writing coder" in capsys.readouterr().err
+    get()
+
+
+def test_what_is_here_is_fetched_again_only_when_damaged(hub: Hub) -> None:
+    folder, _ = get()
+    fetched = len(hub.requests)
+    get()
+    assert not [path for _, path, _ in hub.requests[fetched:] if "resolve" in path]
+    (folder / "model.safetensors").write_bytes(b"\0" + WEIGHTS[1:])
+    get()
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_name_that_is_taken_is_not_replaced(hub: Hub) -> None:
+    get()
+    hub.repo = "other/coder"
+    with pytest.raises(UsageError, match="coder is already there: it is owner/coder"):
+        get(find("other/coder"))
+    own = here.root() / "mine"
+    own.mkdir()
+    with pytest.raises(UsageError, match="mine is already there: it is a folder of your own"):
+        get(Wanted("mine", "other/coder"))
+    assert own.is_dir()
+
+
+def test_gguf_files_in_a_folder_of_the_repository_are_found(hub: Hub) -> None:
+    hub.files = {"Q8_0/c-Q8_0-00001-of-00002.gguf": b"one", "Q8_0/c-Q8_0-00002-of-00002.gguf": b"two"}
+    get()
+    model = here.get("coder")
+    assert model.weights == model.path / "Q8_0/c-Q8_0-00001-of-00002.gguf"
+    assert checksums.check(model.weights, whole=True) == 2

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +30,8 @@ class Fetched:
 
     @property
     def weights(self) -> Path:
-        """What the engine is given: the folder, or the first GGUF file in it."""
-        files = sorted(self.path.glob("*.gguf"))
+        """What the engine is given: the folder, or the first GGUF file in it (some hubs keep them in folders)."""
+        files = sorted(self.path.rglob("*.gguf"))
         return files[0] if files and not (self.path / "config.json").exists() else self.path
 
 
@@ -62,11 +66,26 @@ def get(name: str) -> Fetched:
     return models[name]
 
 
+@contextmanager
+def writing(part: Path) -> Iterator[None]:
+    """Make the folder of a model that is being written, and keep others from writing into it at the same time."""
+    part.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(part, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        name = part.name.removesuffix(PART)
+        raise FulgurError(f"another process is writing {name}", hint="Wait until it is done.") from None
+    finally:
+        os.close(descriptor)
+
+
 def remove(name: str) -> int:
     """Delete a model, whole or half fetched; the bytes that became free."""
     folder, part = root() / name, root() / (name + PART)
     there = [path for path in (folder, part) if path.is_dir() and path.parent == root() and not path.is_symlink()]
-    if not there or Path(name).name != name:
+    if not there or name in (".", "..") or Path(name).name != name:
         get(name)  # says what is here
         raise FulgurError(f"{folder} is not a folder of a model")
     freed = sum(file.stat().st_size for path in there for file in path.rglob("*") if file.is_file())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fulgur.errors import FulgurError, UsageError
+from fulgur.hub import here
 from fulgur.hub.catalogue import Wanted
 from fulgur.hub.here import PART, RECORD, root
 from fulgur.model import checksums
@@ -113,18 +114,41 @@ def choose(names: list[str], wanted: Wanted) -> set[str]:
 
 def fetch(job: Plan, progress: Progress) -> Path:
     """Fetch what is missing, check everything, and put the folder in place."""
+    if _is_here(job):
+        return job.folder
     _check_room(job)
-    job.part.mkdir(parents=True, exist_ok=True)
+    with here.writing(job.part):
+        return _fetch(job, progress)
+
+
+def _is_here(job: Plan) -> bool:
+    """Whether this revision was fetched before and is undamaged. UsageError when the name belongs to another model."""
+    if not job.folder.exists():
+        return False
+    model = next((model for model in here.fetched() if model.path == job.folder), None)
+    if model is None or model.repo != job.wanted.repo:
+        whose = "a folder of your own" if model is None else model.repo
+        raise UsageError(
+            f"{job.folder} is already there: it is {whose}", hint=f"Remove it first: fulgur models rm {job.wanted.name}"
+        )
+    try:
+        return model.revision == job.revision and checksums.check(model.weights, whole=True) == len(job.files)
+    except FulgurError:
+        return False
+
+
+def _fetch(job: Plan, progress: Progress) -> Path:
     done = 0
     for file in job.files:
         before = done
-        _fetch_file(job, file, lambda here, start=before: progress(start + here, job.size))  # type: ignore[misc]
+        _fetch_file(job, file, lambda have, start=before: progress(start + have, job.size))  # type: ignore[misc]
         done += file.size
         progress(done, job.size)
     shutil.rmtree(job.part / ".cache", ignore_errors=True)  # the hub library's notes about half files
     files = [{"name": file.name, "size": file.size, "sha256": file.sha256} for file in job.files]
     record = {"repo": job.wanted.repo, "revision": job.revision, "files": files}
-    checksums.write(job.part, [file.name for file in job.files])
+    # All of them lie in one folder; of GGUF files it may be one of the repository's.
+    checksums.write((job.part / job.files[0].name).parent, [Path(file.name).name for file in job.files])
     (job.part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if job.folder.exists():  # an older revision
         shutil.rmtree(job.folder)
@@ -134,8 +158,8 @@ def fetch(job: Plan, progress: Progress) -> Path:
 
 def _check_room(job: Plan) -> None:
     root().mkdir(parents=True, exist_ok=True)
-    here = sum(path.stat().st_size for path in job.part.rglob("*") if path.is_file()) if job.part.is_dir() else 0
-    need, free = job.size - here, shutil.disk_usage(root()).free
+    have = sum(path.stat().st_size for path in job.part.rglob("*") if path.is_file()) if job.part.is_dir() else 0
+    need, free = job.size - have, shutil.disk_usage(root()).free
     if need > free - MARGIN:
         raise FulgurError(
             f"{job.wanted.name} needs {need / 1e9:.1f} GB more, and {root()} has {free / 1e9:.1f} GB free",
@@ -158,12 +182,12 @@ def _fetch_file(job: Plan, file: RemoteFile, progress: Callable[[int], None]) ->
         except FulgurError:
             raise
         except Exception as error:  # the hub library raises what its HTTP client raises
-            here = _half(job.part)
-            tries = 0 if here > seen else tries + 1
-            seen = max(seen, here)
+            have = _half(job.part)
+            tries = 0 if have > seen else tries + 1
+            seen = max(seen, have)
             if tries >= TRIES:
                 raise FulgurError(
-                    f"{job.wanted.repo}: {file.name} broke off after {here:,} of {file.size:,} bytes: {error}",
+                    f"{job.wanted.repo}: {file.name} broke off after {have:,} of {file.size:,} bytes: {error}",
                     hint="Run the same command again: it goes on from there.",
                 ) from None
             time.sleep(min(0.2 * 2**tries, 5.0))

@@ -179,11 +179,12 @@ def _quantise(args: argparse.Namespace) -> int:
     part = folder.with_name(folder.name + here.PART)
     checksums.check(path, whole=True)
     weights = load(path, bits=args.bits, head_bits=8)
-    save_packed(weights, part, companions=path if path.is_dir() else None)
-    files = [{"name": file.name, "size": file.stat().st_size} for file in sorted(part.iterdir())]
-    record = {"repo": repo, "revision": revision, "bits": args.bits, "files": files}
-    (part / here.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.rename(folder)
+    with here.writing(part):
+        save_packed(weights, part, companions=path if path.is_dir() else None)
+        files = [{"name": file.name, "size": file.stat().st_size} for file in sorted(part.iterdir())]
+        record = {"repo": repo, "revision": revision, "bits": args.bits, "files": files}
+        (part / here.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        part.rename(folder)
     out(f"{folder.name}: {weights.nbytes / 1e9:.2f} GB. Use it with `fulgur -m {folder.name}`.")
     return 0
 
