@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import keyword
 import re
 
@@ -31,6 +32,26 @@ def bound(place: Place) -> set[str]:
 
 def _new_name(name: str, place: Place) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name not in identifiers(place.file)
+
+
+def rename(match: re.Match[str], place: Place) -> Call | None:
+    old, new = match[1], match[2]
+    last = old.rpartition(".")[2]
+    if last not in words(place.file) or not new.isidentifier() or last == new or keyword.iskeyword(last):
+        return None
+    if place.tree is not None and place.has(last) and last not in identifiers(place.file):
+        return None  # a word of a comment or a text
+    if hasattr(builtins, last) and "." not in old and not re.search(rf"\b{last}\b *[,:=)]|def {last}\b", place.region):
+        return None  # another exception or function, not another name for it
+    return Call("rename", (old, new))
+
+
+def visibility(match: re.Match[str], place: Place) -> Call | None:
+    old = match[1]
+    new = old.lstrip("_") if match[2].lower() == "public" else f"_{old}"
+    known = old in words(place.file) and (match[2].lower() == "public") == old.startswith("_")
+    known = known and not (old in place.parameters() and f"self.{old}" in place.region)
+    return Call("rename", (old, new)) if known and new else None
 
 
 def itself(match: re.Match[str], place: Place) -> Call | None:

@@ -1,13 +1,15 @@
-"""What is raised, caught, logged and said in messages, in the words that people use for it."""
+"""What is raised, caught, chained, asserted, logged and said in messages, in the words that people use for it."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 
 from fulgur.edit.plain.guards import condition, raising
 from fulgur.edit.plain.names import bound
-from fulgur.edit.plain.place import Place, Rule, code, unquoted
+from fulgur.edit.plain.place import Place, Rule, code, payload, unquoted
+from fulgur.edit.plain.replacing import instead
 from fulgur.text.edit_format import Call
 
 KIND = r"(?P<kind>[A-Z_]\w*(?:\.\w+)*)"
@@ -107,6 +109,92 @@ def return_other(match: re.Match[str], place: Place) -> Call | None:
 
 
 _WHEN = r"(?: (?:for|when|if|in case|on|whenever) [^,;]+)"
+
+
+def named_exception(call: str) -> Rule:
+    """A rule for one exception, by its name."""
+
+    def rule(match: re.Match[str], place: Place) -> Call | None:
+        return Call(call, (match[1],)) if match[1][:1].isupper() or "." in match[1] else None
+
+    return rule
+
+
+def swap_exception(match: re.Match[str], place: Place) -> Call | None:
+    new, old = match[1], match[2]
+    if re.fullmatch(r"[\w.]+", new) and re.fullmatch(r"[\w.]+", old):
+        return Call("change_exception", (old, new)) if re.search(rf"raise {re.escape(old)}\b", place.region) else None
+    return instead(match, place)
+
+
+def not_chained(match: re.Match[str], place: Place) -> Call | None:
+    """`raise KIND from None`, where the region raises it in one place."""
+    kind = match["kind"]
+    handlers = place.region[max(place.region.find("except"), 0) :]
+    known = kind is None or len(re.findall(rf"\braise {re.escape(kind)}\b", handlers)) == 1
+    return Call("raise_from", ("None",)) if known else None
+
+
+def catch_instead(match: re.Match[str], place: Place) -> Call | None:
+    new, old = match[1], match[2]
+    handlers = re.findall(r"^\s*except\b.*$", place.region, re.MULTILINE)
+    named = [line for line in handlers if re.search(rf"\b{re.escape(old)}\b", line)]
+    known = re.search(rf"\b{re.escape(new.split('.')[0])}\b", place.file) or hasattr(builtins, new)
+    if len(named) != 1 or not known or not place.has(f"except {old}"):
+        return None
+    return Call("replace_text", (f"except {old}", f"except {new}"))
+
+
+def message(match: re.Match[str], place: Place) -> Call | None:
+    text = payload(match["value"]) if match["value"][:1] in "\"'`" else None
+    return Call("set_message", (text,)) if text else None
+
+
+def logged(match: re.Match[str], place: Place) -> Call | None:
+    """The file's logger instead of print."""
+    found = match.groupdict()
+    if "print(" not in place.region:
+        return None
+    name, level = found["logger"] or found.get("logger2") or "", found["level"] or found.get("level2")
+    return Call(
+        "log_prints", (name if name != "log" or "log." in place.file else "logger", *((level,) if level else ()))
+    )
+
+
+def other_exception(match: re.Match[str], place: Place) -> Call | None:
+    """`change OLD to NEW`, of exceptions that the region raises or catches once."""
+    old, new = match["old"], match["new"]
+    if len(re.findall(rf"\braise {re.escape(old)}\b", place.region)) == 1:
+        return Call("change_exception", (old, new))
+    handlers = len(re.findall(rf"^\s*except\b.*\b{re.escape(old)}\b", place.region, re.MULTILINE))
+    return (
+        Call("replace_text", (f"except {old}", f"except {new}"))
+        if handlers == 1 and place.has(f"except {old}")
+        else None
+    )
+
+
+def raises(match: re.Match[str], place: Place) -> Call | None:
+    """`should raise KIND`, where one exception is raised."""
+    found = re.findall(r"^\s*raise ([A-Za-z_][\w.]*)", place.region, re.MULTILINE)
+    return Call("change_exception", (found[0], match["kind"])) if len(found) == 1 else None
+
+
+def asserted(match: re.Match[str], place: Place) -> Call | None:
+    test = condition(match["test"], place)
+    return Call("add_assert", (test,)) if test and place.function is not None else None
+
+
+def caught(call: str) -> Rule:
+    def rule(match: re.Match[str], place: Place) -> Call | None:
+        kind = match["kind"]
+        if call == "uncatch" and not re.search(rf"^\s*except \(.*\b{re.escape(kind)}\b", place.region, re.MULTILINE):
+            return None  # it is all that is caught
+        return Call(call, (kind,)) if kind.rpartition(".")[2][:1].isupper() and "except" in place.region else None
+
+    return rule
+
+
 RULES: list[tuple[str, Rule]] = [
     (r"(use |add |raise (\.\.\. |it |the (\w+ )?(error|exception) )?|re-?raise |with |needs [a] |should (be|use) )*"
      r"`?from none`?", from_none),

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from fulgur.edit.plain import names, values
 from fulgur.edit.plain.annotations import annotate, hint_with_default, hints, returns
-from fulgur.edit.plain.phrases import QUOTED
-from fulgur.edit.plain.place import N, Q, Rule, always
-from fulgur.edit.plain.replacing import instead, instead_in_call, quoted_swap, substitute
-from fulgur.edit.plain.rules import (
-    add_to,
-    bare_return,
+from fulgur.edit.plain.assignments import add_to, constant, set_value, switched, variable, version
+from fulgur.edit.plain.definitions import (
     base,
-    catch_instead,
-    constant,
     decorate,
-    default,
     delete,
     delete_kind,
     docstring,
-    flatten,
     function_of_lines,
     imports,
     inline,
     inline_this,
-    is_true,
     make_async,
     move,
-    named_exception,
-    new_parameter,
-    not_chained,
-    remove_parameter,
-    rename,
-    set_value,
-    swap_exception,
-    swap_return,
-    switched,
     unimport,
-    variable,
-    version,
-    visibility,
 )
+from fulgur.edit.plain.names import attribute, rename, visibility
+from fulgur.edit.plain.parameters import default, new_parameter, remove_parameter
+from fulgur.edit.plain.phrases import QUOTED
+from fulgur.edit.plain.place import N, Q, Rule, always
+from fulgur.edit.plain.raising import catch_instead, logged, named_exception, not_chained, swap_exception
+from fulgur.edit.plain.replacing import instead, instead_in_call, quoted_swap, substitute
+from fulgur.edit.plain.returns_and_tests import bare_return, flatten, is_true, swap_return
 from fulgur.text.edit_format import Call
 
 # Pieces of patterns.
@@ -65,7 +50,7 @@ RULES: list[tuple[str, Rule]] = [
     # names
     (rf"(?P<old>{QUOTED}) ?(?:->|=>|→) ?(?P<new>{QUOTED})", quoted_swap),
     (rf"renam(?:e|ing) {ART}(?:{KIND} )*(?:of |from )?{D}(?: {KIND})? {TO} (?:be )?{N}", rename),
-    (r"(?:rename |change )?self\.(?P<old>\w+) ?(?:->|=>|→|to) ?self\.(?P<new>\w+)", names.attribute),
+    (r"(?:rename |change )?self\.(?P<old>\w+) ?(?:->|=>|→|to) ?self\.(?P<new>\w+)", attribute),
     (rf"{D}{ARROW}{N}", rename),
     (rf"s/{N}/{N}/g?", rename),
     (rf"{N} (?:should|must|needs to|ought to) be (?:called|named|renamed(?: to)?) {N}", rename),
@@ -75,14 +60,14 @@ RULES: list[tuple[str, Rule]] = [
     (
         r"(?:use |log with )?(?:the |a )?(?P<logger>log(?:ger|ging)?)(?:\.(?P<level>\w+))?(?:\(\))?,? "
         r"(?:instead of|rather than|not) (?:the )?print(?:s|ing|\(\))?(?: statements?| calls?)?",
-        values.logged,
+        logged,
     ),
     (
         r"(?:replace|change|turn|convert) (?:the |all )?prints?(?:\(\))?(?: statements?| calls?)? "
         r"(?:with|by|to|into) (?:a |the )?"
         r"(?P<logger>log(?:ger|ging)?)(?:\.(?P<level>\w+))?(?:\(\))?(?: calls?)?|"
         r"prints? ?(?:->|=>|→) ?(?P<logger2>log(?:ger|ging)?)(?:\.(?P<level2>\w+))?",
-        values.logged,
+        logged,
     ),
     # texts and values
     (rf"(?:fix |correct )?(?:the )?typo:? (.+?){ARROW}(.+?)(?: in (?:the )?(?:\w+ )?docstring)?", substitute),

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 from fulgur.edit.plain.annotations import parameter_type, result_type, same_type, typed
+from fulgur.edit.plain.assignments import item, literal_constant, new_version, turned, value_or_default
+from fulgur.edit.plain.definitions import decorated, documented, imported, other_base
+from fulgur.edit.plain.parameters import keyword_only, optional, parameter_default, parameter_with, pass_keyword
 from fulgur.edit.plain.phrases import ARG, DROP, NAME, QUOTED, VALUE
 from fulgur.edit.plain.place import Rule
+from fulgur.edit.plain.raising import asserted, caught, message, other_exception, raises
 from fulgur.edit.plain.removals import unused, without_argument, without_call, without_statement, without_variable
 from fulgur.edit.plain.replacing import other_method, other_methods, quoted_swap
-from fulgur.edit.plain.values import (
-    asserted,
-    base,
-    caught,
-    constant,
-    decorated,
-    documented,
-    imported,
-    item,
-    keyword_only,
-    looked_up,
-    membership,
-    message,
-    named,
-    optional,
-    other_exception,
-    other_test,
-    parameter_default,
-    parameter_with,
-    pass_keyword,
-    raises,
-    returned,
-    switched,
-    ternary_return,
-    value_or_default,
-    version,
-)
+from fulgur.edit.plain.returns_and_tests import looked_up, membership, other_test, returned, ternary_return
 from fulgur.text.edit_format import Call
+
+
+def _named(match: re.Match[str]) -> re.Match[str]:
+    """The same match with the name in one place."""
+    found = re.fullmatch(r"(?P<name>\w+)(?P<around>)", match["name"] or match["n2"])
+    assert found is not None
+    return found
+
 
 RULES: list[tuple[str, Rule]] = [
     # signatures
@@ -100,11 +88,11 @@ RULES: list[tuple[str, Rule]] = [
     ),
     (
         r"(version|v)[: ] ?(?P<value>\d[\w.]*)|(new|next) version:? (?P<other>\d[\w.]*)",
-        lambda match, place: version(match, place),
+        lambda match, place: new_version(match, place),
     ),
     (
         rf"{NAME} [should be] (?P<how>on|off|enabled|disabled|true|false) [by default]",
-        lambda match, place: switched(match, place),
+        lambda match, place: turned(match, place),
     ),
     # texts
     (
@@ -138,7 +126,7 @@ RULES: list[tuple[str, Rule]] = [
     # what is taken away
     (
         rf"({DROP}) [the|that] ({NAME}\(\)|\.(?P<n2>\w+)(\(\))?) [call|wrapper]",
-        lambda match, place: without_call(named(match), place),
+        lambda match, place: without_call(_named(match), place),
     ),
     (rf"({DROP}) [the|that] {NAME}(\(\))? (call|wrapper)", without_call),
     (rf"({DROP}) [the|that] {NAME}(\(\))? [call|wrapper] around [the|it's] (?P<around>.+)", without_call),
@@ -222,22 +210,22 @@ RULES: list[tuple[str, Rule]] = [
         rf"at)? ?[a|the] [new] (module[- ]level |module |global |named |class )?const(ant)?( called| named|,|:| "
         rf"with the "
         rf"name)? {NAME}",
-        constant,
+        literal_constant,
     ),
     (
         rf"(introduce|add|define|create|use|need) [a|the] [new] (module[- ]level |global |named )?const(ant)?( "
         rf"called| named|,|:)? {NAME} (for|=|with|instead of|in place of) [the] (?P<value>.+)",
-        constant,
+        literal_constant,
     ),
     (
         rf"[the] (magic (number|value|string) )?(?P<value>\S+) (should be|->|=>|to|into) [a|the] (module[- ]level |"
         rf"global |named )?const(ant)?( called| named|,|:)? {NAME}",
-        constant,
+        literal_constant,
     ),
     (
         rf"(no magic number|magic number)[,;:]? [make] [the] (?P<value>\S+) (a |->|to )?[constant] [called|named] "
         rf"{NAME}",
-        constant,
+        literal_constant,
     ),
     # types
     (r"[add] [type] (hints?|types?|annotations?) [for|to][:,]? (?P<hints>.+)", typed),
@@ -293,18 +281,18 @@ RULES: list[tuple[str, Rule]] = [
         r"((no need to|don'?t|do not|doesn'?t need to|shouldn'?t|stop) (inherit|inheriting|derive|deriving|"
         r"subclass|subclassing) [from] |(remove|drop|no|lose|without|get rid of) [the] [explicit] [base] "
         r")\(?object\)?( (base|parent|superclass|class|inheritance))*(,? it'?s python ?3)?",
-        base,
+        other_base,
     ),
     (
         r"(use |make it |make this )?[a] (python|py) ?3( ?-?style)? class(es)?(,? no \(?object\)?)?|(class \w+:? "
         r")(instead of|not|rather than) class "
         r"\w+\(object\):?",
-        base,
+        other_base,
     ),
     (
         r"(it |this |should |must |make (it|this) |let it )*(?P<also>also |additionally )?(inherit|derive|"
         r"subclass|extend|inherits)s? [from] (?P<new>[A-Z_][\w.]*)(?P<more> too| as well| also)?",
-        base,
+        other_base,
     ),
     (r"[also] (handle|catch|except|cover)(ing)? (?P<kind>[\w.]+)( too| as well| also)", caught("catch_also")),
     (r"also (handle|except|cover) (?P<kind>[\w.]+)", caught("catch_also")),
