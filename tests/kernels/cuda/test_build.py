@@ -34,6 +34,7 @@ CASES = [
 
 
 PRODUCTS = [("qwen3-coder-30b-a3b", "fp8"), ("qwen2.5-coder-7b", "int4-64"), ("llama-3.2-1b", "bf16")]
+HYBRIDS = ("qwen3.6-35b-a3b", "qwen3.6-27b", "qwen3-next-80b-a3b")
 
 
 def has_nvrtc() -> bool:
@@ -126,14 +127,16 @@ def stack_frames(cubin: bytes) -> list[int]:
 
 
 @pytest.mark.skipif(not has_nvrtc(), reason="NVRTC (nvidia-cuda-nvrtc, cuda-bindings) is not installed")
-@pytest.mark.parametrize("kv_dtype", ["bf16", "fp8"])
-@pytest.mark.parametrize(("name", "weights"), [(n, w) for n, w, _ in TABLE])
+@pytest.mark.parametrize(
+    ("name", "weights", "kv_dtype"),
+    [*((n, w, kv) for n, w, _ in TABLE for kv in ("bf16", "fp8")), *((n, "fp8", "bf16") for n in HYBRIDS)],
+)
 def test_nothing_is_spilled_where_it_was_measured(
     name: str, weights: str, kv_dtype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A few spilled registers cost a sixth of the speed on an H200, `wgmma` that wait for each other 3%."""
     caplog.set_level(logging.INFO)
-    plan = replace(make_plan(SHAPES[name], weights=weights, rows=1), kv_dtype=kv_dtype)
+    plan = replace(make_plan({**SHAPES, **FAMILY_SHAPES}[name], weights=weights, rows=1), kv_dtype=kv_dtype)
     cubin = building.build(plan, "persistent", layout(plan, "persistent", wgmma=True), "sm_90a", cache=tmp_path)
     frames = stack_frames(cubin)
     assert frames and not any(frames)

@@ -131,7 +131,7 @@ class FamilyRuntime:
         weights, states = self.weights, self.states
         assert states is not None
         held = {"weights": weights.arena, "norms": weights.norms, "embed": weights.embed, "rope": rope,
-                "states": states.held, "known": states.known, **self.cache.tensors}  # fmt: skip
+                "side": weights.side, "states": states.held, "known": states.known, **self.cache.tensors}  # fmt: skip
         if self._drafts is not None:
             held["hidden"] = self._drafts.ring
         return Decode(

@@ -45,11 +45,13 @@ class FamilyWeights:
     arena: Any  # uint8
     vectors: Any  # float32
     embed: Any  # bfloat16 [vocab, d]
-    norms: Any | None = None  # float32: the vectors as the decode kernels have them (hybrid_weights.py)
+    # As the decode kernels have them (hybrid_weights.py): float32; bfloat16 [layer, row of the router or of gates, d].
+    norms: Any | None = None
+    side: Any | None = None
 
     @property
     def nbytes(self) -> int:
-        held = (self.arena, self.vectors, self.embed, self.norms)
+        held = (self.arena, self.vectors, self.embed, self.norms, self.side)
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
 

@@ -92,7 +92,7 @@ def operand(plan: Plan, wgmma: bool) -> Operand:
     terms = {name: m.kw * m.split // 4 * steps(m) * 8 * CORE for name, m in narrow.items()}
     terms_at = _up(4 * max((m.blocks for m in narrow.values()), default=0), 64)
     # gate_up: some warps may still multiply the fold
-    beside = ("qkv", "o", "gate_up") if plan.moe else ("qkv",) if plan.hybrid else ()
+    beside = () if not plan.moe else ("o", "gate_up") if plan.hybrid else ("qkv", "o", "gate_up")
     bf16_at = terms_at + max((terms.get(name, 0) for name in beside), default=0)
     # 64 bytes of padding avoid bank conflicts between rows of bf16.
     ends = [terms_at + max(terms.values(), default=0), bf16_at + max((256 * m.blocks + 64 for m in wide), default=0)]
@@ -121,8 +121,7 @@ def layout(plan: Plan, driver: str, limit: int = 227 << 10, *, wgmma: bool = Fal
     attention = _up(max(sizeof(scratch), joined))
     delta = delta_bytes(plan)
     activations = operand(plan, wgmma)
-    along = [plan.matrices[name].kw for name in ("fold", "router") if name in plan.matrices][: 2 if plan.hybrid else 1]
-    folded = _up(rows * max(along, default=0), 2)
+    folded = _up(rows * plan.matrices["fold"].kw, 2) if plan.moe else 0
     # Attention writes these fields only after a barrier, when all slices have been added: they may overlap the slices.
     late = scratch.weight.offset
     formats = [m.format for m in plan.matrices.values()]
@@ -203,6 +202,8 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "CHOSEN": plan.choices,
         "SHARED_EXPERT": int(c.d_shared > 0),
         "ROUTER_ROWS": plan.router_rows,
+        "ROUTER_PARTS": plan.matrices["router"].split if "router" in plan.matrices else 1,
+        "HAS_ROUTER": int("router" in plan.matrices),
         "QKV_ROWS": plan.matrices["qkv"].rows,
         "ROTATED": c.rotated,
         "GATED": int(c.traits.gated),
@@ -267,8 +268,7 @@ def header(plan: Plan, driver: str, memory: Layout, profile: bool = False) -> st
         "ATTENTION_OVERLAP": memory.overlap,
         "AREA_BYTES": memory.area,
         "HEAD_DIFFERS": int(plan.matrices["head"].format != usual),
-        "ROUTER_ALONG": int(plan.hybrid and memory.operand.wgmma and usual.data < 8),
-        "ROUTER_DIFFERS": int("router" in plan.matrices and plan.matrices["router"].format != usual),
+        "ROUTER_DIFFERS": int(plan.moe and plan.matrices["fold"].format != usual),
         **_delta_constants(plan, memory.delta_at),
     }
     lines = ["#pragma once", f"// generated for {c.family}, the {driver} driver"]
@@ -304,7 +304,7 @@ def delta_vectors(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def _delta_constants(plan: Plan, delta_at: int) -> dict[str, object]:
-    c, d = plan.config, plan.config.delta
+    d = plan.config.delta
     if d is None or not plan.hybrid:
         return {"DELTA_LAYERS": 0, "VALUES": 0, "DELTA_PARTS": 0}
     at = {name: first for name, (first, _) in delta_vectors(plan).items()}
@@ -321,7 +321,9 @@ def _delta_constants(plan: Plan, delta_at: int) -> dict[str, object]:
         "STATE_FLOATS": state_floats(d),
         "DELTA_AT": delta_at,
         "HIDDEN": HIDDEN,
-        "BETA_AT": c.n_experts + (c.d_shared > 0),
+        "SIDE_ROUTER": plan.side_rows[0],
+        "SIDE": sum(plan.side_rows),
+        "SIDE_ROWS": plan.router_rows + plan.gate_rows,
         "CONV_AT": at["conv"],
         "DELTA_NORM_AT": at["delta_norm"],
         "DECAY_AT": at["decay"],

@@ -1,5 +1,5 @@
-"""What the decode kernels read of a hybrid besides the matrices that the general driver has: the router with the norm's
-weight in it, its fold through `o` (plan.py), and small vectors in one stride for all layers."""
+"""What the decode kernels read of a hybrid besides the matrices that the general driver has: rows of the router and of
+delta nets' gates with norms' weights in them, the router's fold through `o` (plan.py), small vectors in one stride."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ def complete(weights: FamilyWeights) -> None:
     c = plan.config
     size = c.n_layers * norm_stride(plan)
     norms = torch.zeros(size + c.d_model, dtype=torch.float32, device=weights.arena.device)
+    side = []
     for layer, kind in enumerate(c.kinds):
         _put_vectors(norms, weights, plan, layer, kind)
-        _put_router(weights, plan, layer, kind)
+        side.append(_side_rows(weights, plan, layer, kind))
+        if plan.moe:
+            _put_fold(weights, plan, layer, side[-1][: plan.router_rows])
     norms[size:] = _vector(weights, "final_norm")
-    weights.norms = norms
+    weights.norms, weights.side = norms, torch.stack(side)
 
 
 def _put_vectors(norms: torch.Tensor, weights: FamilyWeights, plan: Plan, layer: int, kind: str) -> None:
@@ -45,27 +48,22 @@ def _put_vectors(norms: torch.Tensor, weights: FamilyWeights, plan: Plan, layer:
         norms[start + first : start + first + len(value)] = value
 
 
-def _put_router(weights: FamilyWeights, plan: Plan, layer: int, kind: str) -> None:
-    """The rows of the router and of the shared expert's gate, then those of b and a. Layers that attend have zeros in
-    place of the last."""
+def _side_rows(weights: FamilyWeights, plan: Plan, layer: int, kind: str) -> torch.Tensor:
+    """The router and the gate of a shared expert; from which b and a come, or zeros where a layer attends."""
     import torch
 
-    to, router = f"layers.{layer}.", plan.matrices["router"]
-    rows = torch.zeros((router.rows, router.cols), dtype=torch.float32, device=weights.arena.device)
-    held, routed = weights.plan.matrices, 0
+    to, held, routed = f"layers.{layer}.", weights.plan.matrices, plan.router_rows
+    rows = torch.zeros((routed + plan.gate_rows, plan.config.d_model), device=weights.arena.device)
     if plan.moe:
-        chosen = _unpacked(weights, held[to + "router"]) * _vector(weights, to + "ffn_norm")
-        routed = len(chosen)
-        rows[:routed] = chosen
+        rows[:routed] = _unpacked(weights, held[to + "router"]) * _vector(weights, to + "ffn_norm")
     if kind == DELTA:
         rows[routed:] = _unpacked(weights, held[to + "ba"]) * _vector(weights, to + "attn_norm")
-    _put(weights, plan, router, layer, rows)
-    if plan.moe:
-        folded = rows[:routed].bfloat16().float() @ _unpacked(weights, held[to + "o"])
-        _put(weights, plan, plan.matrices["fold"], layer, folded)
+    return rows.bfloat16()
 
 
-def _put(weights: FamilyWeights, plan: Plan, matrix: Matrix, layer: int, rows: torch.Tensor) -> None:
+def _put_fold(weights: FamilyWeights, plan: Plan, layer: int, router: torch.Tensor) -> None:
+    matrix = plan.matrices["fold"]
+    rows = router.float() @ _unpacked(weights, weights.plan.matrices[f"layers.{layer}.o"])
     packed, start = pack(rows.bfloat16(), matrix.format), plan.address(matrix, layer, 0, 0, 0)
     weights.arena[start : start + len(packed)] = packed
 

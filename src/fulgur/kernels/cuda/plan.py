@@ -40,7 +40,6 @@ FEATURES = DECODE_FEATURES | HYBRID_FEATURES | {
 }  # fmt: skip
 LOG = 16  # positions that a delta layer keeps a log of: the rows of two steps
 HIDDEN = 128  # positions whose hidden states wait for the drafting head
-ALONG_WARPS = WARPS // 2  # of a product that runs while the sums of another are added
 _ROUND_COST = 0.25  # what the reduction of one more round of units costs, in blocks
 
 
@@ -175,9 +174,21 @@ class Plan:
 
     @property
     def router_rows(self) -> int:
-        """Rows of the matrix that the residual is multiplied by besides qkv: the router, the gate of a shared expert, b
-        and a of a delta net."""
-        return _router_rows(self.config)
+        """Of the router, and of the gate of a shared expert."""
+        return self.config.n_experts + (self.config.d_shared > 0)
+
+    @property
+    def gate_rows(self) -> int:
+        """From which b and a of delta nets come."""
+        return 2 * self.config.delta.v_heads if self.config.delta is not None and self.hybrid else 0
+
+    @property
+    def side_rows(self) -> tuple[int, int]:
+        """Of a hybrid: rows of the router, and of gates, that a CTA multiplies while it computes a norm (side.cuh)."""
+        d = self.config.delta
+        if d is None or not self.hybrid:
+            return 0, 0
+        return -(-self.router_rows // self.ctas), 2 * -(-d.values // (self.delta_columns * self.ctas))
 
     @property
     def max_splits(self) -> int:
@@ -239,7 +250,8 @@ def make_plan(
     The router R multiplies the norm of x + O a: the residual x before attention plus the projected heads O a. With W
     the norm's weight that is R W x + (R W O) a, divided by a root mean square, which does not change the order of the
     experts. So `router` = R W is multiplied while attention runs, `fold` = R W O together with O, and the experts are
-    known as soon as the residual is. Both stay in bf16, since they decide which weights are read.
+    known as soon as the residual is. Both stay in bf16, since they decide which weights are read. Of a hybrid `router`
+    is no matrix of the plan: every CTA multiplies a few of its rows (side.cuh).
     """
     config.require(HYBRID_FEATURES if DELTA in config.kinds else DECODE_FEATURES, "the decode kernels of the GPU")
     if config.head_dim not in (32, 64, 128, 256) or config.d_model % 4:
@@ -286,18 +298,15 @@ def make_plan(
 
     e, k = config.n_experts + shared, config.experts_per_token + shared
     add("qkv", _qkv_rows(config), d, usual, (1,))
-    if _router_rows(config):
-        tiles = -(-_router_rows(config) // TILE)
-        splits = tuple(n for n in (1, 2, 4) if tiles * n <= ctas) if DELTA in config.kinds else (2,)
-        most = ALONG_WARPS if DELTA in config.kinds else WARPS
-        add("router", _router_rows(config), d, format_named("bf16"), splits or (1,), most=most)
+    if moe and DELTA not in config.kinds:
+        add("router", e, d, format_named("bf16"), (2,))
     add("o", d, config.q_rows, usual, (1,))
     if moe:
         if -(-e // TILE) > ctas:
             raise FulgurError(f"{e} experts need a GPU of {-(-e // TILE)} multiprocessors, this one has {ctas}")
         # At most one unit per CTA, while others add up o. Few blocks per warp, since every CTA waits for the experts.
         splits = tuple(n for n in (4, 2, 1) if -(-e // TILE) * n <= ctas)[:1]
-        add("fold", e, config.q_rows, format_named("bf16"), splits, most=ALONG_WARPS)
+        add("fold", e, config.q_rows, format_named("bf16"), splits, most=WARPS // 2)
         width = max(config.d_expert, config.dense_width)
         add("gate_up", 2 * -(-width // 8) * 8, d, usual, (1,), e, k)
         add("down", d, width, usual, (1,), e, k, True)
@@ -314,11 +323,6 @@ def _qkv_rows(config: ModelConfig) -> int:
     attention = config.q_rows * (2 if config.traits.gated else 1) + 2 * config.kv_rows
     delta = config.delta if DELTA in config.kinds else None
     return max(attention, delta.channels + delta.values if delta is not None else 0)
-
-
-def _router_rows(config: ModelConfig) -> int:
-    gates = config.delta.v_heads if config.delta is not None and DELTA in config.kinds else 0
-    return config.n_experts + (config.d_shared > 0) + 2 * gates
 
 
 def _check_hybrid(config: ModelConfig) -> None:

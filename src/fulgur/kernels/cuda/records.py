@@ -31,7 +31,7 @@ class Args(ctypes.Structure):
         ("table_width", ctypes.c_int),
         ("layer", ctypes.c_int),
         ("exponents", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in ("squares", "states", "known", "hidden")),
+        *((name, ctypes.c_void_p) for name in ("side", "squares", "states", "known", "hidden")),
         ("slot_floats", ctypes.c_longlong),
     )
 
@@ -79,6 +79,8 @@ def shared_record(plan: Plan) -> Any:
     fields += [(name, ctypes.c_int) for name in ("rows", "done", "produced", "epoch", *counters)]
     fields += [("sharpness", ctypes.c_float), ("seed", ctypes.c_uint * 2)]
     fields += [("slot", ctypes.c_int), ("fold", ctypes.c_int)]
+    if plan.hybrid:
+        fields.append(("side", ctypes.c_float * (rows * sum(plan.side_rows) * WARPS)))
     if plan.moe:
         fields += [(name, per_choice) for name in ("expert", "predicted", "chosen")]
         fields += [("routing_weight", ctypes.c_float * chosen), ("place", ctypes.c_byte * padded)]
@@ -121,7 +123,9 @@ def buffer_bytes(plan: Plan) -> dict[str, int]:
         "qkv": WORD * rows * m["qkv"].rows // 2,
         "partial": WORD * rows * c.n_kv_heads * plan.max_splits * group * (c.head_dim + 2),
         "attended": WORD * rows * m["o"].copy_blocks * BLOCK // 2,
-        "router": WORD * sum(m[name].split for name in ("router", "fold") if name in m) * rows * plan.router_rows or 16,
+        "router": WORD * ((m["router"].split if "router" in m else 1) + m["fold"].split) * rows * plan.router_rows
+        if plan.moe
+        else 16,
         "squares": WORD * rows * c.delta.values // 32 if c.delta is not None and plan.hybrid else 16,
         "h": WORD * rows * m["down"].blocks * BLOCK // 2,
         "best": 8 * plan.ctas * rows,

@@ -14,22 +14,17 @@ using O = Matrix<OConstants>;
 using GateUp = Matrix<GateUpConstants>;
 using Down = Matrix<DownConstants>;
 using Head = Matrix<HeadConstants>;
-#if ROUTER_ROWS
+#if HAS_ROUTER
 using Router = Matrix<RouterConstants>;
 #endif
 #if EXPERTS
 using Fold = Matrix<FoldConstants>;
-#endif
-// The matrices that are in bf16 whatever the others are.
-__device__ __forceinline__ bool by_router(int id) {
-#if EXPERTS
-  return id == Router::ID || id == Fold::ID;
-#elif ROUTER_ROWS
-  return id == Router::ID;
+using Small = Fold;
 #else
-  return false;
+using Small = Qkv;
 #endif
-}
+// The matrices that are in bf16 whatever the others are, the router and its fold, follow qkv.
+__device__ __forceinline__ bool is_small(int id) { return id > Qkv::ID && id < O::ID; }
 
 // Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
@@ -89,7 +84,7 @@ struct Args {
   u64* qkv;           // [rows][QKV_ROWS / 2]
   u64* partial;       // attention: [row][kv head][split][GROUP][head_dim], then maximum and sum
   u64* attended;      // [rows][O blocks * 64]: the heads' outputs
-  u64* router;        // [split of router, split of fold][rows][ROUTER_ROWS]: parts of the router's logits
+  u64* router;        // [ROUTER_PARTS, split of fold][rows][ROUTER_ROWS]: parts of the router's logits
   u64* h;             // [rows][DOWN blocks * 64]: the result of SwiGLU
   float* best;        // [cta][rows] value, then [cta][rows] index
   float* logits;      // [rows][vocab] or null
@@ -102,11 +97,12 @@ struct Args {
   int table_width;
   int layer;                 // the graph driver's layer; the persistent driver counts by itself
   unsigned char* exponents;  // [layer][key, value][block][kv head][64]; null unless KV_FP8
-  // Gated delta nets (delta.cuh).
-  u64* squares;   // [rows][value head][DELTA_PARTS]: sums of squares of parts of a head
-  float* states;  // [slot][layer][STATE_FLOATS]
-  int* known;     // [slot]: tokens that the state holds
-  float* hidden;  // [slot][HIDDEN][d]: residuals after the final norm, for the drafting head; null: it has none
+  // Hybrids (side.cuh, delta.cuh).
+  const bf16* side;  // [layer][SIDE_ROWS][d]: rows of the router, then those that b and a come from
+  u64* squares;      // [rows][value head][DELTA_PARTS]: sums of squares of parts of a head
+  float* states;     // [slot][layer][STATE_FLOATS]
+  int* known;        // [slot]: tokens that the state holds
+  float* hidden;     // [slot][HIDDEN][d]: residuals after the final norm, for the drafting head; null: it has none
   long long slot_floats;
 };
 
@@ -169,6 +165,9 @@ struct Shared {
   float sharpness;
   u32 seed[2];
   int slot, fold;  // recurrent layers: the sequence's state, and the tokens that it has to be caught up by
+#if DELTA_LAYERS
+  float side[MAX_ROWS][SIDE][WARPS];  // this CTA's rows of the router and of gates: sums by warp
+#endif
 #if EXPERTS
   int expert[MAX_ROWS][CHOSEN];
   int predicted[MAX_ROWS][CHOSEN], chosen[MAX_ROWS][CHOSEN];  // by rank: predicted before attention, chosen after it

@@ -11,12 +11,11 @@
 // The heads' RMSNorm needs all columns of a head, which several units have. What is sent is multiplied by the norm's
 // weight and the gate; the factor is found by whoever reads it, from sums of squares (operand.cuh).
 #pragma once
-#include "exchange.cuh"
+#include "side.cuh"
 
 #if DELTA_LAYERS
 constexpr int LOG = 16;  // positions of the log: the rows of two steps; the convolution looks back at most 7 of them
-constexpr int KEYS = K_HEADS * K_DIM, CHANNELS = 2 * KEYS + VALUES, V_HEADS = VALUES / V_DIM;
-constexpr int HEAD_UNITS = V_DIM / DELTA_COLUMNS, DELTA_UNITS = V_HEADS * HEAD_UNITS;
+constexpr int KEYS = K_HEADS * K_DIM, CHANNELS = 2 * KEYS + VALUES;
 constexpr int K_PARTS = WARPS * 32 / DELTA_COLUMNS, EACH = K_DIM / K_PARTS, WINDOW = TAPS - 1;
 constexpr int UNIT_CHANNELS = 2 * K_DIM + DELTA_COLUMNS;  // of the convolution: queries, keys, values
 static_assert(V_DIM == BLOCK && V_DIM / 32 == DELTA_PARTS && K_DIM % 32 == 0 && K_DIM % K_PARTS == 0, "plan.py");
@@ -96,7 +95,9 @@ __device__ __forceinline__ float receive_projection(const Args& args, int row, i
   return at & 1 ? second_of(word) : first_of(word);
 }
 
-__device__ inline void delta_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int number) {
+// `turn`: how many units the CTA had before.
+__device__ inline void delta_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int number,
+                                  int turn) {
   DeltaScratch& s = *(DeltaScratch*)area;
   const DeltaUnit unit(number);
   const DeltaState state(args, shared, layer);
@@ -157,22 +158,17 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
       const float z = receive_projection(args, row, from, epoch);
       s.z[row][which] = z * sigmoid(z);
     }
-  } else if (warp == WARPS - 1 && lane < rows) {
-    float b = 0, a = 0;
-#pragma unroll
-    for (int i = 0; i < Router::SPLIT; ++i) {
-      const u64* from = args.router + (i * MAX_ROWS + lane) * ROUTER_ROWS + BETA_AT + unit.head;
-      u64 of_b, of_a;
-      for (u32 spins = 0;; count_spin(spins)) {
-        of_b = load_word(from), of_a = load_word(from + V_HEADS);
-        if (has_epoch(of_b, epoch) && has_epoch(of_a, epoch)) break;
-      }
-      b += __uint_as_float((u32)of_b), a += __uint_as_float((u32)of_a);
-    }
-    const float inverse = inverse_of(shared, lane);
-    s.beta[lane] = sigmoid(b * inverse);
+  } else if (warp == WARPS - 1) {
     const float rate = vectors[DECAY_AT + unit.head], bias = vectors[DT_BIAS_AT + unit.head];
-    s.decay[lane] = expf(rate * soft_plus(a * inverse + bias));
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+      const float inverse = inverse_of(shared, row);
+      const float2 ba = gates_of(shared, row, turn);
+      if (lane == 0) {
+        s.beta[row] = sigmoid(ba.x * inverse);
+        s.decay[row] = expf(rate * soft_plus(ba.y * inverse + bias));
+      }
+    }
   }
   // S, caught up by the rows of the last step that were accepted.
 #pragma unroll 1
@@ -245,13 +241,13 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   }
 }
 
-// After the product of qkv and the router's: what attention does in other layers.
+// After the product of qkv: what attention does in other layers.
 __device__ inline void delta_net(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   constexpr bool SEVERAL = DELTA_UNITS > CTAS;
-  int unit = opaque((int)blockIdx.x);  // nothing that follows from it is kept in registers through all phases
+  const int first = opaque((int)blockIdx.x);  // nothing that follows from it is kept in registers through all phases
 #pragma unroll 1
-  for (; unit < DELTA_UNITS; unit += CTAS) {
-    delta_unit(args, shared, area_of(memory) + DELTA_AT, layer, epoch, unit);
+  for (int turn = 0, unit = first; unit < DELTA_UNITS; ++turn, unit += CTAS) {
+    delta_unit(args, shared, area_of(memory) + DELTA_AT, layer, epoch, unit, turn);
     if (SEVERAL || DELTA_AT == 0) block_barrier();  // the next unit, or o's operand, is written where this one reads
     if (!SEVERAL) break;
   }

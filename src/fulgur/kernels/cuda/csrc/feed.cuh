@@ -88,9 +88,7 @@ struct Feeder {
     c.left = run.pieces;
     c.size = Qkv::PIECE_BYTES + (UNEVEN ? 0 : Qkv::RECORD);
     if (HEAD_DIFFERS && run.phase == Head::ID) c.size = Head::PIECE_BYTES + (UNEVEN ? 0 : Head::RECORD);
-#if ROUTER_ROWS
-    if (ROUTER_DIFFERS && by_router(run.phase)) c.size = Router::PIECE_BYTES + (UNEVEN ? 0 : Router::RECORD);
-#endif
+    if (ROUTER_DIFFERS && is_small(run.phase)) c.size = Small::PIECE_BYTES + (UNEVEN ? 0 : Small::RECORD);
     ++c.index;
   }
   // If a block with scales is cut into several pieces, the last one carries the scales.
@@ -98,9 +96,7 @@ struct Feeder {
     if (!UNEVEN) return c.size;
     int pieces = Qkv::PIECES, record = Qkv::RECORD;
     if (HEAD_DIFFERS && c.phase == Head::ID) pieces = Head::PIECES, record = Head::RECORD;
-#if ROUTER_ROWS
-    if (ROUTER_DIFFERS && by_router(c.phase)) pieces = Router::PIECES, record = Router::RECORD;
-#endif
+    if (ROUTER_DIFFERS && is_small(c.phase)) pieces = Small::PIECES, record = Small::RECORD;
     bool last = c.piece + 1 == pieces;
     c.piece = last ? 0 : c.piece + 1;
     return c.size + (last ? record : 0);

@@ -143,7 +143,7 @@ KERNEL step_down(const __grid_constant__ Args args) {
     Logits logits;
     logits.load(args, row, threadIdx.x);
     shared.logit[row][threadIdx.x] = Logits::tagged(logits.sum(), threadIdx.x);
-    slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = Logits::tagged(logits.sum(Router::SPLIT), threadIdx.x);
+    slices_of(memory)[row * EXPERTS_OF_4 + threadIdx.x] = Logits::tagged(logits.sum(ROUTER_PARTS), threadIdx.x);
   }
   pad_early(shared, memory);
   block_barrier();

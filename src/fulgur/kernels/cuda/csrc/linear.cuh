@@ -285,7 +285,7 @@ __device__ __forceinline__ float added_at(u32 at) {
 #if !FLAT
 // The product of a phase (phases.cuh). For every row r of a tile and every row of the step, a whole warp calls
 // `phase.store(phase.place(unit, row, r), row, sum)` with the sum over K; r is lane % 16, and lanes 16-31 repeat lanes
-// 0-15. Destinations are computed while other warps still multiply. `phase.multiply_along()` runs once the slices are
+// 0-15. Destinations are computed while other warps still multiply. `phase.work_beside()` runs once the slices are
 // written. The caller must have a block barrier before they are written again. `phase.finish_one_tile()` replaces all
 // this where every warp has at most one tile.
 template <class Phase>
@@ -305,12 +305,9 @@ __device__ __forceinline__ void linear(Phase& phase) {
   do {
     const int stop = ONE_BATCH ? rounds : min(begin + SLICE_ROUNDS / columns, rounds);
     if (begin) block_barrier();
-#if ROUTER_ROWS
-    if (ROUTER_DIFFERS && by_router(id))
-      multiply<Router>(stream, memory, id, s, units, begin, stop, columns);
-    else
-#endif
-        if (HEAD_DIFFERS && id == Head::ID)
+    if (ROUTER_DIFFERS && is_small(id))
+      multiply<Small>(stream, memory, id, s, units, begin, stop, columns);
+    else if (HEAD_DIFFERS && id == Head::ID)
       multiply<Head>(stream, memory, id, s, units, begin, stop, columns);
     else
       multiply<Qkv>(stream, memory, id, s, units, begin, stop, columns);
@@ -322,7 +319,7 @@ __device__ __forceinline__ void linear(Phase& phase) {
     typename Phase::Place to{};  // uninitialised it would be live through all phases
     if (adds) to = phase.place(units.first + begin * teams + (warp >> column_bits), column, r);
     block_barrier();
-    if (stop == rounds) phase.multiply_along();
+    if (stop == rounds) phase.work_beside();
 #pragma unroll 1
     for (int i = warp; adds && i < count << column_bits; i += WARPS) {
       int u = i >> column_bits;

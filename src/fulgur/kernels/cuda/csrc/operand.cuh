@@ -10,6 +10,7 @@
 // the others.
 #pragma once
 #include "predict.cuh"
+#include "side.cuh"
 
 // How a matrix is cut, as data. The persistent driver runs all phases through one copy of the code, which then stays in
 // the instruction cache.
@@ -43,10 +44,10 @@ static_assert(CORE_BYTES == CORE_SIZE, "as in header.py");
 constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // Which forms the readers of the residual and of copied vectors need. The router reads the residual itself, and its
 // fold the heads' outputs, both in bf16.
-constexpr bool NORM_IN_BF16 = ROUTER_ROWS || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
+constexpr bool NORM_IN_BF16 = HAS_ROUTER || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
 // When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for the router, so nobody fetches it twice.
-constexpr bool KEEPS_RAW = ROUTER_ROWS && BY_WGMMA<Qkv>;
+constexpr bool KEEPS_RAW = HAS_ROUTER && BY_WGMMA<Qkv>;
 
 // Offset from a row's operand to the two columns of a block.
 __device__ __forceinline__ int terms_at(const Shape& s, int block) {
@@ -167,9 +168,6 @@ __device__ inline void operand_copy(char* operand, const Vector& vector, int row
   block_barrier();
 }
 
-constexpr int PER_THREAD = (D_MODEL / 4 + THREADS - 1) / THREADS;  // float4 of a row per thread
-__device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) == 0 || at < D_MODEL; }
-
 // The residual that a norm is computed of.
 struct Residual {
   const float* weight;  // of the norm; null: the operand is the residual itself
@@ -180,9 +178,10 @@ struct Residual {
 
 // Prepares x * weight (RMSNorm without its factor) as the operand, and writes the sums of squares from which the factor
 // comes (`inverse_of`). `routed`: also receive the router's logits; `early`: where to put those without attention;
-// `keep_raw`: leave x in bf16 as well.
+// `keep_raw`: leave x in bf16 as well; `side`: the rows of this layer that CTAs multiply meanwhile (side.cuh), or null.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const Residual& residual, int rows,
-                                    const Shape& s, bool routed, float* early = nullptr, bool keep_raw = false) {
+                                    const Shape& s, bool routed, float* early = nullptr, bool keep_raw = false,
+                                    const bf16* side = nullptr) {
   const float* weight = residual.weight;
   const u64* x = residual.x;
   const bool embedded = residual.embedded;
@@ -194,10 +193,14 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
   for (int i = 0; i < PER_THREAD; ++i) {
     int at = (i * THREADS + thread) * 4;
     if constexpr (NORM_IN_FP8) terms[i] = opaque(terms_at(s, at / BLOCK) + (int)within_terms(at % BLOCK));
-    w[i] = !in_row(at)              ? make_float4(0, 0, 0, 0)
-           : ROUTER_ROWS && !weight ? make_float4(1, 1, 1, 1)
-                                    : *(const float4*)(weight + at);
+    w[i] = !in_row(at)             ? make_float4(0, 0, 0, 0)
+           : HAS_ROUTER && !weight ? make_float4(1, 1, 1, 1)
+                                   : *(const float4*)(weight + at);
   }
+#if DELTA_LAYERS
+  SideRows beside;
+  beside.load(side, thread);
+#endif
 #pragma unroll 1
   for (int row = 0; row < rows; ++row, operand += OPERAND_STRIDE) {
     float4 v[PER_THREAD];
@@ -237,6 +240,9 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
           v[i] = make_float4(v[i].x + first_of(second[i][0]), v[i].y + second_of(second[i][0]),
                              v[i].z + first_of(second[i][1]), v[i].w + second_of(second[i][1]));
     }
+#if DELTA_LAYERS
+    if (side) beside.multiply(v, shared.side[row], thread);
+#endif
 #if EXPERTS
     // The logits arrive a little after the residual: request them now, wait for them when the operand is written.
     const bool asks = routed && thread < EXPERTS + SHARED_EXPERT;
@@ -278,7 +284,7 @@ __device__ inline void operand_norm(char* operand, Shared& shared, const Args& a
       for (u32 spins = 0; !logits.here(epoch); count_spin(spins)) logits.load(args, row, thread);
       if (!SHARED_EXPERT || thread < EXPERTS) {
         shared.logit[row][thread] = Logits::tagged(logits.sum(), thread);
-        if (early) early[row * EXPERTS_OF_4 + thread] = Logits::tagged(logits.sum(Router::SPLIT), thread);
+        if (early) early[row * EXPERTS_OF_4 + thread] = Logits::tagged(logits.sum(ROUTER_PARTS), thread);
       } else {
         shared.shared_logit[row] = logits.sum();
       }

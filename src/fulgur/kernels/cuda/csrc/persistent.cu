@@ -7,7 +7,7 @@
 
 __constant__ Shape SHAPES[] = {
     SHAPE_OF(Qkv),
-#if ROUTER_ROWS
+#if HAS_ROUTER
     SHAPE_OF(Router),
 #endif
 #if EXPERTS
@@ -16,11 +16,10 @@ __constant__ Shape SHAPES[] = {
     SHAPE_OF(O),      SHAPE_OF(GateUp), SHAPE_OF(Down), SHAPE_OF(Head),
 };
 
-// The phase before attention: the router, if it does not run along with qkv, or qkv.
-constexpr int BEFORE_ATTENTION = ROUTER_ROWS && !ROUTER_ALONG ? Qkv::ID + 1 : Qkv::ID;
+constexpr int BEFORE_ATTENTION = HAS_ROUTER ? 1 : 0;  // the phase before attention: the router, or qkv
 // Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
 __device__ __forceinline__ bool routes(const Shared& shared) {
-  return KEEPS_RAW && shared.units[Qkv::ID + 1].first < shared.units[Qkv::ID + 1].last;
+  return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
 }
 
 // setmaxnreg: threads start with 96 registers each, with prediction warps 80. A prediction warp holds all logits.
@@ -72,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
   for (;;) {
     const Shape& s = SHAPES[id];
     const bool starts = id == Qkv::ID, ffn = id == GateUp::ID, ends = id == Head::ID;
-    const bool router = BEFORE_ATTENTION != Qkv::ID && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
+    const bool router = HAS_ROUTER && id == BEFORE_ATTENTION;  // only a few CTAs have units of it
     const Range units = shared.units[id];
     if (!router || units.first < units.last) {
       // The operand: a norm of the residual (the router: the residual itself), or a vector that is copied.
@@ -87,7 +86,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       } else if (starts || ffn || ends || router) {
         const Residual residual{router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
                                 args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1};
-        operand_norm(area, shared, args, residual, rows, s, ffn, nullptr, starts && routes(shared));
+        operand_norm(area, shared, args, residual, rows, s, ffn, nullptr, starts && routes(shared),
+                     starts ? side_of(args, layer) : nullptr);
 #if EXPERTS
         if (ffn) {
           mark(args, shared, NORM_FFN);

@@ -64,11 +64,11 @@ __device__ __forceinline__ Target target_of(const Args& args, const Shape& s, co
   } else if (id == Qkv::ID) {
     t.to = args.qkv + (column * QKV_ROWS + t.at) / 2;
     t.rows = min(TILE, QKV_ROWS - t.at);
-#if ROUTER_ROWS
-  } else if (by_router(id)) {
-    const bool fold = id != Router::ID;  // graph driver only
-    t.to = args.router + ((which + (fold ? Router::SPLIT : 0)) * MAX_ROWS + column) * ROUTER_ROWS + t.at;
-    t.rows = min(TILE, (fold ? EXPERTS + SHARED_EXPERT : ROUTER_ROWS) - t.at);
+#if EXPERTS
+  } else if (is_small(id)) {
+    const int part = which + (id == Fold::ID ? ROUTER_PARTS : 0);  // the fold: graph driver only
+    t.to = args.router + (part * MAX_ROWS + column) * ROUTER_ROWS + t.at;
+    t.rows = min(TILE, ROUTER_ROWS - t.at);
     t.shift = 0;
 #endif
   } else if (id == GateUp::ID) {  // a tile holds 8 gate rows and their 8 up rows
@@ -108,7 +108,7 @@ struct Place {
 };
 
 // One matrix product of a step: multiply, add up the slices of every tile, send the results. All products run through
-// this one copy of the code, so `id` is a variable. `linear` calls `place`, `store`, `multiply_along` and
+// this one copy of the code, so `id` is a variable. `linear` calls `place`, `store`, `work_beside` and
 // `finish_one_tile`.
 struct Phase {
   using Place = ::Place;
@@ -134,8 +134,7 @@ struct Phase {
       fetch_residual(args, shared, 0, epoch, s, units, *kept_residual);
     if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), id);
     linear(*this);
-    // The next operand, or what comes before it, overwrites that of the product along.
-    if (along() ? !COPY_IN_FP8 || id == Qkv::ID : false) block_barrier();
+    if (EXPERTS && !COPY_IN_FP8 && folds()) block_barrier();  // the next operand overwrites the fold's
     if (threadIdx.x == 0) store_relaxed(shared_address(&shared.multiplying), NO_PHASE);
     if (id == Head::ID) {
       block_barrier();
@@ -162,10 +161,8 @@ struct Phase {
       send_swiglu(p, sum);
     else if (id == Head::ID)
       offer_token(p, column, sum);
-#if ROUTER_ROWS
-    else if (by_router(id))
+    else if (is_small(id))
       send_router_logit(p, sum);
-#endif
     else
       send_sum(p, sum);
   }
@@ -203,37 +200,32 @@ struct Phase {
     return sum;
   }
 
-  // A product that runs along with another, since it has the same operand: the router's fold with o (in the persistent
-  // driver), the router of a hybrid with qkv, whose results a delta net waits for.
-  __device__ __forceinline__ bool along() const {
-    return (EXPERTS && kept_residual && id == O::ID) || (ROUTER_ALONG && id == Qkv::ID);
-  }
-  // Once the slices of the other are written: the last warps multiply a block of it and send its sums, while the first
-  // warps add up the slices.
-  __device__ __forceinline__ void multiply_along() const {
+  // The router's fold multiplies the same heads as o, so the persistent driver runs it with o.
+  __device__ __forceinline__ bool folds() const { return EXPERTS && kept_residual && id == O::ID; }
+  // Once slices are written, while the first warps add them up. Those of o: the last warps multiply a block of the fold
+  // and send its logits. Those of qkv in a hybrid: the last one sends this CTA's rows of the router.
+  __device__ __forceinline__ void work_beside() const {
+#if EXPERTS && DELTA_LAYERS
+    if (id == Qkv::ID && threadIdx.x >> 5 == WARPS - 1) send_router_rows(args, shared, rows, epoch);
+#endif
 #if EXPERTS
-    if (id == O::ID || !ROUTER_ALONG) return multiply_along<Fold>(Router::SPLIT, EXPERTS + SHARED_EXPERT);
-#endif
-#if ROUTER_ALONG
-    multiply_along<Router>(0, ROUTER_ROWS);
-#endif
-  }
-  template <class M>
-  __device__ __forceinline__ void multiply_along(int part, int sent) const {
-    static_assert(M::KW <= WARPS / 2, "not by warps that add");
-    const Range own = shared.units[M::ID];
-    const int warp = threadIdx.x >> 5, first = WARPS - M::KW, columns = MAX_ROWS == 1 ? 1 : rows, r = threadIdx.x & 31;
-    if (!along() || own.first == own.last || warp < first) return;
-    float* slices = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
-    multiply_units<M>(stream, memory, slices, SHAPE_OF(M), own, 0, 1, columns, M::KW);
-    barrier_of<32 * M::KW>(2);
-    const int split = own.first / M::TILES, at = own.first % M::TILES * TILE + r;
+    static_assert(Fold::KW <= WARPS / 2, "not by warps that add");
+    const Range fold = shared.units[Fold::ID];
+    const int warp = threadIdx.x >> 5, first = WARPS - Fold::KW, columns = MAX_ROWS == 1 ? 1 : rows,
+              r = threadIdx.x & 31;
+    if (!folds() || fold.first == fold.last || warp < first) return;
+    float* folded = slices_of(memory) + SLICE_ROUNDS * WARPS * TILE;
+    multiply_units<Fold>(stream, memory, folded, SHAPE_OF(Fold), fold, 0, 1, columns, Fold::KW);
+    barrier_of<32 * Fold::KW>(2);
+    const int split = fold.first / Fold::TILES, at = fold.first % Fold::TILES * TILE + r;
 #pragma unroll 1
-    for (int column = warp - first; column < columns; column += M::KW) {
-      const float sum = added(slices + column * TILE, columns * TILE, M::KW_BITS);
-      if (r < TILE && at < sent)
-        send(args.router + ((part + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum), epoch);
+    for (int column = warp - first; column < columns; column += Fold::KW) {
+      const float sum = added(folded + column * TILE, columns * TILE, Fold::KW_BITS);
+      if (r < TILE && at < ROUTER_ROWS)
+        send(args.router + ((ROUTER_PARTS + split) * MAX_ROWS + column) * ROUTER_ROWS + at, __float_as_uint(sum),
+             epoch);
     }
+#endif
   }
 
   // From the slices to the results, where every warp has at most one tile. Straight code of a single warp takes ten
@@ -252,7 +244,7 @@ struct Phase {
     if (id == GateUp::ID && (PREDICTION || output.to)) p.routing_weight = routing_weight(0, output.expert, p.factor);
 #endif
     block_barrier();
-    multiply_along();
+    work_beside();
     if (output.to) store(p, 0, bits == 4 ? added_at<8>(from) : bits == 3 ? added_at<4>(from) : added_at<2>(from));
   }
 

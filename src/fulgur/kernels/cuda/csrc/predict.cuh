@@ -33,7 +33,7 @@ __device__ __forceinline__ int highest(u32 (&left)[EXPERTS_PER_LANE]) {
 // that poll all words would slow L2 for everyone.
 __device__ __forceinline__ void add_parts(float (&sum)[EXPERTS_PER_LANE], const Args& args, u32 epoch) {
 #pragma unroll 1
-  for (int part = 0; part < Router::SPLIT; ++part) {
+  for (int part = 0; part < ROUTER_PARTS; ++part) {
     const int lane = (int)thread_index() & 31;
     const u64* from = args.router + part * ROUTER_ROWS;
     while (lanes_with(!has_epoch(load_word(from), epoch))) nap(NAP);

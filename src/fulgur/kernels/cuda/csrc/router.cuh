@@ -15,7 +15,7 @@ constexpr int RANKERS = EXPERTS <= THREADS / 8 ? 8 : EXPERTS <= THREADS / 4 ? 4 
 // A row's logits in flight: each thread holds one expert's. They are received together with the residual (operand.cuh):
 // once the experts are known, their weights are copied at full speed, and any later load would queue behind them.
 struct Logits {
-  static constexpr int PARTS = Router::SPLIT + Fold::SPLIT;
+  static constexpr int PARTS = ROUTER_PARTS + Fold::SPLIT;
   u64 words[PARTS];
 
   __device__ __forceinline__ void load(const Args& args, int row, int expert) {
@@ -87,7 +87,7 @@ __device__ inline void rank_experts(const Args& args, Shared& shared, float* ear
     for (int row = 0; row < rows && thread < EXPERTS_OF_4; ++row) {
       Logits logits;
       if (thread < EXPERTS) logits.load(args, row, thread);  // all have arrived
-      early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? Logits::tagged(logits.sum(Router::SPLIT), thread) : -INF;
+      early[row * EXPERTS_OF_4 + thread] = thread < EXPERTS ? Logits::tagged(logits.sum(ROUTER_PARTS), thread) : -INF;
     }
     block_barrier();
   }

@@ -148,8 +148,8 @@ struct Stream {
     prepare(memory);
     Run* to = runs_of(memory, warp());
     int n = list<Qkv>(to, 0, rows);
-#if ROUTER_ROWS
-    n = list<Router>(to, n, rows, ROUTER_ALONG ? Router::KW : 0);
+#if HAS_ROUTER
+    n = list<Router>(to, n, rows);
 #endif
     n = list<O>(to, n, rows);
 #if EXPERTS
