@@ -140,3 +140,10 @@ def test_serve_names_it_for_every_local_model() -> None:
     assert [model.device for model in config.models.values()] == ["cpu", "auto"]
     with pytest.raises(FulgurError, match="no device"):
         _set_device(config, "tpu")
+
+
+def test_a_cache_that_does_not_fit_is_said(model_folder: Path) -> None:
+    with pytest.raises(
+        FulgurError, match=r"a KV cache of 100,000,000,000 tokens takes [0-9,.]+ GB, more than there is"
+    ):
+        open_engine(EngineOptions(model_folder, kv_tokens=100_000_000_000, device="cpu"))

@@ -274,10 +274,31 @@ def test_config_mistakes_are_named(tmp_path: Path) -> None:
         ('[models.x]\nbackend = "local"', "models.x.path is missing"),
         ('[models.x]\nbackend = "scripted"\npool = "p"', r"no \[pools.p\]"),
         ("[server", "server.toml"),
+        ('[server]\norigins = ["localhost:3000"]', "'localhost:3000' is no origin"),
+        ('[server]\notlp = "localhost:4318"', "server.otlp is 'localhost:4318'"),
+        ('[server]\nstore = "mysql://x"', "server.store is 'mysql://x'"),
+        ("[server]\nmax_body_mb = 64", "server.max_body_mb is 64, and a key may have 24 MB in flight"),
+        ("[server]\nmax_body_mb = inf", "max_body_mb"),
+        ('[[keys]]\nname = "a"\nsha256 = "fg-secret"', "sha256"),
+        (f'[[keys]]\nname = "a"\nsha256 = "{"a" * 64}"\n' * 2, "2 keys have the name 'a'"),
+        ('[models.x]\nbackend = "local"\npath = "p"\ntools = false', "models.x.tools does nothing for 'local'"),
+        ('[models.x]\nbackend = "local"\npath = "p"\nbits = 3', "bits"),
+        ('[models.x]\nbackend = "local"\npath = "p"\nruntime = "fast"', "runtime"),
+        ('[models.x]\nbackend = "local"\npath = "p"\nthreads = 100000', "threads"),
+        ('[backends.u]\nurl = "10.0.0.5:8000/v1"', "backends.u.url is '10.0.0.5:8000/v1'"),
+        ('[backends.local]\nurl = "http://x/v1"', "'local' is the name of a backend"),
+        (
+            '[backends.u]\nurl = "http://x/v1"\n[models.x]\nbackend = "u"\ncontext = 9\ndevice = "cuda"',
+            "models.x.device does nothing for 'u'",
+        ),
+        ("[pools.p.tiers.flex]\nslots = 2", "slots does nothing as long as the pool has no `concurrent`"),
+        ("[pools.p]\nconcurrent = 4\n[pools.p.tiers.flex]\nslots = 1\nreserved = 2", "2 slots are reserved"),
     ):
         file.write_text(content)
         with pytest.raises(UsageError, match=wanted):
             settings.load(file)
+    file.write_text("[server]\nport = 1\n", encoding="utf-8-sig")
+    assert settings.load(file).server.port == 1
 
 
 @pytest.mark.parametrize("input", ["", [], None])

@@ -116,7 +116,7 @@ def test_the_shipped_model_repeats_a_change_at_several_places(file: Path, capsys
     ("other", "servers"),
     [
         ("[models.r]\nbackend = 'local'\npath = '{model}'", 1),  # the embedded models are there beside it
-        ("[[keys]]\nname = 'a'\nsha256 = 'b'", 2),  # it wants a key: the model gets a server of its own
+        (f"[[keys]]\nname = 'a'\nsha256 = '{'b' * 64}'", 2),  # it wants a key: the model gets a server of its own
     ],
 )
 def test_commands_work_beside_a_server_with_settings_of_its_own(

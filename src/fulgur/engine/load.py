@@ -83,7 +83,13 @@ def open_engine(options: EngineOptions, **engine_options: Any) -> tuple[Engine, 
         weights = load(options.model, bits=options.bits, drafts=drafts)
         weight_bytes, blocks = weights.nbytes, kv_blocks(weights.config, options.kv_tokens, kv_bits)
         kv_bytes = blocks * BLOCK_TOKENS * kv_bytes_per_token(weights.config, kv_bits)
-        runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)
+        try:
+            runtime = open_runtime(options.runtime, weights, blocks, options.threads, kv_bits)
+        except MemoryError:
+            raise FulgurError(
+                f"a KV cache of {blocks * BLOCK_TOKENS:,} tokens takes {kv_bytes / 1e9:,.1f} GB, more than there is",
+                hint="Set a smaller context or kv_tokens.",
+            ) from None
     if "cost" not in engine_options:
         engine_options["cost"] = measure_cost(runtime)
     engine = Engine(runtime, tokenizer, **engine_options)

@@ -33,7 +33,9 @@ sha256 = "…"       # `fulgur serve --new-key laptop` prints a key and this lin
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,9 +47,15 @@ from fulgur.workspace import folders
 
 OURS = ("local", "cluster", "scripted")  # backends that need no table of their own
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
-Most = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Most = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+_HTTP = re.compile(r"https?://[^/]")
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/]+/?")
+# Which settings of a model count for which backend; those that are in no list count for all.
+_ENGINE = ("path", "bits", "threads", "kv_tokens", "kv_dtype", "runtime", "device")
+_THERE = ("upstream_model", "chat", "tools", "fim", "vision", "reasoning")
+_USED = {"local": _ENGINE, "cluster": (*_ENGINE, "replicas"), "scripted": ("path",)}
 
 
 class Listen(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,11 +98,11 @@ class Model(msgspec.Struct, forbid_unknown_fields=True):
     pool: str = ""
     display_name: str = ""
     instructions: str = ""  # base instructions in the Codex catalog
-    bits: Count = 0  # local: 0 as stored
-    threads: Count = 0  # local: 0 all
+    bits: Literal[0, 4, 8] = 0  # local: 0 as stored
+    threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0  # local: 0 all
     kv_tokens: Count = 0  # local: 0 as many as fit
     kv_dtype: str = "bf16"  # local: bf16, on the CPU int8, on a GPU fp8
-    runtime: str = "native"  # local, on the CPU: native or reference
+    runtime: Literal["native", "reference"] = "native"  # local, on the CPU
     device: str = "auto"  # local: auto, cpu, cuda or cuda:N
     chat: bool = True  # upstream: what it can do
     tools: bool = True
@@ -138,8 +146,8 @@ class Pool(msgspec.Struct, forbid_unknown_fields=True):
 class Key(msgspec.Struct, forbid_unknown_fields=True):
     """Who may call; limits of 0 are none."""
 
-    name: str
-    sha256: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
     requests_per_minute: Count = 0
     tokens_per_minute: Count = 0
     tokens_per_day: Count = 0
@@ -172,16 +180,23 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
 
     def check(self, source: str) -> None:
         """References that lead nowhere are an error at the start, not at the first request."""
+        self._check_server(source)
         for name, pool in self.pools.items():
-            kept = sum(tier.reserved for tier in pool.tiers.values())
-            if kept and kept >= pool.concurrent:
-                raise UsageError(
-                    f"{source}: pools.{name}: {kept} slots are reserved for tiers, and there are {pool.concurrent}"
-                )
+            _check_pool(f"{source}: pools.{name}", pool)
+        for name, upstream in self.backends.items():
+            where = f"{source}: backends.{name}"
+            if name in OURS:
+                raise UsageError(f"{where}: '{name}' is the name of a backend that is always there; choose another")
+            if not _HTTP.match(upstream.url):
+                raise UsageError(f"{where}.url is '{upstream.url}'", hint="For example http://127.0.0.1:8080/v1")
         for name, model in self.models.items():
             if model.backend not in OURS and model.backend not in self.backends:
                 known = ", ".join([*OURS, *self.backends])
                 raise UsageError(f"{source}: models.{name}.backend is '{model.backend}'; there are: {known}")
+            unset = Model(model.backend)
+            for field in {*_ENGINE, *_THERE, "replicas"} - {*_USED.get(model.backend, _THERE)}:
+                if getattr(model, field) != getattr(unset, field):
+                    raise UsageError(f"{source}: models.{name}.{field} does nothing for '{model.backend}'")
             if model.backend in ("local", "cluster") and not model.path:
                 raise UsageError(f"{source}: models.{name}.path is missing: the folder or GGUF file of the model")
             for field, check in (("device", check_device), ("kv_dtype", bits_of)):
@@ -198,6 +213,38 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
                     f"{source}: models.{name}.context is missing: how many tokens the upstream model holds"
                 )
 
+    def _check_server(self, source: str) -> None:
+        server = self.server
+        for origin in server.origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise UsageError(
+                    f"{source}: server.origins: '{origin}' is no origin", hint="For example http://localhost:3000"
+                )
+        if server.otlp and not _HTTP.match(server.otlp):
+            raise UsageError(f"{source}: server.otlp is '{server.otlp}'", hint="For example http://127.0.0.1:4318")
+        if "://" in server.store and not server.store.startswith(("postgresql://", "postgres://")):
+            raise UsageError(f"{source}: server.store is '{server.store}'", hint="A file, or postgresql://…")
+        if server.max_body_mb > server.max_in_flight_mb * 3 / 4:
+            raise UsageError(
+                f"{source}: server.max_body_mb is {server.max_body_mb:g}, and a key may have "
+                f"{server.max_in_flight_mb * 3 / 4:g} MB in flight: three quarters of server.max_in_flight_mb"
+            )
+        for kind, values in (("name", [key.name for key in self.keys]), ("sha256", [key.sha256 for key in self.keys])):
+            value, times = max(Counter(values).items(), key=lambda item: item[1], default=("", 0))
+            if times > 1:
+                raise UsageError(f"{source}: {times} keys have the {kind} '{value}'")
+
+
+def _check_pool(where: str, pool: Pool) -> None:
+    kept = sum(tier.reserved for tier in pool.tiers.values())
+    if kept and kept >= pool.concurrent:
+        raise UsageError(f"{where}: {kept} slots are reserved for tiers, and there are {pool.concurrent}")
+    for name, tier in pool.tiers.items():
+        if tier.slots and not pool.concurrent:
+            raise UsageError(f"{where}.tiers.{name}.slots does nothing as long as the pool has no `concurrent`")
+        if tier.slots and tier.reserved > tier.slots:
+            raise UsageError(f"{where}.tiers.{name}: {tier.reserved} slots are reserved, and it may take {tier.slots}")
+
 
 def load(path: Path | None = None) -> ServerConfig:
     """Read the config; without a file the embedded model is served on loopback."""
@@ -207,7 +254,7 @@ def load(path: Path | None = None) -> ServerConfig:
             raise UsageError(f"There is no config file {path}")
         return ServerConfig()
     try:
-        config = msgspec.convert(tomllib.loads(file.read_bytes().decode()), ServerConfig)
+        config = msgspec.convert(tomllib.loads(file.read_bytes().decode("utf-8-sig")), ServerConfig)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
