@@ -10,9 +10,17 @@ mkdir -p "$out"
 compile() {
   aarch64-linux-gnu-g++ $flags ${2:-} -I"$kernels" -c "$1" -o "$out/$(basename "$1" .cpp).o"
 }
-for name in cpu runtime experts delta delta_states draft isa_portable; do compile "$kernels/$name.cpp"; done
-compile "$kernels/isa_neon.cpp" -march=armv8.2-a+dotprod
-compile "$kernels/isa_neon_i8mm.cpp" -march=armv8.2-a+dotprod+i8mm
+rm -f "$out"/*.o
+for file in "$kernels"/*.cpp; do
+  case $(basename "$file") in
+    module.cpp | operations.cpp) ;; # what Python calls
+    isa_portable.cpp) compile "$file" ;;
+    isa_neon.cpp) compile "$file" -march=armv8.2-a+dotprod ;;
+    isa_neon_i8mm.cpp) compile "$file" -march=armv8.2-a+dotprod+i8mm ;;
+    isa_*) ;; # of other machines
+    *) compile "$file" ;;
+  esac
+done
 compile "$here/check_isas.cpp"
 aarch64-linux-gnu-g++ -static "$out"/*.o -o "$out/check_isas" -lpthread
 # One CPU with everything, one with dot products only, one with neither: the right kernels are chosen on each.
