@@ -77,6 +77,10 @@ _SHAPES = {
 }
 
 
+def _field(**schema: object) -> dict[str, object]:
+    return {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     ("schema", "limit"),
@@ -88,6 +92,12 @@ _SHAPES = {
         (_SHAPES, 40),
         (SCHEMA, 160),
         ({"type": "object"}, 30),
+        (_field(type="string", format="email"), 40),
+        (_field(type="string", format="uri"), 40),
+        (_field(type="string", format="duration"), 40),
+        (_field(type="string", format="date-time"), 60),
+        (_field(type="string", pattern=r"\d{3}"), 40),
+        (_field(type="number", exclusiveMinimum=0, exclusiveMaximum=1), 40),
     ],
 )
 def test_json_ends_within_its_limit(schema: dict[str, object], limit: int, seed: int) -> None:
@@ -116,6 +126,11 @@ def test_a_limit_that_no_answer_fits_says_what_is_needed() -> None:
     with pytest.raises(LimitTooLow, match=r"the limit is 50 tokens, and the shortest answer .* takes [0-9]{3}"):
         GrammarMatcher(Grammar.json_schema(_WIDE), tokenizer, 50)
     GrammarMatcher(Grammar.regex("a{100}"), tokenizer, 50)
+
+
+def test_where_no_way_to_the_end_is_found_nothing_is_claimed() -> None:
+    matcher = GrammarMatcher(Grammar.json_schema({"type": "string", "pattern": "^[a-z]*xyzzy$"}), byte_level(), 30)
+    assert matcher.accept(byte_level().encode('"')[0])
 
 
 def fits(value: object) -> bool:
