@@ -81,6 +81,9 @@ READ: list[tuple[str, str, str | None]] = [
     ("raise FileNotFoundError for missing files, not IOError", FUNCTION, "change_exception IOError FileNotFoundError"),
     ("return 0 instead of None when a is empty", METHOD, "change_return 0 None"),
     ("return 0 instead of False when a is empty", METHOD, None),
+    ("return 0 instead of None when b is empty", METHOD, None),  # a decides
+    ("raise OSError instead of IOError if path is missing", FUNCTION, "change_exception IOError OSError"),
+    ("raise OSError instead of IOError if mode is wrong", FUNCTION, None),  # path decides
     ("use contextlib.suppress instead of try/except/pass", FUNCTION, "use_suppress"),
     ("while text is enough", FUNCTION, "replace_text while len(text) > 0 while text"),
     ("while path is enough", FUNCTION, None),
@@ -209,6 +212,11 @@ def test_the_name_of_the_place_may_be_something_to_do() -> None:
     assert unexpressed(Call("quotes", ("single",)), "use single quotes in escape", region) is None
     assert unexpressed(Call("annotate_return", ("dict",)), "return a dict", region) == "return"
     assert unexpressed(Call("annotate_return", ("dict",)), "annotate the return as dict", region) is None
+    indexed = 'def add_index(self, name="Index"):\n    pass\n'
+    assert (
+        unexpressed(Call("new_parameter", ("start=1",)), "start the index at a param start=1", indexed, ["Index"])
+        == "index"
+    )
     constant = Call("extract_constant", ("4", "SIZE"))
     assert unexpressed(constant, "make the 4 a class constant SIZE", region) == "class"
 
@@ -216,6 +224,14 @@ def test_the_name_of_the_place_may_be_something_to_do() -> None:
 def test_what_says_how_it_is_to_be_is_no_reason() -> None:
     for said in ("add a limit, the default is 5", "raise KeyError, not ValueError", "x is bad, y is better"):
         assert core(said) == said
+    for said in (
+        "rename a to b, it is bad. c too -> d",
+        "flip the if so we return early",
+        "drop a, it is old. Rename b to c",
+    ):
+        assert core(said) == said
+    assert core("rename a to b, it says nothing. nobody reads it") == "rename a to b"
+    assert core("rename a to b so we can read it") == "rename a to b"
     assert core("drop the elifs, every branch returns anyway") == "drop the elifs"
     assert core("from None, the KeyError is noise") == "from None"
 

@@ -43,6 +43,8 @@ def has(*names: str) -> Call:
 DONE: list[tuple[Call, str, str]] = [
     (Call("merge_isinstance"), "ok = isinstance(a, str) or isinstance(a, (int, type(None)))\n",
      "ok = isinstance(a, (str, int, type(None)))\n"),
+    (Call("merge_isinstance"), "if a:\n    t = str\nelse:\n    t = bytes\nok = isinstance(a, u) or isinstance(a, t)\n",
+     "if a:\n    t = str\nelse:\n    t = bytes\nok = isinstance(a, (u, t))\n"),
     (Call("merge_isinstance"), "import m\nok = not (isinstance(a.b, m.C) or isinstance(a.b, list))\n",
      "import m\nok = not isinstance(a.b, (m.C, list))\n"),
     (Call("and_or"), "def f(a):\n    return a and int or str\n", "def f(a):\n    return int if a else str\n"),
@@ -94,6 +96,7 @@ REFUSED: list[tuple[Call, str, str]] = [
     (Call("merge_isinstance"), "ok = isinstance(a(), str) or isinstance(a(), int)\n", "once instead of twice"),
     (Call("merge_isinstance"), "ok = isinstance(a, str) or isinstance(a, unicode)\n", "may not be there"),
     (Call("merge_isinstance"), "ok = isinstance(a, str) or isinstance(a, kinds())\n", "may not be there"),
+    (Call("merge_isinstance"), "if a:\n    t = str\nok = isinstance(a, u) or isinstance(a, t)\n", "`t` would always"),
     (Call("merge_isinstance"),
      "try:\n    import m\nexcept ImportError:\n    m = None\nok = isinstance(a, str) or isinstance(a, m.B)\n",
      "not be there"),

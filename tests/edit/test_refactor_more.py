@@ -31,6 +31,7 @@ DONE: list[tuple[Call, str, str]] = [
     (Call("assert_to_raise", ("ValueError",)), "    assert a in b\n",
      '    if a not in b:\n        raise ValueError("a not in b is not allowed")\n'),
     (Call("assert_to_raise", ("E",)), "assert a, f'no {a}'\n", "if not a:\n    raise E(f'no {a}')\n"),
+    (Call("assert_to_raise", ("E",)), "assert a.b\n", 'if not a.b:\n    raise E("expected a.b")\n'),
     (Call("instead_of_pass", ("raise",)), TRY, TRY.replace("pass", "raise")),
     (Call("instead_of_pass", ("return", "None")), TRY, TRY.replace("pass", "return None")),
     (Call("instead_of_pass", ("continue",)), LOOP, LOOP.replace("pass", "continue")),

@@ -35,7 +35,7 @@ use_truthiness use_ternary use_dict_get use_in use_literal use_comprehension cha
 _PLAIN = """is_none not_in use_isinstance optional_union use_truthiness modern_super drop_keys use_in
 augmented_assignment use_literal chain_comparison use_fstring quotes early_return remove_else_return merge_nested_if
 use_ternary use_dict_get use_with use_comprehension use_enumerate use_items use_any_all return_directly inline
-use_generator remove_pass change_default set_value extract_constant add_keyword new_parameter annotate annotate_return
+use_generator remove_pass change_default set_value extract_constant add_keyword annotate annotate_return
 sort_imports remove_unused_imports make_async log_entry"""
 
 

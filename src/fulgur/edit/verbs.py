@@ -35,9 +35,10 @@ _TELLING = (
     r"cache|decorate|mark|pull|reorder|introduce|define|declare|override|implement|deprecate|expose|export|import|"
     r"correct|substitute|flatten|collapse"
 )
+VERBS = f"{VAGUE}|{_TELLING}"
 _MODAL = r"should|must|needs?|ought|can|could|will|would|may|might|is|isn'?t|are|was|has|does|doesn'?t|never|always"
 _FIRST = re.compile(
-    rf"\s*(?:{POLITE}(?<=[\w:])[,:]?\s+)*(?:{VAGUE}|{_TELLING})(?=\s+(?!(?:{_MODAL})\b)|[.!?]?\s*$)", re.IGNORECASE
+    rf"\s*(?:{POLITE}(?<=[\w:])[,:]?\s+)*(?:{VERBS})(?=\s+(?!(?:{_MODAL})\b)|[.!?]?\s*$)", re.IGNORECASE
 )
 
 

@@ -10,6 +10,8 @@ from fulgur.edit.plain.guards import condition, raising
 from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.place import Place, Rule, code, payload, unquoted
 from fulgur.edit.plain.replacing import instead
+from fulgur.edit.refactor.source import dotted, names_in
+from fulgur.edit.refactor.verify import words
 from fulgur.text.edit_format import Call
 
 KIND = r"(?P<kind>[A-Z_]\w*(?:\.\w+)*)"
@@ -91,10 +93,12 @@ def enough(match: re.Match[str], place: Place) -> Call | None:
 
 
 def raise_other(match: re.Match[str], place: Place) -> Call | None:
-    """`raise A for the invalid format, not B`: B is raised once, so that nothing else can be meant."""
+    """`raise OSError instead of ValueError if path is empty`: raised once, where the path decides."""
     old, new = match["old"], match["kind"]
-    one = len(re.findall(rf"\braise {re.escape(old)}\b", place.region)) == 1
-    return Call("change_exception", (old, new)) if one else None
+    raised = [n for n in ast.walk(place.tree) if isinstance(n, ast.Raise) and n.exc] if place.tree is not None else []
+    kinds = [one.exc.func if isinstance(one.exc, ast.Call) else one.exc for one in raised]
+    found = [one for one, kind in zip(raised, kinds, strict=True) if kind is not None and dotted(kind) == old]
+    return Call("change_exception", (old, new)) if len(found) == 1 and _decided(found[0], match, place) else None
 
 
 def return_other(match: re.Match[str], place: Place) -> Call | None:
@@ -105,10 +109,32 @@ def return_other(match: re.Match[str], place: Place) -> Call | None:
     dump = ast.dump(ast.parse(old, mode="eval").body)
     found = [n for n in ast.walk(place.function) if isinstance(n, ast.Return) and n.value and ast.dump(n.value) == dump]
     english = re.fullmatch(r"[a-z]+", new) and new not in {*bound(place), *place.parameters()}
-    return Call("change_return", (new, old)) if len(found) == 1 and not english else None
+    return (
+        Call("change_return", (new, old))
+        if len(found) == 1 and not english and _decided(found[0], match, place)
+        else None
+    )
 
 
-_WHEN = r"(?: (?:for|when|if|in case|on|whenever) [^,;]+)"
+def _decided(statement: ast.stmt, match: re.Match[str], place: Place) -> bool:
+    """Whether a statement is reached under the condition that was said, as far as the condition names something: by the
+    test around it, else by those before it."""
+    named = bound(place) & set(words(match.groupdict().get("when") or ""))
+    around, before = set[str](), set[str]()
+    for node in ast.walk(place.tree) if named and place.tree is not None else ():
+        if isinstance(node, ast.If):
+            names = names_in(node.test)
+        elif isinstance(node, ast.Try):
+            names = names_in(ast.Module(node.body, []))
+        else:
+            continue
+        inside = any(child is statement for child in ast.walk(node))
+        around |= names if inside else set()
+        before |= names if node.lineno < statement.lineno else set()
+    return not named or bool(named & (around or before))
+
+
+_WHEN = r"(?: (?:for|when|if|in case|on|whenever) (?P<when>[^,;]+))"
 
 
 def named_exception(call: str) -> Rule:

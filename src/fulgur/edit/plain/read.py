@@ -32,7 +32,7 @@ from fulgur.edit.plain.slips import one_slip
 from fulgur.edit.plain.steps import in_steps, renamed_together
 from fulgur.edit.refactor.verify import words
 from fulgur.edit.region import Region
-from fulgur.edit.verbs import POLITE
+from fulgur.edit.verbs import POLITE, VERBS
 from fulgur.text.edit_format import Call
 
 _AFTER = (
@@ -63,11 +63,20 @@ _DOES = (
 _TELLS = (
     _DOES + r"(?!it (?:just |always )?returns (?:nothing|none)\b|it (?:should|must|needs)|[^,;]*\bdefaults?\b[ :=]+\S)"
 )
+# To the end, but not over an arrow or a sentence that asks for more: "…, it says nothing. target too -> inner".
+_REST = (
+    rf"(?:(?!->|=>|→|(?<!e\.g)(?<!i\.e)[.!?;]\s+(?:(?:also|and|then|please) )*(?:{VERBS})\b|"
+    r"[.!?]\s[^.!?]*\b(?:too|also|as well)\b).)*"
+)
+# "so we return early" says how it is to be.
+_SO = (
+    r"(?!so (?:that )?(?:it|we|you|they) (?:can |could |just |always )*(?:returns?|raises?|exits?|bails?|continues?)\b)"
+    r"(?:since|because|so that|so callers|cause|cuz|so (?:that )?(?:the|it|its|it'?s|we|you|they|"
+    r"\w+ (?:can|could|will|won'?t|do|don'?t|are|is))|for (?:clarity|consistency|readability))"
+)
 _REASON = re.compile(
-    rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b.*|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b.*|"
-    rf"\s+-+\s+(?:{_WHY})\b.*|\s+(?:since|because|so that|so callers|cause|cuz|"
-    rf"so (?:that )?(?:the|it|its|it'?s|we|you|they|\w+ (?:can|could|will|won'?t|do|don'?t|are|is))|for "
-    rf"(?:clarity|consistency|readability))\b.*|\.\s+(?:{_WHY})\b.*|\s*\((?:pep ?-?8|see [^)]*)\))$",
+    rf"(?:\s*[,;]\s*{_TELLS}{_STATES}\b{_REST}|\s*[,;:]\s*{_TELLS}(?:{_WHY})\b{_REST}|\s+-+\s+(?:{_WHY})\b{_REST}|"
+    rf"\s+{_SO}\b{_REST}|\.\s+(?:{_WHY})\b{_REST}|\s*\((?:pep ?-?8|see [^)]*)\))$",
     re.IGNORECASE | re.DOTALL,
 )
 

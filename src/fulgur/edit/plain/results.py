@@ -8,7 +8,8 @@ import re
 from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.phrases import DROP, NAME
 from fulgur.edit.plain.place import Place, Rule, always, annotation, code
-from fulgur.edit.plain.shapes import kind_of, or_none
+from fulgur.edit.plain.shapes import kind_of
+from fulgur.edit.refactor.local.functions import or_none
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.edit.refactor.verify import words
 from fulgur.text.edit_format import Call
@@ -88,7 +89,7 @@ def either_type(match: re.Match[str], place: Place) -> Call | None:
     if None in kinds or match["name"] not in place.parameters() or len(kinds) < 2:
         return None
     plain = [str(kind) for kind in kinds if kind not in ("None",)]
-    modern = "Optional" not in or_none("x", place)
+    modern = "Optional" not in or_none("x", place.file)
     both = " | ".join(plain) if modern else f"Union[{', '.join(plain)}]"
     return Call("annotate", (match["name"], both))
 

@@ -9,6 +9,7 @@ from fulgur.edit.plain.names import bound
 from fulgur.edit.plain.phrases import ARG, NAME
 from fulgur.edit.plain.place import Place, Rule, always, annotation, code
 from fulgur.edit.plain.style import HOW
+from fulgur.edit.refactor.local.functions import or_none
 from fulgur.edit.refactor.source import FUNCTIONS
 from fulgur.text.edit_format import Call
 
@@ -141,13 +142,7 @@ def optional_result(match: re.Match[str], place: Place) -> Call | None:
     old = place.function.returns if place.function is not None else None
     if old is None or re.search(r"\b(?:None|Optional|Any)\b", ast.unparse(old)):
         return None
-    return Call("annotate_return", (or_none(ast.unparse(old), place),))
-
-
-def or_none(kind: str, place: Place) -> str:
-    """A type that may be None, the way this file writes it."""
-    modern = re.search(r"\| None\b|^from __future__ import annotations", place.file, re.MULTILINE)
-    return f"{kind} | None" if modern and "Optional[" not in place.file else f"Optional[{kind}]"
+    return Call("annotate_return", (or_none(ast.unparse(old), place.file),))
 
 
 def returns_nothing(match: re.Match[str], place: Place) -> Call | None:

@@ -6,10 +6,11 @@ import ast
 import io
 import re
 import tokenize
+from types import NoneType
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, definition, expression, only, rest
-from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, names_in
+from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 
 # Decorators that make an attribute of a method.
 PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
@@ -201,7 +202,34 @@ def change_default(src: Piece, args: tuple[str, ...]) -> Edits:
     default = defaults(function).get(name)
     if default is None:
         raise RefactorError(f"{function.name} has no default for {name}")
-    return [] if expression(value) == ast.dump(default) else [Edit(*src.span(default), value)]
+    if expression(value) == ast.dump(default):
+        return []
+    arg = parameter(function, name)
+    kind, new = dotted(arg.annotation) if arg.annotation else None, ast.parse(value, mode="eval").body
+    if kind in _LITERALS and isinstance(new, ast.Constant) and not isinstance(new.value, _LITERALS[kind]):
+        raise RefactorError(f"{name} is annotated as {kind}, and {value} is something else")
+    return [*(may_be_none(src, arg) if value == "None" else []), Edit(*src.span(default), value)]
+
+
+_LITERALS: dict[str | None, tuple[type, ...]] = {
+    "str": (str, NoneType), "bytes": (bytes, NoneType), "int": (int, NoneType), "float": (int, float, NoneType),
+    "bool": (bool, NoneType),
+}  # fmt: skip
+
+
+def may_be_none(src: Piece, arg: ast.arg) -> Edits:
+    """A parameter's annotation made one that None fits; nothing where it does already."""
+    kind = src.segment(arg.annotation) if arg.annotation is not None else ""
+    if not kind or re.search(r"\b(?:None|Optional|Any|object)\b", kind) or isinstance(arg.annotation, ast.Constant):
+        return []
+    assert arg.annotation is not None
+    return [Edit(*src.span(arg.annotation), or_none(kind, f"{src.above}{src.text}{src.below}"))]
+
+
+def or_none(kind: str, file: str) -> str:
+    """A type that may be None, the way this file writes it."""
+    modern = re.search(r"\| None\b|^from __future__ import annotations", file, re.MULTILINE)
+    return f"{kind} | None" if modern and "Optional[" not in file else f"Optional[{kind}]"
 
 
 def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:

@@ -24,7 +24,8 @@ def assert_to_raise(src: Piece, args: tuple[str, ...]) -> Edits:
     if node.msg is not None:
         message = flat(src, node.msg)
     else:
-        message = repr(f"{test} is not allowed") if '"' in test else f'"{test} is not allowed"'
+        wrong = f"expected {src.segment(node.test)}" if test.startswith("not ") else f"{test} is not allowed"
+        message = repr(wrong) if '"' in wrong or "\n" in wrong else f'"{wrong}"'
     indent = src.indent(node)
     return [Edit(*src.span(node), f"if {test}:\n{indent}{src.unit}raise {kind}({message})")]
 

@@ -27,8 +27,9 @@ def merge_isinstance(src: Piece, args: tuple[str, ...]) -> Edits:
     if "#" in src.segment(node):
         raise RefactorError("a comment stands there")
     kinds = [kind for call in calls for kind in _kinds(call.args[1])]
-    # The first test that holds keeps the others from being evaluated; in a tuple all of them are.
-    if unknown := next((kind for kind in kinds if not _is_known(src, kind)), None):
+    # The first test that holds keeps those behind it from being evaluated; in a tuple all of them are.
+    later = kinds[len(_kinds(calls[0].args[1])) :]
+    if unknown := next((kind for kind in later if not _is_known(src, kind)), None):
         raise RefactorError(f"`{src.segment(unknown)}` would always be evaluated, and may not be there")
     text = f"isinstance({src.segment(calls[0].args[0])}, ({', '.join(flat(src, kind) for kind in kinds)}))"
     start, end = src.span(node)

@@ -8,7 +8,7 @@ import re
 
 from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.exact import the_class
-from fulgur.edit.refactor.local.functions import first_in, insert_first
+from fulgur.edit.refactor.local.functions import first_in, insert_first, may_be_none
 from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, expression, only
 from fulgur.edit.refactor.source import Edit, dotted, names_in
 
@@ -104,7 +104,7 @@ def lambda_to_def(src: Piece, args: tuple[str, ...]) -> Edits:
     node = only(found, "lambda that is given a name")
     value, target = node.value, node.targets[0]
     assert isinstance(value, ast.Lambda) and isinstance(target, ast.Name)
-    if not src.alone_on_lines(node) or src.has_comment(node) or src.end(node) != src.end(value):
+    if not src.alone_on_lines(node) or src.end(node) != src.end(value):
         raise RefactorError("the lambda does not stand alone in its statement")
     head = src.text[src.start(value) + len("lambda") : src.start(value.body)].rstrip().removesuffix(":").strip()
     if head.count("(") != head.count(")"):  # the body stands in brackets
@@ -182,4 +182,5 @@ def add_default(src: Piece, args: tuple[str, ...]) -> Edits:
     if name not in bare:
         raise RefactorError(f"{function.name} has no parameter {name} without a default")
     arg = bare[name]
-    return [Edit(src.end(arg), src.end(arg), f"{' = ' if arg.annotation else '='}{value}")]
+    default = Edit(src.end(arg), src.end(arg), f"{' = ' if arg.annotation else '='}{value}")
+    return [*(may_be_none(src, arg) if value == "None" else []), default]

@@ -202,15 +202,30 @@ def bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
     except (SyntaxError, ValueError, RecursionError):
         tree = src.tree
     found: dict[str, list[tuple[ast.AST, bool]]] = {}
-    stack: list[tuple[ast.AST, bool, bool]] = [(tree, True, False)]
+    nobody: frozenset[str] = frozenset()
+    stack: list[tuple[ast.AST, bool, bool, frozenset[str]]] = [(tree, True, False, nobody)]
     while stack:
-        node, sure, member = stack.pop()
+        node, sure, member, both = stack.pop()
         if not member and (name := _bound_by(node)) is not None:
-            found.setdefault(name, []).append((node, sure))
+            found.setdefault(name, []).append((node, sure or name in both))
         under = sure and not isinstance(node, (ast.If, ast.Try, ast.TryStar, ast.Match, ast.For, ast.While))
         of_class = isinstance(node, ast.ClassDef) or (member and not isinstance(node, (*FUNCTIONS, ast.Lambda)))
-        stack += [(child, under, of_class) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.If) and (sure or both):
+            either = assigned_in([node])
+            both = either if sure else either & both
+        stack += [(child, under, of_class, both) for child in ast.iter_child_nodes(node)]
     return found
+
+
+def assigned_in(block: list[ast.stmt]) -> frozenset[str]:
+    """The names that every way through these statements assigns to, as far as plain assignments and ifs tell."""
+    found: set[str] = set()
+    for statement in block:
+        if isinstance(statement, ast.Assign):
+            found |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+        elif isinstance(statement, ast.If):
+            found |= assigned_in(statement.body) & assigned_in(statement.orelse)
+    return frozenset(found)
 
 
 def _bound_by(node: ast.AST) -> str | None:
