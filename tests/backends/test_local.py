@@ -121,6 +121,21 @@ async def test_structured_output_cannot_fail(folder: Path) -> None:
             assert caught.value.code == "invalid_grammar"
 
 
+async def test_one_of_several_tools_may_refer_to_its_own_definitions(folder: Path) -> None:
+    tree = {
+        "type": "object",
+        "properties": {"pair": {"$ref": "#/$defs/pair"}, "up": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["pair", "up"],
+        "additionalProperties": False,
+        "$defs": {"pair": {"enum": [{"$ref": "#/$defs/none"}]}},
+    }
+    tools = [{"type": "function", "name": name, "parameters": tree} for name in ("go", "stay")]
+    async with connected(folder) as (connection, _):
+        called = await ask(connection, input="x", tools=tools, tool_choice="required", max_output_tokens=300)
+        arguments = json.loads(called.output[0]["arguments"])
+        assert arguments.keys() == {"pair", "up"} and arguments["pair"] == {"$ref": "#/$defs/none"}
+
+
 async def test_forced_calls_of_a_model_with_another_format_that_always_thinks(folder: Path, tmp_path: Path) -> None:
     """JSON is put into the mouth of a model that writes bare values, behind the reasoning that its template opens."""
     shutil.copytree(folder, tmp_path / "coder")

@@ -16,6 +16,7 @@ from fulgur.text.parts import CallStart
 from fulgur.text.split import call_opening, text_opening
 
 TOOL_CALL = "<tool_call>"
+_VALUES = ("const", "default", "enum", "examples")  # keywords whose values are no schemas
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,31 @@ def _any_call(tools: list[Tool]) -> dict[str, Any]:
         "anyOf": [
             {
                 "type": "object",
-                "properties": {"name": {"const": tool["name"]}, "arguments": _arguments(tool)},
+                "properties": {
+                    "name": {"const": tool["name"]},
+                    "arguments": _moved(_arguments(tool), f"#/anyOf/{place}/properties/arguments"),
+                },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
-            for tool in tools
+            for place, tool in enumerate(tools)
         ]
     }
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """A schema whose references to its own root (`#/$defs/…`) hold where it stands now."""
+    if isinstance(schema, list):
+        return [_moved(part, root) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: part if key in _VALUES else _moved(part, root) for key, part in schema.items()}
+    match schema.get("$ref"):
+        case "#":
+            moved["$ref"] = root
+        case str(ref) if ref.startswith("#/"):
+            moved["$ref"] = root + ref[1:]
+    return moved
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:
