@@ -46,6 +46,7 @@ def load(path, mode="r", size=1):
 FUNCTION = CODE[CODE.index("def load") :]
 METHOD = "    def f(self, a, b):\n        if a:\n            return max(a)\n        return None\n"
 
+TESTED = "def f(a, i):\n    if a is None:\n        return i\n    if not i:\n        raise ValueError\n    return a\n"
 INIT = "    def __init__(self, size):\n        self.size = size\n"
 OWNER = "class A(Base):\n    x = 1\n"
 TRIED = "try:\n    f()\nexcept Exception:\n    g()\n"
@@ -83,6 +84,8 @@ READ: list[tuple[str, str, str | None]] = [
     ("return 0 instead of False when a is empty", METHOD, None),
     ("return 0 instead of None when b is empty", METHOD, None),  # a decides
     ("raise OSError instead of IOError if path is missing", FUNCTION, "change_exception IOError OSError"),
+    ("raise E instead of ValueError if a is empty", TESTED, None),  # i decides
+    ("raise E instead of ValueError if i is empty", TESTED, "change_exception ValueError E"),
     ("raise OSError instead of IOError if mode is wrong", FUNCTION, None),  # path decides
     ("use contextlib.suppress instead of try/except/pass", FUNCTION, "use_suppress"),
     ("while text is enough", FUNCTION, "replace_text while len(text) > 0 while text"),

@@ -128,8 +128,7 @@ def _decided(statement: ast.stmt, match: re.Match[str], place: Place) -> bool:
             names = names_in(ast.Module(node.body, []))
         else:
             continue
-        inside = any(child is statement for child in ast.walk(node))
-        around |= names if inside else set()
+        around |= names if node.lineno < statement.lineno <= (node.end_lineno or 0) else set()
         before |= names if node.lineno < statement.lineno else set()
     return not named or bool(named & (around or before))
 
