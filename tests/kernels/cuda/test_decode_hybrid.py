@@ -13,7 +13,7 @@ import pytest
 from held_models import held_source
 from random_models import row_error
 
-from fulgur.kernels.cuda import fit
+from fulgur.kernels.cuda import alone, family_runtime, fit
 from fulgur.kernels.cuda.family_plan import Weights
 from fulgur.kernels.cuda.family_runtime import FamilyRuntime
 from fulgur.kernels.cuda.family_weights import assemble
@@ -161,3 +161,33 @@ def test_shapes_that_only_the_general_driver_has() -> None:
     assert fit.family_plan(config, Weights.named("bf16", "fp8"), gpu).decode is None
     assert fit.family_plan(config, weights, replace(gpu, cooperative=False)).decode is None
     assert fit.family_plan(tiny_config("gpt_oss", head_dim=32), Weights.named("bf16"), gpu).decode is None
+
+
+def test_both_ways_are_tried_before_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode kernels stay where they are right and faster; else the general driver has the sequence, and the reason
+    is told."""
+    for size, value in (("TOKENS", 4), ("RUN", 2), ("RUNS", 2)):
+        monkeypatch.setattr(alone, size, value)
+    for name, broken, seconds, told in (
+        ("experts", 0.0, 0.5, "persistent"),
+        ("experts", 0.0, 2.0, "slower here (50% of its speed)"),
+        ("dense", 1.0, 0.5, "other logits here"),
+        ("dense", np.nan, 0.5, "other logits here"),
+    ):
+        model, source = opened(name)
+        tried: list[alone.Trial] = []
+
+        def trial(
+            given: FamilyRuntime, broken: float = broken, seconds: float = seconds, tried: list[alone.Trial] = tried
+        ) -> alone.Trial:
+            seen = alone.trial(given)
+            tried.append(replace(seen, logits=seen.logits + (0 if tried else broken), seconds=1 if tried else seconds))
+            return tried[-1]
+
+        monkeypatch.setattr(family_runtime, "trial", trial)
+        model.choose_alone()
+        assert len(tried) == 2 and told in model.isa
+        tokens = np.random.default_rng(5).integers(0, model.vocab_size, 3).tolist()
+        got = np.concatenate([rows(model, [token], i) for i, token in enumerate(tokens)])
+        assert row_error(got, FloatModel(source).logits(tokens)) < 6e-3, "whatever is chosen, it begins anew"
+        model.close()

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fulgur.errors import FulgurError
 from fulgur.kernels.cpu.arguments import check_step
+from fulgur.kernels.cuda.alone import ROOM, trial, why_general
 from fulgur.kernels.cuda.batch_step import StepRows
 from fulgur.kernels.cuda.beside import Beside
 from fulgur.kernels.cuda.decode import Decode
@@ -67,8 +68,7 @@ class FamilyRuntime:
         self.weights, self.plan, self.config, self.kv_blocks = weights, weights.plan, weights.plan.config, kv_blocks
         c, plan, device = self.config, self.plan, weights.arena.device
         self.vocab_size, self.max_context = c.vocab_size, min(c.max_context, kv_blocks * KV_BLOCK)
-        way = "general" if plan.decode is None else "persistent"
-        self.isa = f"{self.gpu.name}, {way}, {plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
+        self.isa = self._told("general" if plan.decode is None else "persistent", kv_dtype)
         check_dtype(kv_dtype, self.gpu)
         self._stream = torch.cuda.Stream()
         try:
@@ -138,6 +138,20 @@ class FamilyRuntime:
             replace(plan, kv_dtype=self.cache.dtype), held, max_context=self.max_context, gpu=self.gpu,
             stream=self._stream, kv_blocks=self.kv_blocks, slot_floats=states.held.stride(0),
         )  # fmt: skip
+
+    def choose_alone(self) -> None:
+        """Try both ways of a sequence that is alone, and keep the better one (alone.py). Nothing may run yet."""
+        if (decode := self._decode) is None or self.max_context < ROOM:
+            return
+        by_decode, self._decode = trial(self), None
+        if why := why_general(by_decode, trial(self)):
+            self.isa = self._told(f"general: {why}", self.cache.dtype)
+            decode.close()
+        else:
+            self._decode = decode
+
+    def _told(self, way: str, kv_dtype: str) -> str:
+        return f"{self.gpu.name}, {way}, {self.plan.matrices['layers.0.qkv'].format.name}{told_of(kv_dtype)}"
 
     @property
     def streaming(self) -> FamilyRuntime:

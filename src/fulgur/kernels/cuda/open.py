@@ -111,7 +111,9 @@ def _open_family(
     free -= (slots + 1 + snapshots) * plan.slot_bytes
     size = plan.kv_bytes_per_token(kv_dtype)
     blocks = _blocks(size, FAMILY_WORKSPACE, kv_tokens, source.config.max_context, free)
-    return FamilyRuntime(held, kv_blocks=blocks, kv_dtype=kv_dtype, gpu=gpu, slots=slots, snapshots=snapshots)
+    runtime = FamilyRuntime(held, kv_blocks=blocks, kv_dtype=kv_dtype, gpu=gpu, slots=slots, snapshots=snapshots)
+    runtime.choose_alone()
+    return runtime
 
 
 def family_formats(source: FolderSource, bits: int | None) -> Weights:
