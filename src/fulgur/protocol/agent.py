@@ -1,9 +1,9 @@
-"""What the agent tells its screens and its callers: one vocabulary of events, types only.
+"""The events that an agent sends to its screens and callers. Types only.
 
 Order within a turn: `turn.started`, then any others, then exactly one of `turn.done`, `turn.stopped`, `turn.failed`.
 `turn.done` is sent only after the turn is on disk (fsync), so what was shown as done survives a kill.
 `tool.started` comes before the `tool.output`s and the one `tool.finished` of its `call_id`; calls may interleave.
-Text is sent once: after a dropped socket or a steer the deltas go on where they were, nothing is repeated.
+Text is sent once: after a dropped socket or a steer the deltas resume where they stopped.
 `encode` gives one JSON line per event (`fulgur exec --json`).
 """
 
@@ -52,7 +52,7 @@ class SessionStarted(AgentEvent, frozen=True, tag="session.started"):
 
 
 class TurnStarted(AgentEvent, frozen=True, tag="turn.started"):
-    """A prompt was taken up; `reason` says in one line which way was chosen and why."""
+    """A turn began; `reason` says in one line which way was chosen and why."""
 
     turn: int
     text: str
@@ -61,7 +61,7 @@ class TurnStarted(AgentEvent, frozen=True, tag="turn.started"):
 
 
 class ImagesSent(AgentEvent, frozen=True, tag="images"):
-    """The images that the prompt names go to the model with it."""
+    """The images named in the prompt, which go to the model with it."""
 
     turn: int
     names: tuple[str, ...]
@@ -113,10 +113,10 @@ class ToolFinished(AgentEvent, frozen=True, tag="tool.finished"):
 
 
 class ApprovalAsked(AgentEvent, frozen=True, tag="approval.asked"):
-    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if it can:
-    the words a command begins with, or with `exact` the one command. `outside`: it would run without the sandbox.
-    `diff`: what it would change in files. `hunks`: the same in parts, each a diff of its own, of which `approve` may
-    leave some out; empty when there is nothing to choose."""
+    """The agent waits for `Agent.approve(approval_id, decision)`. `prefix`: what `always` would remember, if anything:
+    the leading words of the command, or with `exact` the one command. `outside`: it would run without the sandbox.
+    `diff`: what it would change in files. `hunks`: the same change in parts, each a diff of its own, of which `approve`
+    may leave some out; empty when there is nothing to choose."""
 
     turn: int
     approval_id: str
@@ -160,22 +160,22 @@ class FileChanged(AgentEvent, frozen=True, tag="file.changed"):
 
 
 class PlanChanged(AgentEvent, frozen=True, tag="plan"):
-    """The model wrote its plan, or went on in it; this one replaces the one before."""
+    """The model wrote or updated its plan; this one replaces the previous one."""
 
     turn: int
     steps: tuple[PlanStep, ...]
 
 
 class GuardStarted(AgentEvent, frozen=True, tag="guard.started"):
-    """A check of an edit begins, which may take a while: `guard.reported` says how it ended, if the turn lasts."""
+    """A check of an edit begins and may take a while; `guard.reported` gives its result unless the turn ends first."""
 
     turn: int
     check: str
 
 
 class GuardReported(AgentEvent, frozen=True, tag="guard.reported"):
-    """A check of an edit: it passed when `problems` and `unchecked` are empty. `unchecked` says why it could not be
-    made, or not of everything. `fed_back`: the model gets another try (once)."""
+    """The result of checking an edit: it passed when `problems` and `unchecked` are empty. `unchecked` says why the
+    check could not run, or could not cover everything. `fed_back`: the model gets one more try."""
 
     turn: int
     check: str
@@ -193,9 +193,9 @@ class Warned(AgentEvent, frozen=True, tag="warning"):
 
 
 class UsageReported(AgentEvent, frozen=True, tag="usage"):
-    """Numbers of one answer. `model` is the one that really answered; `cost` is None when its price is unknown.
+    """The numbers of one answer. `model` is the one that actually answered; `cost` is None when its price is unknown.
 
-    `draft_tokens` were proposed by drafts (on the edit path: by the text being edited), `accepted_tokens` of them were
+    Of the `draft_tokens` that were proposed (on the edit path: from the text being edited), `accepted_tokens` were
     right. `raw_tokens_per_second` counts only what the model wrote itself, without accepted drafts.
     """
 
@@ -218,8 +218,8 @@ Side = Literal["fast", "deep"]
 
 
 class Routed(AgentEvent, frozen=True, tag="routed"):
-    """`model = "auto"`: this model works on the turn from here on, and why. `rule` is the rule's name, `drift`,
-    `failed` or `person`; `other` is the model it could be given to instead (`Agent.overrule`)."""
+    """With `model = "auto"`: which model works on the turn from here on, and why. `rule` is the rule's name, `drift`,
+    `failed` or `person`; `other` is the model that could take the turn instead (`Agent.overrule`)."""
 
     turn: int
     side: Side
@@ -230,7 +230,7 @@ class Routed(AgentEvent, frozen=True, tag="routed"):
 
 
 class RouteCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one model took of a turn."""
+    """The time, tokens and cost that one model spent on a turn."""
 
     side: Side
     model: str
@@ -241,15 +241,15 @@ class RouteCost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RouteCosts(AgentEvent, frozen=True, tag="route.costs"):
-    """`model = "auto"`: what each model that worked on the turn took; before the turn's end."""
+    """With `model = "auto"`: what each model spent on the turn; sent before the turn ends."""
 
     turn: int
     parts: tuple[RouteCost, ...]
 
 
 class Waiting(AgentEvent, frozen=True, tag="waiting"):
-    """The request waits for a place at the server: `position` 1 is next, 0: it waits no more. `seconds` is how long it
-    is expected to take, when that is known."""
+    """The request waits in the server's queue: `position` 1 is next, 0 means that it no longer waits. `seconds` is the
+    expected wait, when known."""
 
     turn: int
     position: int
@@ -257,20 +257,20 @@ class Waiting(AgentEvent, frozen=True, tag="waiting"):
 
 
 class TurnSteered(AgentEvent, frozen=True, tag="steered"):
-    """The running answer was cut and goes on in the direction of `text`; what was said stays."""
+    """The running answer was interrupted and continues as `text` asks; what it had said stays."""
 
     turn: int
     text: str
 
 
 class QueueChanged(AgentEvent, frozen=True, tag="queue"):
-    """The prompts that wait for turns of their own, the next one first; this list replaces the one before."""
+    """The prompts queued for later turns, the next one first; this list replaces the previous one."""
 
     prompts: tuple[str, ...]
 
 
 class Compacting(AgentEvent, frozen=True, tag="compacting"):
-    """A summary of `reads_tokens` is being written; sent again and again until `compacted`, or the end of the turn."""
+    """A summary of `reads_tokens` tokens is being written; sent repeatedly until `compacted` or the end of the turn."""
 
     reads_tokens: int
     written_tokens: int = 0
@@ -301,7 +301,7 @@ class MemberStarted(AgentEvent, frozen=True, tag="member.started"):
 
 
 class MemberTold(AgentEvent, frozen=True, tag="member.told"):
-    """More of what a subagent does: `kind` is text (a delta), tool, file, check, steered or warning."""
+    """Progress of a subagent: `kind` is text (a delta), tool, file, check, steered or warning."""
 
     member: str
     kind: Literal["text", "tool", "file", "check", "steered", "warning"]
@@ -311,9 +311,9 @@ class MemberTold(AgentEvent, frozen=True, tag="member.told"):
 class MemberFinished(AgentEvent, frozen=True, tag="member.finished"):
     """A subagent has ended. `models` are those named in its responses: the proof of who answered.
 
-    `how` is done, stopped, failed or budget. `conflicts`: files where its change and another one meet; then nothing of
-    it is in the workspace. `left_out`: what the person did not accept of its changes, in words. With either, `diff` is
-    what it would have changed, and `patch` the file that keeps it.
+    `how` is done, stopped, failed or budget. `conflicts`: files where its change collides with another; then none of it
+    was applied to the workspace. `left_out`: in words, which of its changes the person did not accept. With either,
+    `diff` is what it would have changed and `patch` the file that holds it.
     """
 
     member: str
@@ -382,14 +382,14 @@ class VariantInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class VariantsRanked(AgentEvent, frozen=True, tag="variants"):
-    """Solutions to choose from, the best first (`/take NUMBER`); an empty list: there are none any more."""
+    """Solutions to choose from, the best first (`/take NUMBER`); an empty list means that none are left."""
 
     task: str
     variants: tuple[VariantInfo, ...] = ()
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A command in the background. `began` is a time stamp; `exit_code`: None while it runs, and if it was killed."""
+    """A background command. `began` is a time stamp; `exit_code` is None while it runs, and if it was killed."""
 
     name: str
     command: str
@@ -399,7 +399,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobsChanged(AgentEvent, frozen=True, tag="jobs"):
-    """The commands in the background: those that run, and those that have ended and were not looked at since."""
+    """The background commands: those running, and those that have ended and not been looked at since."""
 
     jobs: tuple[JobState, ...]
 

@@ -1,8 +1,8 @@
 """Stream events, the same objects over SSE and WebSocket.
 
 Order, for one response: `created`, `in_progress` (after `queued` when it waits), then for each output item
-`output_item.added`, its parts and deltas, `output_item.done`; then exactly one of `completed`, `incomplete`,
-`failed`. `sequence_number` counts from 0 within a response; steer events take the next number of the steered one.
+`output_item.added`, its parts and deltas, `output_item.done`; then exactly one of `completed`, `incomplete`, `failed`.
+`sequence_number` counts from 0 within a response; steer events take the next number of the steered response.
 `stream_id` is present only when the create named a lane.
 """
 
@@ -42,7 +42,7 @@ class ResponseCreated(ResponseEvent, tag="response.created"):
 
 
 class QueuePlace(msgspec.Struct, frozen=True):
-    """A place in the queue, 1 is next; how long it is expected to take, when that is known."""
+    """A place in the queue (1 is next) and the expected wait, when known."""
 
     position: int
     expected_wait_seconds: float | None = None
@@ -230,7 +230,7 @@ _decoder = msgspec.json.Decoder(KNOWN)
 
 
 def decode_event(data: bytes | str) -> Event:
-    """One event from its JSON; what is not known comes whole as `UnknownEvent`."""
+    """Decode one event; an unknown one becomes an `UnknownEvent` that holds all of it."""
     try:
         event: Event = _decoder.decode(data)
         return event

@@ -1,10 +1,9 @@
-"""What a host of agents and its clients say to each other: JSON-RPC, types only.
+"""The messages between an agent host and its clients: JSON-RPC, types only.
 
-The host sends notifications. `event` holds one numbered event of a session; numbers of a session count from 1
-without gaps and are good within one `epoch` (one life of the host). `events` holds several, the first one's number is
-its `seq`. `resync` comes instead of events that a slow
-client missed: it holds the session as it is now, and the numbers go on after its `seq`. `closed` ends a session's
-events. `board` goes to who asked for it.
+The host sends notifications. `event` holds one numbered event of a session. A session's numbers count from 1 without
+gaps and are valid within one `epoch` (one lifetime of the host). `events` holds several; its `seq` is the number of the
+first. `resync` replaces events that a slow client missed: it holds the session's current state, and the numbers
+continue after its `seq`. `closed` ends a session's events. `board` goes to clients that called `board.follow`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fulgur.protocol.session import Status, TranscriptEntry
 
 
 class Open(msgspec.Struct, kw_only=True):
-    """`session.open`: a new session, or a stored one (`session`: id, its beginning, or "last"; `fork`: a copy of it).
+    """`session.open`: a new session, a stored one (`session`: its id, the start of it, or "last"), or a copy (`fork`).
 
     `worktree`: the session gets a git worktree of its own beside the workspace.
     """
@@ -39,9 +38,9 @@ class Named(msgspec.Struct, kw_only=True):
 
 
 class Attach(Named, kw_only=True):
-    """`session.attach`: events after number `after` of this `epoch`, else the session as it is now and what follows.
+    """`session.attach`: the events after number `after` of this `epoch`; otherwise the current state and what follows.
 
-    With `frame_ms` they come as `events`, at most one message in so many milliseconds: for screens, which show no more.
+    With `frame_ms` they come batched as `events`, at most one message per `frame_ms`, for screens that show no more.
     """
 
     after: int = 0
@@ -62,8 +61,8 @@ class Listing(msgspec.Struct, kw_only=True):
 
 
 class Submit(Named, kw_only=True):
-    """`turn.submit`. A `message` that was sent before (same id) is not taken twice. With `expected_turn` it is refused
-    when another turn runs."""
+    """`turn.submit`. `message` is an id: a prompt that is sent again with the same one is taken once. With
+    `expected_turn` it is refused unless that turn is running."""
 
     text: str
     how: Literal["steer", "queue"] = "steer"
@@ -78,7 +77,7 @@ class Withdraw(Named, kw_only=True):
 
 
 class Submitted(msgspec.Struct, kw_only=True):
-    """What became of it."""
+    """What became of a submitted prompt."""
 
     outcome: Literal["started", "steered", "queued"]
 
@@ -97,8 +96,8 @@ class Program(Named, kw_only=True):
 
 
 class OfferBuffers(Named, kw_only=True):
-    """`session.buffers`: this client has files open. The host then asks it: `buffer.read` (the text, or null) and
-    `buffer.write` (whether it was done), each with `session` and `path`."""
+    """`session.buffers`: this client has files open. The host then calls the client: `buffer.read` (the text, or null)
+    and `buffer.write` (whether it was done), each with `session` and `path`."""
 
     reads: bool
     writes: bool
@@ -132,7 +131,7 @@ class OwnCommand(Named, kw_only=True):
 
 
 class Job(Named, kw_only=True):
-    """`session.job`: what a command in the background has said; `stop` ends it first."""
+    """`session.job`: the output of a background command; `stop` ends it first."""
 
     job: str
     stop: bool = False
@@ -146,7 +145,7 @@ class Choose(Named, kw_only=True):
 
 
 class Hunk(msgspec.Struct, kw_only=True):
-    """One run of changed lines. `id` is good as long as the hunk is as it was shown."""
+    """One run of changed lines. `id` is valid as long as the hunk is as it was shown."""
 
     id: str
     old_start: int
@@ -166,10 +165,11 @@ class FileChange(msgspec.Struct, kw_only=True):
 
 
 class Attached(msgspec.Struct, kw_only=True):
-    """A session as a client joins it. Events after number `seq` follow.
+    """The state of a session when a client attaches. Events after number `seq` follow.
 
-    While a turn runs, either its events follow from its start, and `transcript` holds what was before it, or, when
-    they are no longer kept, `transcript` and `partial` hold what was said so far and `waiting` what is being asked.
+    While a turn runs there are two cases. If its events are still kept, they follow from its start, and `transcript`
+    holds what came before it. Otherwise `transcript` and `partial` hold what was said so far, and `waiting` the open
+    approvals.
     """
 
     session: str
@@ -219,7 +219,7 @@ class SessionInfo(msgspec.Struct, kw_only=True):
 
 
 class Board(msgspec.Struct, kw_only=True):
-    """The notification `board`, for who asked with `board.follow`: the live sessions, whenever one of them changes."""
+    """The notification `board`, for clients of `board.follow`: the live sessions, whenever one of them changes."""
 
     sessions: list[SessionInfo]
 

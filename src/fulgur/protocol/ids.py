@@ -21,5 +21,5 @@ def new_id(prefix: str) -> str:
 
 
 def derived_id(prefix: str, of: str, number: int) -> str:
-    """The identifier of the part with this number of something: whoever makes the part again gives it the same."""
+    """The identifier of part `number` of `of`: making the same part again gives the same identifier."""
     return f"{prefix}_{hashlib.blake2b(f'{prefix} {number} {of}'.encode(), digest_size=16).hexdigest()}"

@@ -1,8 +1,8 @@
 """Items: what a conversation is made of, as input and as output.
 
-On the wire and in our own hands items are plain dicts, because unknown kinds and fields must survive a round trip.
-The structs below say which fields the known kinds have: `check_item` holds an input item against its struct,
-and the output items are built from them with `as_dict`.
+On the wire and in our own code items are plain dicts, because unknown kinds and fields must survive a round trip. The
+structs below say which fields the known kinds have: `check_item` validates an input item against its struct, and the
+output items are built from them with `as_dict`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RecentEdit(msgspec.Struct):
 class InputEdit(msgspec.Struct):
     """Ours: a region of a file to be rewritten as the instruction says, for models that edit and do not chat.
 
-    Without an instruction the edit that follows from the `recent` ones. `above` and `below` are cut to fit.
+    Without an instruction it asks for the edit that follows from the `recent` ones. `above` and `below` are cut to fit.
     """
 
     path: str
@@ -128,7 +128,7 @@ def item_type(item: Item) -> str:
 
 
 def check_item(item: Item, path: str) -> None:
-    """Hold an input item against its kind; unknown kinds pass. Raises a 400 that names the field."""
+    """Validate an input item against its kind; unknown kinds pass. Raises a 400 that names the field."""
     try:
         kind = item_type(item)
     except ApiError as error:

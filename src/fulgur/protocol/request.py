@@ -1,6 +1,6 @@
 """Request bodies: the fields that are honoured. A wrong type or value is a 400 that names the field.
 
-What becomes of every other field stands in `server/fields.py`; until it is decided `rest` holds them.
+`rest` holds all other fields until `server/fields.py` decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 class SamplingFields(Body, kw_only=True):
-    """How tokens are chosen: the same names wherever a request is OpenAI's. Those it does not know are vLLM's."""
+    """Sampling settings under OpenAI's names; those that OpenAI does not have carry vLLM's."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -153,7 +153,7 @@ class ChatRequest(SamplingFields, kw_only=True):
 
 
 class Position(msgspec.Struct):
-    """In a text, both counted from 0, as editors do."""
+    """A position in a text, both counted from 0, as editors do."""
 
     line: Annotated[int, msgspec.Meta(ge=0)]
     character: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -185,7 +185,7 @@ class CompletionRequest(SamplingFields, kw_only=True):
     prompt: str | list[str | int | list[int]]  # a text, texts, tokens, or lists of tokens
     suffix: str | None = None
     path: str | None = None  # ours: the file's name
-    min_probability: float | None = None  # ours: a completion ends where the model is less sure of it than this
+    min_probability: float | None = None  # ours: a completion ends where the model is less sure than this
     service_tier: Tier | None = None  # ours
     max_tokens: int | None = None
     n: int | None = None

@@ -22,8 +22,8 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """Token counts. Ours: `cost` by the price table, when the model has a price; `seconds` from the tokens given to the
-    engine to its last one, when the model runs here."""
+    """Token counts. Ours: `cost` from the price table, when the model has a price; `seconds` from the prompt's tokens
+    reaching the engine to its last output token, when the model runs here."""
 
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)

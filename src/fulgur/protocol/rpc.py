@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages: what the host of agents and the Agent Client Protocol are made of."""
+"""JSON-RPC 2.0 messages, as used by the agent host and the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 class RpcError(Exception):
-    """What the other side answered, or what it is to be told."""
+    """An error that the other side answered, or one to send to it."""
 
     def __init__(self, code: int, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(data: bytes | str) -> Message:
-    """One message; RpcError when it is none."""
+    """Decode one message; RpcError when it is not one."""
     try:
         message = _decoder.decode(data)
     except msgspec.ValidationError as error:

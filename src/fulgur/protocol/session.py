@@ -1,4 +1,4 @@
-"""What an agent answers when it is asked about itself, its models and its sessions: types only."""
+"""What an agent reports about itself, its models and its sessions: types only."""
 
 from __future__ import annotations
 
