@@ -1,8 +1,8 @@
-"""From an answer to the new text of a file: a call applied, a rewrite put in place, or a refusal.
+"""Turn an answer into the new text of a file: apply a call, insert a rewrite, or refuse.
 
-The answer is a model's, or the call that an instruction spells out (`plain.py`). A model's answer that provably does
-something else is refused. A plain rename is made exact by the refactoring, and `note` says so when the model's own
-rewrite was not this rename alone.
+The answer comes from a model, or is the call that an instruction spells out (`plain/`). A model's answer that provably
+does something else is refused. For a plain rename the exact refactoring replaces the model's rewrite; `note` says so
+when the two differ.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fulgur.text.edit_format import Answer, Call, NoEdit
 
 
 class Refused(FulgurError):
-    """The answer is not what was asked; `message` says how, nothing was changed."""
+    """The answer is not what was asked for; `message` says why. Nothing was changed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The whole file after the edit; `text` is None when the answer is that nothing changes, `note` may say why."""
+    """The whole file after the edit. `text` is None when nothing changes; `note` may say why."""
 
     text: str | None
     note: str = ""
@@ -43,9 +43,10 @@ class Outcome:
 def apply_answer(
     text: str, region: Region, answer: Answer, instruction: str, path: Path, *, guessed: bool = True
 ) -> Outcome:
-    """Raises Refused, or RefactorError where a call cannot be applied; `guessed` False: the instruction says it so.
+    """Apply an answer; raises Refused, or RefactorError where a call cannot be applied.
 
-    Whether the new text parses and its names exist is for `checks.check`.
+    `guessed` False: the instruction itself spells the call out. Whether the new text parses and its names exist is
+    left to `checks.check`.
     """
     outcome = _applied(text, region, answer, instruction, path, guessed=guessed)
     if outcome.text is not None and path.suffix in (".py", ".pyi"):
@@ -77,7 +78,7 @@ def _applied(text: str, region: Region, answer: Answer, instruction: str, path: 
                 _accounts_for(answer, instruction, region.text)
             if guessed and answer.name not in LOCAL:
                 raise
-            # Nobody has looked yet whether there is anything to do: the refactoring does.
+            # Only the refactoring finds out whether there is anything to change.
             joined = ", which changes nothing here" if told(answer) in error.message else f": {error.message}"
             return Outcome(None, f"it was taken for “{told(answer)}”{joined}" if guessed else error.message)
         if guessed:
@@ -108,14 +109,14 @@ _ONE = {
 
 
 def _one_of_them(call: Call, instruction: str, region: str) -> None:
-    """`the comment`, where there are several: nobody knows which."""
+    """Refuse "the comment" or "the print" where there are several: it is unclear which."""
     word, code = _ONE.get(call.name, ("", ""))
     if word and re.search(rf"\b(?:the|this|that|a) {word}(?!\w)", instruction) and len(re.findall(code, region)) > 1:
         raise Refused(f"there is more than one {'comment' if 'comment' in word else 'print'} here")
 
 
 def _may_be_meant(call: Call, instruction: str, file: str) -> None:
-    """Refuse a guess that names something of its own."""
+    """Refuse a guess that names what neither the instruction nor the file names."""
     if call.name not in MEANINGS:
         raise Refused("the model's answer means nothing here")
     if problem := call_objection(call, instruction, file):
@@ -123,19 +124,19 @@ def _may_be_meant(call: Call, instruction: str, file: str) -> None:
 
 
 def _accounts_for(call: Call, instruction: str, region: str, changed: Collection[str] = ()) -> None:
-    """Refuse a guess that has nothing for a word of the instruction."""
+    """Refuse a guess that leaves out a word of the instruction."""
     if instruction and (word := unexpressed(call, instruction, region, changed)):
         raise Refused(f"“{word}” would be left out: the model's guess was “{told(call)}”")
 
 
 def changed_words(before: str, after: str) -> set[str]:
-    """Words of the lines that are gone or new; a line that is only indented differently is neither."""
+    """The words of added and removed lines; a line whose indentation alone changed is neither."""
     one, two = ({line.strip() for line in text.split("\n")} for text in (before, after))
     return {word for line in one ^ two for word in words(line)}
 
 
 def fitted(text: str, region: str) -> str:
-    """The answer ends as the region does: with or without a final newline."""
+    """The answer, ending as the region does: with the same trailing newlines."""
     return text.rstrip("\n") + region[len(region.rstrip("\n")) :] if text.strip() else text
 
 
@@ -144,7 +145,7 @@ def _outcome(before: str, after: str, note: str = "", call: Call | None = None, 
 
 
 def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple[str, str]) -> Outcome:
-    """The exact rename; where the refactoring cannot do it, the model's own if it changes this name alone."""
+    """The exact rename; where the refactoring cannot do it, the model's rewrite if it changes only this name."""
     try:
         exact = apply_call(text, Call("rename", names), (region.start, region.end))
     except RefactorError as error:
@@ -157,8 +158,9 @@ def _renamed(text: str, region: Region, rewrite: str, changed: str, names: tuple
 
 
 def left_alone(before: str, after: str, old: str) -> str:
-    """What a rename of a member did not touch: attributes of this name on objects that the file does not tell the class
-    of. Empty for anything but a member: a name without a dot is renamed everywhere it means the same."""
+    """A note on what a rename of a member did not touch: attributes of this name on objects of unknown class.
+
+    Empty for anything but a member: a name without a dot is renamed everywhere it means the same."""
     try:
         found, earlier = (
             [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute) and n.attr == old]

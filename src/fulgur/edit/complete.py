@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def complete(
     document: Document, line: int, column: int, model: Model, max_tokens: int, *, one_line: bool, unsure: bool = False
 ) -> Answer:
-    """The rest of the line, or several lines; both counted from 1. The server cuts the file around the cursor.
+    """Complete the rest of the line, or several lines. `line` and `column` count from 1.
 
-    The rest of a line ends where the model is no longer sure of it, unless `unsure` asks for all of it.
+    The server cuts the file around the cursor. The rest of a line ends where the model is no longer sure, unless
+    `unsure` asks for all of it.
     """
     at = cursor(document.text, line, column, document.name)
     before, after = document.text[:at], document.text[at:]
@@ -25,7 +26,7 @@ def complete(
 
 
 def cursor(text: str, line: int, column: int, name: str) -> int:
-    """The offset of a cursor; past the end of a line is an error that says where it ends."""
+    """The offset of a cursor; raises for a position past the end of its line, and says where the line ends."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         raise UsageError(f"{name} has {len(lines)} lines, there is no line {line}")

@@ -18,7 +18,7 @@ class Document:
     name: str
     data: bytes
     text: str
-    fresh: bool = False  # it is not there yet
+    fresh: bool = False  # the file does not exist yet
 
     @classmethod
     def of(cls, path: Path, name: str, data: bytes) -> Document:
@@ -26,7 +26,7 @@ class Document:
 
     @classmethod
     def open(cls, path: Path) -> Document:
-        """Read a file that a person named; its name is relative to the current folder."""
+        """Read a file that the user named; its name is relative to the current folder."""
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise UsageError(f"{path} is not a file")
@@ -43,7 +43,7 @@ class Document:
 
     @classmethod
     def new(cls, root: Path, path: Path) -> Document:
-        """A file of a project that is still to be made."""
+        """A file of a project that does not exist yet."""
         return cls(path, path.relative_to(root.resolve()).as_posix(), b"", "", fresh=True)
 
     def encode(self, text: str) -> bytes:

@@ -1,12 +1,12 @@
-"""The editor: locate → read or ask → apply → check → write or refuse. Commands, the agent and every door use this.
+"""The editor: locate → read or ask → apply → check → write or refuse. Commands, the agent and the server use this.
 
     task = locate(parse_target("app.py:load"), "add type hints")
     result, answer = plan(task, Model())
     if isinstance(result, Proposal):
         write(result, home)
 
-Who streams the answer, or asks a model in another way, first tries `task.spelled_out()`, then sends `task.item()` and
-hands what the model wrote to `propose`, with its probability.
+A caller that streams the answer, or queries a model in another way, first tries `task.spelled_out()`, then sends
+`task.item()` and passes the model's answer and its probability to `propose`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fulgur.workspace.journal import EditJournal
 
 AS_ASKED, NOTHING = "as asked", "nothing to do"
-# A call of a lower probability is not shown (`fulgur eval edits`: chosen on four packages, confirmed on four others).
+# Calls below this probability are not shown (`fulgur eval edits`: chosen on four packages, confirmed on four others).
 SURE = 0.5
 
 Others = tuple[tuple[Document, str], ...]
@@ -52,18 +52,19 @@ Others = tuple[tuple[Document, str], ...]
 
 @dataclass(frozen=True)
 class Task:
-    """One edit: the part of a file, and what to change; without an instruction, what follows from `recent`."""
+    """One edit: the part of a file and what to change. Without an instruction: whatever follows from `recent`."""
 
     document: Document
     region: Region
     instruction: str | None
     recent: Sequence[RecentEdit] = ()
-    root: Path | None = None  # the project, into whose other files a refactoring is followed; None: this file alone
-    shown: str = ""  # what a model sees of a region that is too long for it: no rewrite of this can be put in place
+    root: Path | None = None  # the project whose other files a refactoring also changes; None: this file alone
+    shown: str = ""  # the shortened text a model sees of a region that is too long; a rewrite of it cannot be applied
 
     def spelled_out(self) -> Call | None:
-        """The refactoring that the instruction asks for in so many words, or that it asks for none (`NoEditMeant`);
-        None: a model has to read it."""
+        """The refactoring that the instruction spells out, or `NoEditMeant` when it asks for no edit.
+
+        None when a model has to read it."""
         if self.instruction is None:
             return None
         text, region = self.document.text, self.region
@@ -75,7 +76,7 @@ class Task:
         return NoEditMeant("no_edit", (), why) if why is not None else None
 
     def item(self) -> dict[str, Any]:
-        """What the model is asked: the server's input item `edit`."""
+        """The request to the model: the server's input item `edit`."""
         region = self.region
         item: dict[str, Any] = {"type": "edit", "path": self.document.name, "region": self.shown or region.text}
         item |= {"above": region.above, "below": region.below}
@@ -88,10 +89,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The file's new text, which passed the checks; `notes` say what a person should know of it.
+    """The file's new text, which passed the checks; `notes` are remarks for the user.
 
-    `understood` says in a few words what the instruction was taken for. `others` are the files that change with it,
-    each with its new text.
+    `understood` says in a few words how the instruction was read. `others` are the other files that change, each with
+    its new text.
     """
 
     document: Document
@@ -102,7 +103,7 @@ class Proposal:
     understood: str = ""
 
     def changes(self) -> list[Change]:
-        """Every file that changes, as bytes before and after; the one that was named comes first."""
+        """Every file that changes, as bytes before and after; the named file comes first."""
         documents = [(self.document, self.text), *self.others]
         return [
             Change(document.path, None if document.fresh else document.data, document.encode(text))
@@ -126,16 +127,16 @@ class Rewriter(Protocol):
 
 
 def locate(target: Target, instruction: str) -> Task:
-    """The task that a person named on the command line."""
+    """The task that the user named on the command line."""
     return task_at(Document.open(target.path), target, instruction, project_root(target.path))
 
 
 def task_at(document: Document, target: Target, instruction: str, root: Path | None) -> Task:
-    """The task at a place of a file; an error where a model would have to read too much for it."""
+    """The task for a target in a file; raises when the region is too large for a model."""
     try:
         region = locate_region(document.text, target, instruction)
     except FulgurError:
-        # Too much for a model, but not for a refactoring that the instruction spells out.
+        # Too large for a model, but not for a refactoring that the instruction spells out.
         task = Task(document, locate_region(document.text, target, instruction, limit=False), instruction, root=root)
         call = task.spelled_out()
         if isinstance(call, NoEditMeant):
@@ -159,7 +160,7 @@ def task_at(document: Document, target: Target, instruction: str, root: Path | N
 def plan(task: Task, model: Rewriter, members: MemberCheck | None = None) -> tuple[Proposal | Refusal, Answer | None]:
     """Read the instruction or ask the model, apply the answer and check it; nothing is written.
 
-    The second value is the model's answer, None when it was not asked.
+    The second value is the model's answer; None when the model was not queried.
     """
     if (call := task.spelled_out()) is not None:
         return propose(task, call, members), None
@@ -177,9 +178,9 @@ def propose(
     probability: float | None = None,
     checked: bool = True,
 ) -> Proposal | Refusal:
-    """The new text that a model's words, or a call that the instruction spells out, come to.
+    """Apply a model's answer, or a call that the instruction spells out, and check the result.
 
-    A guess that the model itself does not believe in is refused. `checked` False applies it whatever it breaks.
+    A call that the model itself finds unlikely is refused. `checked` False skips the checks.
     """
     document, instruction = task.document, task.instruction or ""
     answer = parse_answer(said) if isinstance(said, str) else said
@@ -223,12 +224,12 @@ def propose(
         return Proposal(document, text, notes, others=others, understood=understood)
     asked = {word for code in code_words(instruction) for word in re.findall(r"\w+", code)}
     if outcome.call is not None and outcome.call.name == "replace_text":
-        asked = set()  # a name in place of code that works must be there
+        asked = set()  # a name that replaces working code must already exist
     return _all_verified(document, text, asked, notes, members, others, understood)
 
 
 def _in_steps(task: Task, steps: Steps, members: MemberCheck | None, *, checked: bool) -> Proposal | Refusal:
-    """The parts of an instruction one after the other; all of them, or nothing."""
+    """Apply the parts of an instruction in order; all of them or none."""
     document, text = task.document, task.document.text
     at = (task.region.start, task.region.end)
     changed: dict[Path, tuple[Document, str]] = {}
@@ -275,7 +276,7 @@ def _all_verified(
     others: Others,
     understood: str,
 ) -> Proposal | Refusal:
-    """The edit of several files, refused when the checks find that one of them breaks something."""
+    """The edit of all its files, refused when the checks find a problem in one of them."""
     result = verified(document, text, asked, notes, members, brought(others))
     if isinstance(result, Refusal):
         return result
@@ -286,7 +287,7 @@ def _all_verified(
 
 
 def not_there(instruction: str, document: Document) -> str | None:
-    """Why a plain rename cannot be made: nothing is called so."""
+    """Why a plain rename is impossible: the file has no such name; None when it has, or for other instructions."""
     asked = rename_asked(instruction) if document.path.suffix in (".py", ".pyi") else None
     known = set(words(document.text))
     if asked is None or asked[0] in known:
@@ -298,7 +299,7 @@ def not_there(instruction: str, document: Document) -> str | None:
 def unsure(call: Call) -> str:
     """Why a guess with a low probability is not shown."""
     guess = f" (the model's guess was “{told(call)}”)" if call.name in MEANINGS else ""
-    if call.name == "add_docstring":  # what is meant is clear, the words are the model's own
+    if call.name == "add_docstring":  # the intent is clear, but the wording is the model's own
         return f'the model is not sure of the words{guess}: give them, as in “add the docstring "…"”'
     return f"it is not clear what is meant{guess}"
 
@@ -306,7 +307,7 @@ def unsure(call: Call) -> str:
 def _elsewhere(
     task: Task, root: Path, text: str, call: Call | None, earlier: Mapping[Path, str] | None = None
 ) -> tuple[str, Others, tuple[str, ...]]:
-    """The file's text, the other files that change with it, and notes on places that were left alone."""
+    """The file's new text, the other files that change, and notes on places that were left alone."""
     document, path = task.document, task.document.path.resolve()
     at = (task.region.start, task.region.end)
     changed = followed(root, path, document.text, text, call, at, earlier) if call is not None else None
@@ -334,10 +335,10 @@ def verified(
     members: MemberCheck | None = None,
     brought: Collection[str] = (),
 ) -> Proposal | Refusal:
-    """A new text, refused when the checks find that it breaks something.
+    """The new text as a proposal, or a refusal when the checks find a problem.
 
-    What the person spelt out (`asked`) is wanted, although it may not be there yet: noted, but no reason to refuse.
-    What other files of the same edit bring (`brought`) is not on disk yet, and no problem.
+    Names that the user spelt out (`asked`) may not exist yet: they are noted, not refused. Names that other files of
+    the same edit add (`brought`) are not on disk yet, and no problem.
     """
     found = check(document.path, document.text, text, members)
     found.names = unmet(found.names, brought)
@@ -351,7 +352,7 @@ def verified(
 
 
 def brought(others: Others) -> set[str]:
-    """The names that the other files of an edit bring: modules that are made, and what is new in modules."""
+    """The names that the other files of an edit add: new modules, and new names in modules."""
     found: set[str] = set()
     for document, text in others:
         fresh = module_names(text) - module_names(document.text)
@@ -361,17 +362,17 @@ def brought(others: Others) -> set[str]:
 
 
 def unmet(problems: list[Problem], brought: Collection[str]) -> list[Problem]:
-    """The problems that are still there when the other files are written too."""
+    """The problems that remain once the other files are written too."""
     return [p for p in problems if p.certain or not set(brought).issuperset(re.findall(r"\w+", p.name))]
 
 
 def write(proposal: Proposal, journal: EditJournal) -> list[FileDiff]:
-    """Change the files, all or none; `journal.undo` takes them back byte for byte."""
+    """Write the files, all or none; `journal.undo` restores them byte for byte."""
     return journal.write(proposal.changes())
 
 
 def member_check(path: Path, home: Path) -> MemberCheck:
-    """The check of members for a command: it reads the project that the file belongs to."""
+    """The member check for a command; it reads the project that the file belongs to."""
     from fulgur.config.settings import find_project
     from fulgur.edit.checks.members.process import MemberCheck
     from fulgur.sandbox.policy import Policy

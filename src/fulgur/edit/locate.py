@@ -1,7 +1,7 @@
-"""Where the edit path works: from what the person wrote to one file and, where it is named, one part of it.
+"""Find what a prompt wants edited: one file and, where the user names it, one part of it.
 
-In this order: `@file`, `@file:symbol` or `@file:10-20`; a path that exists; a name that is defined once in the
-workspace; the file edited last in this session; the only file in which the names written like code occur.
+Tried in this order: `@file`, `@file:symbol` or `@file:10-20`; a path that exists; a name that is defined once in the
+workspace; the file edited last in this session; the only file that contains the names written like code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
 
 def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = ()) -> Place:
-    """The place a prompt means; a FulgurError that says how to name it when it is not clear."""
+    """The place a prompt means; raises a FulgurError that says how to name it when that is unclear."""
     if match := _MENTION.search(text):
         target = _target(match[1].rstrip(".,;:"), workspace)
         rest = " ".join((text[: match.start()] + text[match.end() :]).split())
@@ -79,8 +79,9 @@ def find_place(text: str, workspace: Path, home: Path, recent: Sequence[str] = (
 
 
 def _without(text: str, path: re.Match[str]) -> str:
-    """An instruction without the path at its beginning or end ("in shop.py rename …"): it was understood, and is no
-    word for the model. A path amid the text may be a part of what is asked, and in "delete shop.py" it is."""
+    """The instruction without a path at its beginning or end ("in shop.py rename …"), which the model need not see.
+
+    A path in the middle may be part of the request, and in "delete shop.py" it is the object; both stay."""
     if ":" not in path[1] and bare(core(text[: path.start()])):
         return text
     before = _BEFORE_PATH.sub("", text[: path.start()]).strip()

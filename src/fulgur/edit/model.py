@@ -1,4 +1,4 @@
-"""The model that commands ask: an embedded one (or a folder) behind the local server, started when none runs."""
+"""The model behind the commands: an embedded one or a folder, served by the local server, which starts on demand."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Answer:
     finished: bool  # False: it was cut off
     prompt_tokens: int
     tokens: int
-    accepted: int  # of them, guessed by a draft
-    seconds: float  # in the engine, the prompt included
-    probability: float | None = None  # of the text as a whole, where it is known
+    accepted: int  # of those tokens, accepted from a draft
+    seconds: float  # in the engine, including the prompt
+    probability: float | None = None  # of the whole text, where known
 
     def speed(self) -> str:
-        """`410 + 96 tokens in 41 ms · 2,300 tok/s (raw 880)`; raw is without those that a draft had guessed."""
+        """`410 + 96 tokens in 41 ms · 2,300 tok/s (raw 880)`; raw excludes tokens accepted from a draft."""
         total = f"{self.prompt_tokens} + {self.tokens} tokens"
         if not self.seconds:
             return total
@@ -52,7 +52,7 @@ def model_folder(name: str | None) -> Path:
     """One of the embedded models by name (60M, 30M), a folder or .gguf file that was named, or the default one."""
     folders = embedded_models()
     if name is not None:
-        # First: a folder of that name in whatever project this is must not take their place. `./30M` means it.
+        # Embedded models win over a folder of that name in the current project; `./30M` means the folder.
         if own := [folder for folder in folders if folder.name.lower() == name.lower()]:
             return own[0]
         if Path(name).exists():
@@ -71,14 +71,14 @@ def model_folder(name: str | None) -> Path:
 
 
 class Model:
-    """Asks the server that everybody on this machine shares; for a model it does not have, one of the model's own."""
+    """Queries the server that all sessions on this machine share, or a dedicated one for a model it does not have."""
 
     def __init__(self, name: str | None = None) -> None:
         self.folder = model_folder(name).resolve()
         self._own = self.folder not in [folder.resolve() for folder in embedded_models()]
 
     def complete(self, path: str, prefix: str, suffix: str, max_tokens: int, *, one_line: bool, **more: Any) -> Answer:
-        """What belongs between prefix and suffix, to the end of the line or further; `more` goes into the request."""
+        """The text between prefix and suffix, to the end of the line or further; `more` goes into the request."""
         body: dict[str, Any] = {"prompt": prefix, "suffix": suffix, "path": path, "max_tokens": max_tokens, **more}
         body |= {"stop": ["\n"]} if one_line else {}
         data = self._with_server(lambda url, name: once.post(url, "/completions", {"model": name, **body}))
@@ -92,19 +92,19 @@ class Model:
         return _answer(self._with_server(lambda url, name: once.post(url, "/responses", _create(name, item))))
 
     def rewrite_all(self, items: Sequence[dict[str, Any]]) -> list[Answer]:
-        """Several at once over one socket; the engine answers them in the same steps."""
+        """The answers to several items, sent in parallel over one socket; the engine batches them."""
         import asyncio
 
         return self._with_server(lambda url, name: asyncio.run(_together(url, name, items)))
 
     def _with_server(self, ask: Callable[[str, str], Result]) -> Result:
-        """`ask` with the address of a server that has the model, and the model's name there."""
+        """Call `ask` with the address of a server that has the model, and the model's name there."""
         if not self._own:
             name = self.folder.name.lower()
             try:
                 return _reached(LocalServer(home()), name if name.startswith("fulgur") else f"fulgur-{name}", ask)
             except FulgurError as error:
-                # Someone's server.toml has other models, or wants a key.
+                # The user's server.toml serves other models, or requires a key.
                 if getattr(error, "code", "") != "model_not_found" and getattr(error, "status", 0) not in (401, 403):
                     raise
         from hashlib import sha256
@@ -115,11 +115,11 @@ class Model:
 
 
 def _reached(server: LocalServer, name: str, ask: Callable[[str, str], Result]) -> Result:
-    """Ask the server that runs, else start it."""
+    """Query the running server, or start one first."""
     if url := once.running(server.home):
-        with contextlib.suppress(OSError):  # it has ended since
+        with contextlib.suppress(OSError):  # it has stopped since
             return ask(url, name)
-    import asyncio  # to start a server; takes longer than an answer
+    import asyncio  # only to start a server: importing it takes longer than an answer
 
     from fulgur.client.local import ensure_server
 
@@ -158,12 +158,12 @@ def _create(model: str, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pieces of text of a response."""
+    """The content parts of all output items of a response."""
     return [part for item in response["output"] for part in item.get("content") or ()]
 
 
 def probability_of(parts: Iterable[dict[str, Any]]) -> float | None:
-    """The probability of a text, from the log-probabilities of its tokens; None when the model gives none."""
+    """The probability of a text, from the log-probabilities of its tokens; None when there are none."""
     tokens = [token["logprob"] for part in parts for token in part.get("logprobs") or ()]
     return math.exp(sum(tokens)) if tokens else None
 

@@ -1,7 +1,7 @@
-"""Words of place in an instruction: "use f-strings for the error messages" means these strings and no others.
+"""Limit a refactoring to the place an instruction names: "use f-strings for the error messages" means only those.
 
-A refactoring of a whole region changes every line that it fits. Where the instruction names what it is about, the
-other lines stay as they are; and where nothing that changes is what was named, the edit is not what was asked.
+A refactoring of a whole region changes every line that it fits. Where the instruction names its subject, the other
+lines stay as they are. If no changed line belongs to that subject, the edit is not what was asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOLD = frozenset({"warn", "warning", "error", "exception", "debug", "info", "cr
 
 
 def narrowed(call: Call, instruction: str, before: str, after: str, at: tuple[int, int]) -> str | None:
-    """The text after a call, changed only where the instruction says; None when nothing of it is what was named."""
+    """The text after a call, changed only where the instruction says; None when no change is where it says."""
     if call.name not in {*_WHOLE.split(), *_ONE.split()}:
         return after
     wanted = _wanted(instruction, before, at)
@@ -47,7 +47,7 @@ def narrowed(call: Call, instruction: str, before: str, after: str, at: tuple[in
 
 
 def _hunks(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]]:
-    """Spans of both that belong together; lines that change beside each other one by one, where as many stay."""
+    """Matching spans of both texts; where a run of lines is replaced by equally many, one pair of lines at a time."""
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "replace" and b - a == d - c:
             yield from ((a + i, a + i + 1, c + i, c + i + 1) for i in range(b - a))
@@ -56,7 +56,7 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[tuple[int, int, int, int]
 
 
 def _wanted(instruction: str, text: str, at: tuple[int, int]) -> Callable[[range, str], bool] | None:
-    """Whether changed lines are what the instruction is about, by number and text; None when it says nothing of it."""
+    """A test, by number and text, whether changed lines are what the instruction names; None when it names no place."""
     try:
         source = Source(text)
     except Unusable:
@@ -77,7 +77,7 @@ def _wanted(instruction: str, text: str, at: tuple[int, int]) -> Callable[[range
 
 
 def _says_something(node: ast.AST) -> bool:
-    """An exception that is raised, a warning, a line of a log."""
+    """Whether a node raises an exception, warns or logs."""
     if isinstance(node, ast.Raise):
         return True
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TOLD

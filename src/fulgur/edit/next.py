@@ -1,4 +1,4 @@
-"""After the last change of a file: the edits that probably follow from it."""
+"""Predict the edits that follow from the last change of a file."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ class Following:
 
     @classmethod
     def of(cls, document: Document, previous: str) -> Following:
-        """From the text as it was before the last changes."""
+        """What may follow, given the text before the last changes."""
         recent, changed = last_change(document, previous)
         return cls(document, recent, frozenset(changed))
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Where a model has to look."""
+        """The regions to send to a model."""
         return candidates(self.document, self.recent, self.changed)
 
     def known(self, members: MemberCheck | None = None) -> Proposal | Refusal | None:
-        """What follows without a model: the last change once more, or a rename that was done by half."""
+        """What follows without a model: the last change repeated, or a half-done rename finished."""
         if (found := self._repeated(members) or self._renamed(members)) is not None:
             return found
         return None if self.regions else Refusal("", "No other place looks like the last change.")
 
     def _repeated(self, members: MemberCheck | None) -> Proposal | None:
-        """The last change made once more on every line that it fits."""
+        """The last change, repeated on every line that it fits."""
         document = self.document
         python = document.path.suffix in (".py", ".pyi")
         text = repeated(document.text, self.recent, self.changed, python=python)
@@ -89,7 +89,7 @@ class Following:
         reads = valueless(text)
         gone = set().union(*(counted(edit.before) - counted(edit.after) for edit in self.recent))
         if reads is not None and gone & {name for _, name in reads.unbound}:
-            return None  # a rename that is done by half
+            return None  # a half-done rename
         result = self._verified(text, members)
         return replace(result, understood="the last change, once more") if isinstance(result, Proposal) else None
 
@@ -106,13 +106,13 @@ class Following:
         )
 
     def item(self, region: Region) -> dict[str, Any]:
-        """The question for one of the regions."""
+        """The request to a model for one of the regions."""
         return Task(self.document, region, None, self.recent).item()
 
     def proposal(
         self, answers: Mapping[Region, tuple[str, bool]], members: MemberCheck | None = None
     ) -> Proposal | Refusal:
-        """What the answers for some regions (text, and whether it was finished) come to, checked."""
+        """Apply the answers (text, and whether it was finished) for some regions, and check the result."""
         text = self.document.text
         for region, (said, finished) in sorted(answers.items(), key=lambda pair: -pair[0].start):
             written = parse_answer(said)
@@ -129,7 +129,7 @@ class Following:
 
 
 def like(before: str, after: str, recent: Sequence[RecentEdit]) -> bool:
-    """Whether every change of a rewrite takes away and adds the same words and signs as one of the recent edits."""
+    """Whether every change of a rewrite removes and adds the same words and signs as one of the recent edits."""
     wanted = [_difference(edit.before, edit.after) for edit in recent]
     for edit in recent:
         wanted += [_difference(*pair) for pair in zip(edit.before.splitlines(), edit.after.splitlines(), strict=False)]
@@ -152,7 +152,7 @@ def counted(text: str) -> Counter[str]:
 
 
 def renamed_like(text: str, recent: Sequence[RecentEdit]) -> str:
-    """The code with a name replaced everywhere, if that is all the last edit did; else as it is."""
+    """The code with a name replaced everywhere, if that is all the last edit did; otherwise unchanged."""
     before, after = (part.strip() for part in (recent[-1].before, recent[-1].after))
     gone, come = counted(before) - counted(after), counted(after) - counted(before)
     if len(gone) != 1 or len(come) != 1:
@@ -174,7 +174,7 @@ def renamed_like(text: str, recent: Sequence[RecentEdit]) -> str:
 
 
 def sound(document: Document, before: str, after: str, *, exact: bool) -> bool:
-    """Whether a change parses and leaves no name without a value; an `exact` one must give one its value back."""
+    """Whether a change parses and leaves no name unbound; an `exact` one must also bind a name that was unbound."""
     found = check(document.path, before, after)
     if found.parses or any(problem.certain for problem in found.names):
         return False
@@ -185,7 +185,9 @@ def sound(document: Document, before: str, after: str, *, exact: bool) -> bool:
 
 
 def last_change(document: Document, before: str) -> tuple[list[RecentEdit], set[int]]:
-    """The lines that changed since the text `before`, oldest first, and where they stand now."""
+    """The last edits since the text `before`, in file order, and the numbers of all changed lines.
+
+    Pure insertions do not count."""
     old, new = before.splitlines(keepends=True), document.text.splitlines(keepends=True)
     edits: list[RecentEdit] = []
     lines: set[int] = set()
@@ -199,7 +201,7 @@ def last_change(document: Document, before: str) -> tuple[list[RecentEdit], set[
 
 
 def previous_text(document: Document, journal: EditJournal) -> str:
-    """The file before its last change: by `fulgur edit`, else as git has it."""
+    """The file before its last change by `fulgur edit`; without one, as git has it."""
     real = document.path.resolve()
     before = journal.before(real, document.data)
     if before is None:
@@ -213,7 +215,7 @@ def previous_text(document: Document, journal: EditJournal) -> str:
 
 
 def candidates(document: Document, recent: list[RecentEdit], changed: Collection[int]) -> list[Region]:
-    """Regions with lines that look like what was changed, best first; they do not overlap."""
+    """Regions with lines that resemble the changed ones, best first; they do not overlap."""
     gone: set[str] = set()
     for edit in recent:
         gone |= set(re.findall(r"\w+", edit.before)) - set(re.findall(r"\w+", edit.after))
@@ -224,7 +226,7 @@ def candidates(document: Document, recent: list[RecentEdit], changed: Collection
             continue
         touched = bool(gone & set(re.findall(r"\w+", line)))
         if gone and not touched and line.strip() not in shared:
-            continue  # its score could not reach 1, and comparing every line of a long file takes too long
+            continue  # its score cannot reach 1, and comparing every line of a long file takes too long
         score = 2.0 * touched
         score += max((difflib.SequenceMatcher(None, line.strip(), other).ratio() for other in shared), default=0.0)
         if score >= 1.0 or (not gone and score > 0.6):
@@ -245,7 +247,7 @@ def candidates(document: Document, recent: list[RecentEdit], changed: Collection
 
 
 def region_at(document: Document, line: int) -> Region:
-    """The function or statement around a line. Only the top-level statement that holds the line is looked at."""
+    """The function or statement around a line. Parses only the top-level statement that holds the line."""
     text, target = document.text, Target(document.path, None, (line, line))
     above = 0
     for part in (parts(text) if document.path.suffix in (".py", ".pyi") else None) or ():

@@ -37,7 +37,7 @@ class Target:
 class Region:
     """Whole lines of a file, as offsets into its text (line feeds only), with bounded context around them.
 
-    `named`: a person named exactly this part, as a symbol or by its lines.
+    `named`: the user named exactly this part, as a symbol or by its lines.
     """
 
     start: int
@@ -66,8 +66,9 @@ def parse_target(text: str, base: Path = Path()) -> Target:
 
 
 def locate_region(text: str, target: Target, instruction: str = "", *, limit: bool = True) -> Region:
-    """The region a target means in this text; an error says what to name instead when it is too large or unclear.
-    `limit` False: it may be as large as the file, for what needs no model."""
+    """The region a target means in this text; raises when it is too large or unclear, and says what to name instead.
+
+    `limit` False: it may be as large as the file, for edits that need no model."""
     python = target.path.suffix in (".py", ".pyi")
     src: Source | None = None
     if python:
@@ -100,7 +101,7 @@ def locate_region(text: str, target: Target, instruction: str = "", *, limit: bo
 
 
 def inside(src: Source, first: int, last: int, instruction: str) -> tuple[int, int]:
-    """The one function within these lines that an instruction is about: "… in _walk", "… to the constructor"."""
+    """Lines of the one inner function that an instruction names ("… in _walk", "… to the constructor"); else all."""
     within = [
         node
         for node in symbols(src)
@@ -121,7 +122,7 @@ _THE = r"(?:the |its )?(?:function |method |helper |inner function |nested funct
 
 
 def without_docstring(region: Region) -> str:
-    """The region as a model may see it where it is too long: of each docstring the first line, if all fits then."""
+    """A region that is too long, with each docstring cut to its first line; empty when that is still too long."""
     src = Source(f"if 1:\n{region.text}" if region.text[:1] in (" ", "\t") else region.text)
     edits = []
     for node in symbols(src):
@@ -142,7 +143,7 @@ def named_lines(instruction: str) -> tuple[int, int] | None:
 
 
 def _absent(text: str, instruction: str) -> str:
-    """The first name of an instruction that the file does not have, with the nearest that it has."""
+    """A sentence on the first name of an instruction that the file lacks, with the nearest name that it has."""
     known = set(re.findall(r"[^\W\d]\w*", text))
     missing = next((word for word in code_words(instruction) if word.isidentifier() and word not in known), None)
     if missing is None:
@@ -220,7 +221,7 @@ def python_symbol(src: Source, target: Target) -> tuple[int, int]:
 
 
 def _one_after_another(src: Source, nodes: list[ast.AST]) -> bool:
-    """Definitions of one name that belong together: overloads with what they describe, a property with its setter."""
+    """Whether definitions of a name belong together: overloads and their implementation, a property and its setter."""
     block = src.block_of(nodes[0]) if isinstance(nodes[0], ast.stmt) else []
     at = [block.index(node) for node in nodes if isinstance(node, ast.stmt) and node in block]
     heads = [ast.unparse(d) for node in nodes for d in getattr(node, "decorator_list", [])]
@@ -275,7 +276,7 @@ def mentioned(src: Source, instruction: str) -> tuple[int, int] | None:
 
 
 def other_symbol(text: str, target: Target) -> tuple[int, int]:
-    """A symbol of another language, or of broken Python: by the grammar, else by the line that declares it."""
+    """A symbol of another language, or of broken Python: found by the grammar, else by the line that declares it."""
     from fulgur.workspace.symbols import symbols_in
 
     wanted = target.symbol or ""
@@ -296,7 +297,7 @@ def other_symbol(text: str, target: Target) -> tuple[int, int]:
 
 
 def block_end(lines: list[str], first: int) -> int:
-    """Last line of the block that begins here: what is indented deeper, or stands in brackets that are open."""
+    """The last line of the block that begins here: deeper-indented lines, and lines inside open brackets."""
     margin = len(lines[first]) - len(lines[first].lstrip())
     last, depth = first, 0
     for index in range(first, len(lines)):

@@ -1,4 +1,4 @@
-"""The last change of a file, made once more on the lines that it fits."""
+"""Repeat the last change of a file on the other lines that it fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 
 
 def repeated(text: str, recent: Sequence[RecentEdit], changed: Collection[int], *, python: bool = True) -> str:
-    """The text with what was done to single lines repeated; `changed` lines (from 1) stay as they are."""
+    """The text with changes of single lines repeated on other lines; `changed` lines (from 1) stay as they are."""
     pairs = list(dict.fromkeys(_pairs(recent)))
     for pair in reversed(pairs):
         text = _followed(text, pair, pairs, changed, python)
@@ -23,7 +23,7 @@ def repeated(text: str, recent: Sequence[RecentEdit], changed: Collection[int], 
 
 
 def _pairs(recent: Sequence[RecentEdit]) -> Iterator[Pair]:
-    """Lines as they were and as they are."""
+    """Changed lines, before and after."""
     for edit in recent:
         before, after = edit.before.splitlines(), edit.after.splitlines()
         if len(before) == len(after):
@@ -31,7 +31,7 @@ def _pairs(recent: Sequence[RecentEdit]) -> Iterator[Pair]:
 
 
 def _followed(text: str, pair: Pair, pairs: Sequence[Pair], changed: Collection[int], python: bool) -> str:
-    """The text after the first rule behind a change that fits another line and no change contradicts."""
+    """The text after the first rule for a change that fits another line and that no change contradicts."""
     if python and (style := string_style(*pair)) is not None:
         return style.applied(text, changed)
     if python and (refactored := replayed(text, *pair, changed)) != text:
@@ -49,7 +49,7 @@ def _followed(text: str, pair: Pair, pairs: Sequence[Pair], changed: Collection[
 
 
 def _returning_nothing(text: str, old: list[str], new: list[str]) -> list[str]:
-    """The lines with `-> None` for functions that give nothing back, the others as they were."""
+    """The new lines where they belong to functions that return nothing, otherwise the old ones."""
     try:
         tree = parse(text)
     except Unusable:
@@ -62,7 +62,7 @@ def _returning_nothing(text: str, old: list[str], new: list[str]) -> list[str]:
 
 
 def _gives(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function gives a value back, functions inside it aside."""
+    """Whether a function returns or yields a value, nested functions aside."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()

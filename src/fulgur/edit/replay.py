@@ -1,4 +1,4 @@
-"""A change that one of the exact refactorings makes, made by it on the other lines of a file."""
+"""Replay a change on the other lines of a file, if one of the exact refactorings makes that change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 from fulgur.edit.refactor import RefactorError, apply_local
 from fulgur.text.edit_format import Call
 
-# What a refactoring takes away: only lines that hold it are looked at, and one of these must have gone.
+# The tokens that a refactoring removes: at least one must be gone, and only lines that contain one are tried.
 REFACTORINGS: dict[str, tuple[str, ...]] = {
     "use_fstring": ("format", "%", "+"),
     "optional_union": ("Optional", "Union"),
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"\w+|[=!<>]=|[^\w\s]")
 
 
 def replayed(text: str, before: str, after: str, changed: Collection[int]) -> str:
-    """The text after the refactoring that made `after` of the line `before`; as it is if there is none.
+    """The text after the refactoring that turns the line `before` into `after`; unchanged if there is none.
 
     `changed` lines (from 1) stay as they are.
     """
@@ -44,7 +44,7 @@ def replayed(text: str, before: str, after: str, changed: Collection[int]) -> st
 
 
 def _refactored(line: str, name: str) -> str:
-    """A line that is a whole statement, or the head of one, after a refactoring; else as it is."""
+    """A line after a refactoring, if it is a whole statement or the head of one; otherwise unchanged."""
     body = " pass" if line.rstrip().endswith(":") else ""
     try:
         found = apply_local(line.rstrip() + body + "\n", Call(name, ())).rstrip("\n")

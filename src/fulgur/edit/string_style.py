@@ -1,4 +1,4 @@
-"""A change of how strings are written, quotes or prefix, done to all strings of a file that are written the old way."""
+"""Apply a change of string style (quotes or prefix) to all strings of a file that are written the old way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StringStyle:
     new: tuple[str, str]
 
     def applied(self, text: str, spared: Collection[int]) -> str:
-        """The text with every string written the new way, but for those on the `spared` lines (from 1)."""
+        """The text with every string written the new way, except on the `spared` lines (from 1)."""
         lines = text.splitlines(keepends=True)
         for token in reversed(_strings(text) or []):
             (row, first), (last_row, last) = token.start, token.end
@@ -33,14 +33,14 @@ class StringStyle:
         if quote != self.old[1] or (prefix != self.old[0] and self.old[0] != self.new[0]):
             return string
         if quote != self.new[1] and (self.new[1] in body or f"\\{quote}" in body):
-            return string  # it would have to be escaped otherwise
+            return string  # its body would need different escapes
         if self.old[0] != self.new[0]:
             prefix = self.new[0]
         return f"{prefix}{self.new[1]}{body}{self.new[1]}"
 
 
 def string_style(before: str, after: str) -> StringStyle | None:
-    """What changed between two versions of a line, if it is the way its strings are written and nothing else."""
+    """The change of style between two versions of a line; None if anything else changed."""
     old, new = _strings(before), _strings(after)
     if old is None or new is None or len(old) != len(new) or _without(before, old) != _without(after, new):
         return None
@@ -54,7 +54,7 @@ def string_style(before: str, after: str) -> StringStyle | None:
     if len(styles) != 1:
         return None
     [style] = styles
-    # r, b and f change what a string is, and three quotes are for some strings only.
+    # r, b and f change what a string means, and triple quotes suit only some strings.
     same_kind = style.old[0] == style.new[0] or {style.old[0].lower(), style.new[0].lower()} == {"", "u"}
     return style if same_kind and len(style.old[1]) == len(style.new[1]) else None
 
@@ -65,7 +65,7 @@ def _strings(text: str) -> list[tokenize.TokenInfo] | None:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.STRING:
                 found.append(token)
-    except (tokenize.TokenError, IndentationError):  # a line alone often leaves brackets open
+    except (tokenize.TokenError, IndentationError):  # a single line often leaves brackets open
         pass
     except SyntaxError:
         return None
@@ -73,7 +73,7 @@ def _strings(text: str) -> list[tokenize.TokenInfo] | None:
 
 
 def _without(line: str, strings: list[tokenize.TokenInfo]) -> list[str]:
-    """What stands between the strings of one line."""
+    """The code between the strings of one line."""
     ends = [0, *(token.end[1] for token in strings)]
     starts = [*(token.start[1] for token in strings), len(line)]
     return [line[end:start] for end, start in zip(ends, starts, strict=True)]

@@ -1,8 +1,8 @@
-"""What the last change did to a line, learned as a rule and done to the other lines that the rule fits.
+"""Learn a rule from how the last change altered a line, and apply it to the other lines that the rule fits.
 
-The tokens that changed are anchored by the tokens around them. The first rule asks for the whole line as it was; each
-further one asks for less: fewer tokens around the change, any name where a name stood, any expression between two
-changes. The first rule that fits another line is the one to follow.
+The tokens around a change anchor it. The first rule requires the whole line as it was. Each further rule requires
+less: fewer tokens around the change, any name in place of a name, any expression between two changes. The first rule
+that fits another line wins.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from functools import cached_property, lru_cache
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 _NAME = re.compile(r"[^\W\d]\w*")
 _START, _END = "\0start", "\0end"  # of a line, as tokens
-_FIXED = frozenset((*keyword.kwlist, "self", "cls", "print"))  # never stand for another name
+_FIXED = frozenset((*keyword.kwlist, "self", "cls", "print"))  # never match another name
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _PREFIXES = frozenset("fbrFBR")  # of strings
 _CONDITIONS = frozenset(("and", "or", "not"))
 _MOST_CHANGES = 6  # in a line: more is a rewrite
-_MOST_TOKENS = 400  # of a line: what is longer is data
+_MOST_TOKENS = 400  # in a line: a longer one is data
 
 
 class Around(Enum):
-    """How much around a change must be the same."""
+    """How much around a change must match."""
 
     LINE = auto()  # the whole line
-    THREE = auto()  # so many tokens before and behind it
+    THREE = auto()  # three tokens before and after it
     TWO = auto()
     ONE = auto()
-    BEFORE = auto()  # three before it, one behind it
-    BEHIND = auto()  # one before it, three behind it
-    SHAPE = auto()  # the line with any other names
+    BEFORE = auto()  # three before it, one after it
+    BEHIND = auto()  # one before it, three after it
+    SHAPE = auto()  # the whole line, with any names
 
 
 _COUNTS = {
@@ -44,18 +44,18 @@ _COUNTS = {
     Around.ONE: (1, 1),
     Around.BEFORE: (3, 1),
     Around.BEHIND: (1, 3),
-}  # of tokens before and behind a change
+}  # how many tokens before and after a change
 
 
 class Between(Enum):
-    """What may stand between two changes of a line."""
+    """What may appear between two changes of a line."""
 
     SAME = auto()
-    NAMES = auto()  # any other names
+    NAMES = auto()  # the same code with any names
     ANYTHING = auto()  # any expression
 
 
-# How many distinctive words a rule must hold: where such a word goes, and where tokens are only added or moved.
+# How many distinctive words a rule must contain: if the change removes one, and if it only adds or moves tokens.
 # Chosen on changes between releases (docs/model.md). None: the rule is wrong too often.
 _LEVELS: tuple[tuple[Around, Between, int | None, int | None], ...] = (
     (Around.LINE, Between.SAME, 0, 1),
@@ -80,7 +80,7 @@ _LEVELS: tuple[tuple[Around, Between, int | None, int | None], ...] = (
 
 @dataclass(frozen=True)
 class Hole:
-    """A place of a rule where something else may stand: one name, or an expression."""
+    """A placeholder in a rule: it matches any name, or any expression."""
 
     number: int
     name: bool
@@ -91,7 +91,7 @@ Pattern = tuple[str | Hole, ...]
 
 @dataclass(frozen=True)
 class Rule:
-    """`old` becomes `new` between `left` and `right`, which hold no expressions."""
+    """`old` becomes `new` between `left` and `right`, which contain no placeholders for expressions."""
 
     left: Pattern
     old: Pattern
@@ -101,7 +101,7 @@ class Rule:
     between: Between
 
     def applied(self, line: str) -> str:
-        """The line with every place changed that fits."""
+        """The line with the rule applied everywhere it fits."""
         if not all(part in line for part in self._words):
             return line
         tokens = _tokens(line.strip())
@@ -121,7 +121,7 @@ class Rule:
             for part in self.new:
                 out += [part] if isinstance(part, str) else tokens[slice(*filled[part.number])]
             changed += 1
-            if (end := end - len(self.right)) == at:  # nothing but an addition
+            if (end := end - len(self.right)) == at:  # a pure insertion
                 out.append(tokens[at])
                 at += 1
             at = max(at, end)
@@ -132,24 +132,24 @@ class Rule:
 
     @cached_property
     def _words(self) -> list[str]:
-        """What must be in a line: looked for before the line is taken apart."""
+        """Tokens that a line must contain; tested before it is tokenized."""
         parts = {part for part in (*self.left, *self.old, *self.right) if isinstance(part, str)}
         return sorted((part for part in parts if part not in (_START, _END)), key=len, reverse=True)
 
     @property
     def gives_none(self) -> bool:
-        """Whether it says of functions that they return None."""
+        """Whether the rule adds `-> None`."""
         return "->" in self.added and re.sub(r"\s", "", self.added).endswith("->None")
 
     @property
     def added(self) -> str:
-        """What it writes and did not find."""
+        """The tokens that are in `new` but not in `old`, joined."""
         old = [part for part in self.old if isinstance(part, str)]
         return "".join(part for part in self.new if isinstance(part, str) and part not in old)
 
 
 def rules(before: str, after: str) -> Iterator[Rule]:
-    """Rules that make `after` of the line `before`, those that ask for most first."""
+    """Rules that turn the line `before` into `after`, the strictest first."""
     before, after = before.strip(), after.strip()
     old, new = _tokens(before), _tokens(after)
     if max(len(old), len(new)) > _MOST_TOKENS:
@@ -170,7 +170,7 @@ def rules(before: str, after: str) -> Iterator[Rule]:
             continue
         least = least_gone if _loses_word(rule.old, rule.new) else least_added
         if rule.gives_none and "def" in old:
-            least = 0  # whether it is true of a function can be seen
+            least = 0  # whether a function returns nothing can be checked
         words = sum(_distinctive(part) for part in (*rule.left, *rule.old, *rule.right))
         if least is None or words < least or not _meant_for_others(rule, words):
             continue
@@ -181,8 +181,8 @@ def rules(before: str, after: str) -> Iterator[Rule]:
 def _meant_for_others(rule: Rule, words: int) -> bool:
     """Whether a change may be meant for other lines.
 
-    A comment is about its line, a return type about its function, the f of a string about what is in it; a condition,
-    and what is no longer true or false, was decided for one place.
+    A comment is about its line, a return type about its function, the f of a string about its content. A condition, or
+    a changed True or False, is a decision for one place.
     """
     comment = "#" in rule.old or "#" in rule.new
     if rule.around is Around.LINE:
@@ -229,7 +229,7 @@ def _rule(
         before = _any_names(left, holes)
         behind = _any_names(right, holes + len(left))
         if not _loses_word(found, written):
-            # The names beside an addition stay: what is added to `state` is not meant for any parameter.
+            # The names next to an addition stay fixed: what is added to `state` is not meant for any other name.
             before, behind = [*before[:-1], *left[-1:]], [*right[:1], *behind[1:]]
     elif around is not Around.LINE:
         counts = _COUNTS[around]
@@ -243,7 +243,7 @@ def _tokens(text: str) -> tuple[str, ...]:
 
 
 def _runs(old: Sequence[str], new: Sequence[str]) -> list[tuple[bool, int, int, int, int]]:
-    """What stayed (True) and what changed, in turns; a space between two changes is a part of them."""
+    """Alternating runs that stayed (True) and that changed; a space between two changes belongs to them."""
     runs: list[tuple[bool, int, int, int, int]] = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         same = tag == "equal" and not (runs and not runs[-1][0] and b < len(old) and "".join(old[a:b]).isspace())
@@ -270,7 +270,7 @@ def _any_names(tokens: Sequence[str], first: int) -> list[str | Hole]:
 
 
 def _any_expression(tokens: Sequence[str], number: int) -> list[str | Hole] | None:
-    """A hole instead of the tokens, spaces at its ends aside; None when they are no whole expression."""
+    """A hole in place of the tokens, keeping spaces at its ends; None when they are no whole expression."""
     inner = tokens[bool(tokens[:1] and tokens[0].isspace()) : len(tokens) - (len(tokens) > 1 and tokens[-1].isspace())]
     if not any(token[0].isalnum() or token[0] == "_" for token in inner):
         return list(tokens)
@@ -281,7 +281,7 @@ def _any_expression(tokens: Sequence[str], number: int) -> list[str | Hole] | No
 
 
 def _nearest(tokens: Sequence[str], count: int) -> list[str]:
-    """The first tokens that are no spaces, with the spaces between them."""
+    """The first `count` tokens that are not spaces, with the spaces between them."""
     taken: list[str] = []
     for token in tokens:
         if not count:
@@ -292,7 +292,7 @@ def _nearest(tokens: Sequence[str], count: int) -> list[str]:
 
 
 def _ends(tokens: Sequence[str], at: int) -> Iterator[int]:
-    """Where an expression that begins at a token may end, the nearest first: brackets and quotes closed, no comma."""
+    """Where an expression that begins at a token may end, nearest first: brackets and quotes closed, no comma."""
     open_brackets: list[str] = []
     quote = ""
     while at < len(tokens) and tokens[at] not in (_START, _END):
@@ -315,9 +315,9 @@ def _ends(tokens: Sequence[str], at: int) -> Iterator[int]:
 
 
 def _match(pattern: Pattern, tokens: Sequence[str], at: int) -> tuple[int, dict[int, tuple[int, int]]] | None:
-    """The end of a pattern that begins at a token, and what its holes stand for.
+    """The end of a pattern that begins at a token, and the token span that each hole matches.
 
-    An expression is the shortest one that goes on as the pattern does up to its next expression.
+    An expression hole takes the shortest match after which the pattern fits up to its next expression hole.
     """
     filled: dict[int, tuple[int, int]] = {}
     expression: Hole | None = None
@@ -338,7 +338,7 @@ def _match(pattern: Pattern, tokens: Sequence[str], at: int) -> tuple[int, dict[
 
 @lru_cache(maxsize=256)
 def _split(pattern: Pattern) -> list[tuple[Pattern, Hole | None]]:
-    """The parts of a pattern, each with the expression that follows it."""
+    """The fixed parts of a pattern, each with the expression hole that follows it."""
     parts: list[tuple[Pattern, Hole | None]] = []
     begin = 0
     for index, part in enumerate(pattern):
@@ -349,7 +349,7 @@ def _split(pattern: Pattern) -> list[tuple[Pattern, Hole | None]]:
 
 
 def _fits(pattern: Pattern, tokens: Sequence[str], at: int, filled: dict[int, tuple[int, int]]) -> int | None:
-    """The end of tokens and names that begin at a token."""
+    """Where a pattern without expression holes ends if it matches at a token, else None; fills its name holes."""
     if at + len(pattern) > len(tokens):
         return None
     for part, token in zip(pattern, tokens[at : at + len(pattern)], strict=True):

@@ -1,4 +1,4 @@
-"""The verbs that instructions begin with, and the politeness in front of them."""
+"""The verbs that instructions begin with, and the polite phrases in front of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FIRST = re.compile(
 
 
 def without_verb(instruction: str) -> str:
-    """An instruction without the verb that it begins with.
+    """The instruction without its leading verb.
 
     "add a parameter" names no function `add`; "add should return a copy" and "add: return a copy" do.
     """

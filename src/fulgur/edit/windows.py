@@ -1,7 +1,7 @@
-"""One of several places that a refactoring fits: the one that the instruction speaks of.
+"""Choose one of several places that a refactoring fits: the one that the instruction names.
 
-"Use a ternary for value_out", where two ifs choose a value: the refactoring is tried on every run of statements by
-itself, and of what it makes only that is taken which the words of the instruction pick out.
+"Use a ternary for value_out", where two ifs choose a value: the refactoring is tried on each run of statements
+separately, and only the result that the words of the instruction select is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST = 3
 
 @dataclass(frozen=True)
 class Found:
-    """What the refactoring makes of one run of statements: the region's new text, and the lines that it is about."""
+    """The result for one run of statements: the region's new text, the run's lines, and the run before and after."""
 
     text: str
     first: int
@@ -78,7 +78,7 @@ def _blocks(piece: Piece) -> Iterator[list[ast.stmt]]:
 
 
 def _by_words(piece: Piece, found: list[Found], instruction: str, call: Call) -> list[Found]:
-    """Those of the results that the instruction picks out: by a name, by their order, or by the block they stand in."""
+    """The results that the instruction selects: by a name, by their order, or by the block that contains them."""
     said = instruction.lower()
     named = (identifiers(piece.text) & set(re.findall(r"\w+", instruction))) - {w for a in call.args for w in a.split()}
     for name in sorted(named):

@@ -1,7 +1,7 @@
-"""What must hold before an edit is written: it parses, and the names, members and imports it brings exist.
+"""Checks before an edit is written: it parses, and the names, members and imports it adds exist.
 
-`check` is the entry; only what the edit made worse counts. `covering.py` finds the tests, `trial.py` runs them, and
-`verdict.py` says what all of it means.
+`check` is the entry point; only problems that the edit introduces count. `covering.py` finds the tests, `trial.py` runs
+them, and `verdict.py` sums up the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARSES, NAMES, MEMBERS, TESTS = "parses", "names exist", "names, attributes and 
 
 @dataclass
 class Found:
-    """What was found wrong. `members`: attributes and parameters were judged too; `unchecked` says why not all."""
+    """The problems found. `members`: attributes and parameters were checked too; `unchecked` says why not all."""
 
     parses: list[str] = field(default_factory=list)
     names: list[Problem] = field(default_factory=list)
@@ -29,7 +29,9 @@ class Found:
 
 
 def check(path: Path, before: str, after: str, members: MemberCheck | None = None) -> Found:
-    """Compare a file's new text with its old one (line feeds only); `members` judges attributes and parameters too."""
+    """The problems that a new text introduces (line feeds only); `members` checks attributes and parameters too.
+
+    Nothing is checked when neither text parses."""
     from fulgur.edit.checks.imports import unknown_imports
     from fulgur.edit.checks.members.introduced import added_lines
     from fulgur.edit.checks.names import new_problems

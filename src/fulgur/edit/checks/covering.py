@@ -1,8 +1,8 @@
-"""Which test files cover a change: those that import a changed module, directly or through other modules.
+"""Find the test files that cover a change: those that import a changed module, directly or through other modules.
 
-Imports are read as text, so a file that does not parse counts too. Importing `a.b` runs `a/__init__.py`, and every test
-below a `conftest.py` runs that one. A module that a test names in a string (`"-m", "package"`, `patch("a.b.f")`) counts
-as imported by it.
+Imports are matched as text, so files that do not parse count too. Importing `a.b` runs `a/__init__.py`, and every test
+below a `conftest.py` runs that file. A module that a test names in a string (`"-m", "package"`, `patch("a.b.f")`)
+counts as imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PYTEST_FILE = re.compile(r"test_.*\.py|.*_test\.py|tests?\.py")
 
 
 def covering_tests(workspace: Path, changed: Sequence[str]) -> list[str]:
-    """Test files, the nearest to the change first: changed themselves, named after it, importing it, and so on."""
+    """Test files, nearest to the change first: changed themselves, named after it, importing it, and so on."""
     workspace = workspace.resolve()
     start = {(workspace / name) for name in changed if name.endswith(".py")}
     if not start:
@@ -39,7 +39,7 @@ def covering_tests(workspace: Path, changed: Sequence[str]) -> list[str]:
 
 
 class _Imports:
-    """Who imports whom, backwards: `importers[module]` are the files that run it."""
+    """The reverse import graph: `importers[module]` are the files that import it."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -60,7 +60,7 @@ class _Imports:
                 self._add(path, imported)
 
     def distances(self, start: set[Path]) -> dict[Path, int]:
-        """How many imports lie between each file and the nearest of these."""
+        """The number of imports between each file and the nearest of the `start` files."""
         found = dict.fromkeys(start, 0)
         edge, steps = start, 0
         while edge:
@@ -87,7 +87,7 @@ class _Imports:
                 yield from self._chain(module.path, 0, dotted, program=True)
 
     def _chain(self, importer: Path, level: int, dotted: str, *, program: bool = False) -> Iterator[Path]:
-        """The files that run when `dotted` is imported: each package on the way, and the module."""
+        """The files that run when `dotted` is imported: each package on the path, and the module."""
         parts = dotted.split(".") if dotted else []
         for length in range(0 if level else 1, len(parts) + 1):
             path = self._project.imported(importer, level, ".".join(parts[:length]) or None)

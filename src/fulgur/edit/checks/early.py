@@ -1,6 +1,6 @@
-"""Reads of a name before the code that binds it has run: a NameError when the module is imported or the function runs.
+"""Find reads of a name before it is bound: a NameError when the module is imported or the function runs.
 
-Only what is certain is reported: a binding in any branch, in a loop or in a handler counts as made.
+Only certain errors are reported: a binding in any branch, loop or handler counts as executed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp)
 
 @dataclass(frozen=True)
 class Order:
-    """In which order a part of a module reads and binds names; lines count within the part."""
+    """The order in which a part of a module reads and binds names; lines count within the part."""
 
-    certain: tuple[Read, ...]  # reads inside its functions that come too early, whatever else the module has
-    reads: tuple[Read, ...]  # what the module reads here, and this part has not bound before
-    made: frozenset[str]  # bound once the part has run
+    certain: tuple[Read, ...]  # early reads inside its functions, whatever the rest of the module does
+    reads: tuple[Read, ...]  # module-level reads of names that this part has not bound before
+    made: frozenset[str]  # names bound once the part has run
     binds: frozenset[str]  # names of the module that it binds
-    declared: frozenset[str]  # `global` in one of its functions: bound nobody knows when
+    declared: frozenset[str]  # `global` in one of its functions: bound at an unknown time
     module_global: bool  # `global` outside functions
 
 
 def early_within(tree: ast.Module, text: str, postponed: bool) -> Order:
     """The order of one part; `postponed` annotations are not evaluated."""
-    # Walking a long class takes longer than all else here, and most have no such word.
+    # Walking a long class dominates the cost here, and few contain these words.
     declares = "global" in text or "nonlocal" in text
     order = _Order("", None, frozenset(), set(), postponed or sys.version_info >= (3, 14), declares)
     order.run(tree.body)
@@ -47,7 +47,7 @@ def early_within(tree: ast.Module, text: str, postponed: bool) -> Order:
 
 
 def early_reads(orders: Iterable[tuple[int, Order]], given: Collection[str]) -> Iterator[Read]:
-    """All reads that come too early in a module: its parts with the lines before each; `given` are its names."""
+    """All early reads in a module. `orders`: its parts, each with the number of lines above it; `given`: its names."""
     parts = list(orders)
     elsewhere = frozenset().union(*(order.declared for _, order in parts))
     later = (frozenset(given) & frozenset().union(*(order.binds for _, order in parts))) - elsewhere
@@ -62,7 +62,7 @@ def early_reads(orders: Iterable[tuple[int, Order]], given: Collection[str]) -> 
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """What runs with the module itself: not what stands in functions and classes."""
+    """The nodes that run at module level: not those inside functions and classes."""
     for node in nodes:
         yield node
         if not isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
@@ -70,7 +70,7 @@ def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _binds(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names that these statements bind in their own scope."""
+    """The names that these statements bind in their own scope."""
     found: set[str] = set()
     waiting = list(nodes)
     while waiting:
@@ -95,7 +95,7 @@ def _binds(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 class _Order:
-    """Runs the statements of one scope in their order.
+    """Walks the statements of one scope in execution order.
 
     `later` are its names (None: not known yet), `made` those bound so far, `hidden` those that a class body binds.
     """
@@ -114,9 +114,9 @@ class _Order:
         self.hidden = hidden
         self.made = made
         self.postponed = postponed
-        self.declares = declares  # there may be `global` or `nonlocal` in it
+        self.declares = declares  # it may contain `global` or `nonlocal`
         self.found: list[Read] = []  # in this scope
-        self.certain: list[Read] = []  # in functions inside it
+        self.certain: list[Read] = []  # in nested functions
 
     def run(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
@@ -133,7 +133,7 @@ class _Order:
             self._function(node)
         elif isinstance(node, ast.ClassDef):
             self.run([*node.decorator_list, *node.bases, *node.keywords])
-            # A class body runs now: what it does not bind itself is looked for outside.
+            # A class body runs now; names that it does not bind are looked up outside.
             hidden = self.hidden | _binds(node.body)
             inner = _Order(f"{self.scope}.{node.name}", self.later, hidden, self.made, self.postponed, self.declares)
             inner.run(node.body)

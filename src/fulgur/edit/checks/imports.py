@@ -1,7 +1,7 @@
-"""A guard for JavaScript and TypeScript: what is imported from a file of the project is exported there.
+"""Check for JavaScript and TypeScript: a name imported from a file of the project is exported there.
 
-Only relative imports are judged. A file that exports what cannot be read off it (`module.exports`, `export *` from a
-package) is left alone.
+Only relative imports are checked. Files whose exports cannot be determined (`module.exports`, `export *` from a
+package) are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DEEPEST = 5
 
 
 def unknown_imports(source: str, path: Path, lines: Collection[int]) -> list[Problem]:
-    """Imports on these lines of files that are not there, or of names that those do not export."""
+    """Imports on these lines from files that do not exist, or of names that those files do not export."""
     root = _parsed(path.suffix[1:], source)
     if root is None:
         return []
@@ -85,7 +85,7 @@ def _imported(statement: Node) -> Iterator[tuple[str, int]]:
 
 def _file_of(folder: Path, where: str) -> Path | None:
     base = folder / where
-    # TypeScript names the file that will be made: `./a.js` is `./a.ts` before it is compiled.
+    # TypeScript imports name the compiled file: `./a.js` is `./a.ts` in the sources.
     stem = base.with_suffix("") if base.suffix in (".js", ".mjs", ".jsx", ".cjs") else base
     tried = [base, *(Path(f"{stem}.{end}") for end in _TRIED), *(base / f"index.{end}" for end in _TRIED)]
     return next((path for path in tried if path.is_file()), None)

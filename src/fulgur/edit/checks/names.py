@@ -1,7 +1,7 @@
-"""Whether the names that Python code reads have a value: the one place that answers this.
+"""Find names that Python code reads without a value; the only place that decides this.
 
-Two questions: is a name bound anywhere it is looked for (by the compiler's own symbol table), and is it bound before it
-is read (in the order in which a module, a class body or a function runs)?
+Two checks: is a name bound in any scope where it is looked up (by the compiler's own symbol table), and is it bound
+before it is read (in the order in which a module, a class body or a function runs)?
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALWAYS = frozenset({*dir(builtins), *_MODULE.split()})
 
 @dataclass(frozen=True)
 class Reads:
-    """Reads without a value: (scope, name) of those bound nowhere; (scope, name, line) of those too early."""
+    """Reads without a value: (scope, name) where it is bound nowhere, (scope, name, line) where it is bound later."""
 
     unbound: frozenset[tuple[str, str]] = frozenset()
     early: frozenset[tuple[str, str, int]] = frozenset()
@@ -33,7 +33,7 @@ class Reads:
 def new_problems(before: str, after: str) -> list[Problem]:
     """Names that the new text of a file reads without a value, where the old text did not."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what the code itself is warned for
+        warnings.simplefilter("ignore")  # the compiler's warnings about the code itself
         return _new_problems(before, after)
 
 
@@ -58,17 +58,17 @@ def _new_problems(before: str, after: str) -> list[Problem]:
 
 
 def valueless(text: str) -> Reads | None:
-    """All reads without a value; None where that cannot be told (syntax errors, star imports)."""
+    """All reads without a value; None where that is unknown (syntax errors, star imports)."""
     return _together(parts(text))
 
 
 def valueless_as_a_whole(text: str) -> Reads | None:
-    """The same without what is known of other texts: the plain way, which the fast one must agree with."""
+    """`valueless` computed on the whole text, without cached parts: the reference that the fast path must match."""
     return _together((text,))
 
 
 def _together(found: Parts | None) -> Reads | None:
-    """What the parts of a module come to."""
+    """Combine the facts of a module's parts."""
     if found is None:
         return None
     try:
@@ -80,7 +80,7 @@ def _together(found: Parts | None) -> Reads | None:
         return None
     given = ALWAYS.union(*(one.bound for one in said), *(one.from_functions for one in said))
     unbound = {(scope, name) for one in said for scope, name in one.reads if name not in given}
-    if "__getattr__" not in given:  # which may serve what others import
+    if "__getattr__" not in given:  # which may supply names that others import
         unbound |= {("__all__", name) for one in said for name in one.exported if name not in given}
     above = [0, *itertools.accumulate(one.lines for one in said)]
     order = zip(above, (one.order for one in said), strict=False)
@@ -88,7 +88,7 @@ def _together(found: Parts | None) -> Reads | None:
 
 
 def _places(text: str, names: set[str], lines: set[int]) -> dict[str, int]:
-    """A line for each name: the first of these lines that reads it, else the first that does."""
+    """A line for each name: the first of `lines` that reads it, else the first line that does."""
     found: dict[str, int] = {}
     for node in ast.walk(ast.parse(text)):
         name = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)
@@ -99,7 +99,7 @@ def _places(text: str, names: set[str], lines: set[int]) -> dict[str, int]:
 
 
 def bindings(text: str) -> set[str]:
-    """Every name that some scope of the text gives a value."""
+    """Every name that some scope of the text binds."""
     try:
         return set().union(*(facts(part, False).bound_anywhere for part in parts(text) or ()))
     except (SyntaxError, ValueError, RecursionError):

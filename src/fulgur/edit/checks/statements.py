@@ -1,7 +1,7 @@
-"""A Python module as its top-level statements, so that a check costs what a keystroke changed and not the file.
+"""A Python module as its top-level statements, so that the cost of a check depends on the change, not on the file.
 
-What a statement tells about names depends on its own text alone, and is kept (`facts`). `parts` finds the statements of
-a text that differs little from one it has seen: only what lies between the unchanged ones is parsed.
+The facts of a statement about names depend on its own text alone, and are cached (`facts`). `parts` splits a text into
+statements; if it has seen a similar text, it parses only what lies between the unchanged statements.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fulgur.edit.checks.early import Order, early_within
 
 Parts = tuple[str, ...]
 Result = TypeVar("Result")
-_LONG = 8_000  # characters: of longer statements, which are rare, only the last few are kept
+_LONG = 8_000  # characters; longer statements are rare, and only the last few are cached
 _STAR = re.compile(r"import[\s\\]*\*")
 _recent: deque[Parts] = deque(maxlen=8)
 _lock = threading.Lock()
 
 
 def _kept(ask: Callable[[str, bool], Result]) -> Callable[[str, bool], Result]:
-    """Remember the answers for many short parts and for a few long ones."""
+    """Cache the results for many short parts and for a few long ones."""
     short, long = functools.lru_cache(maxsize=4096)(ask), functools.lru_cache(maxsize=8)(ask)
     return functools.wraps(ask)(lambda part, later: (short if len(part) <= _LONG else long)(part, later))
 
@@ -40,17 +40,17 @@ class Facts:
     """What one part says about names. Lines count from 1 within the part."""
 
     lines: int
-    bound: frozenset[str]  # names it gives the module
+    bound: frozenset[str]  # names it binds in the module
     bound_anywhere: frozenset[str]  # in any of its scopes
-    from_functions: frozenset[str]  # `global x` in a function gives the module x
-    reads: frozenset[tuple[str, str]]  # (scope, name) of what its scopes do not bind themselves
+    from_functions: frozenset[str]  # `global x` in a function binds x in the module
+    reads: frozenset[tuple[str, str]]  # (scope, name) of the names that its scopes read but do not bind
     exported: tuple[str, ...]  # the names in `__all__`
     star: bool  # `from … import *`: its names cannot be known
     order: Order
 
 
 def parts(text: str) -> Parts | None:
-    """The text cut behind its top-level statements, joined it is the text; None: it does not parse."""
+    """The text split after its top-level statements; joined, the parts are the text. None: it does not parse."""
     with _lock:
         seen = list(_recent)
     best: tuple[int, int, int, Parts] | None = None
@@ -70,7 +70,7 @@ def parts(text: str) -> Parts | None:
 
 
 def _unchanged(old: Parts, text: str) -> tuple[int, int, int]:
-    """How many parts the text has in common with an older one, at its beginning and at its end, and their size."""
+    """How many parts the text shares with an older one, at the beginning and at the end, and their size."""
     at = head = 0
     for part in old:
         if not text.startswith(part, at) or not (part.endswith("\n") or at + len(part) == len(text)):
@@ -90,7 +90,7 @@ def _unchanged(old: Parts, text: str) -> tuple[int, int, int]:
 def _between(head: int, tail: int, old: Parts, text: str) -> Parts | None:
     """The parts of a text that begins and ends with parts of an older one.
 
-    What is new may belong to the statement before it (`else:`), which is then cut anew.
+    New lines may belong to the statement before them (`else:`), which is then parsed again.
     """
     for spare in (0, 1):
         begin, ending = old[: max(head - spare, 0)], old[len(old) - tail :]
@@ -101,7 +101,7 @@ def _between(head: int, tail: int, old: Parts, text: str) -> Parts | None:
 
 
 def _cut(text: str) -> Parts | None:
-    """The text cut behind its statements; what follows the last one is a part, too."""
+    """The text split after its statements; the rest after the last one is a part too."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -130,7 +130,7 @@ def postponed(found: Parts) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _futures(part: str) -> frozenset[str]:
-    """Features that a part imports from `__future__`."""
+    """The features that a part imports from `__future__`."""
     body = ast.parse(part).body
     return frozenset(
         a.name for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__" for a in s.names
@@ -139,7 +139,7 @@ def _futures(part: str) -> frozenset[str]:
 
 @_kept
 def compiles(part: str, later_annotations: bool) -> bool:
-    """Whether the compiler takes a part; `ast.parse` takes `f(a=1, a=2)` and a return outside a function."""
+    """Whether the compiler accepts a part; `ast.parse` alone accepts `f(a=1, a=2)` and a return outside a function."""
     flags = __future__.annotations.compiler_flag if later_annotations else 0
     try:
         with warnings.catch_warnings():
@@ -157,7 +157,7 @@ def declares_global(part: str) -> bool:
 
 @_kept
 def facts(part: str, later_annotations: bool) -> Facts:
-    """What a part says; an error of the parser where it cannot be read by itself."""
+    """The facts of a part; raises the parser's error where it does not parse by itself."""
     future = "from __future__ import annotations\n" if later_annotations and "__future__" not in part else ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -171,7 +171,7 @@ def facts(part: str, later_annotations: bool) -> Facts:
         anywhere |= bound
         for symbol in table.get_symbols():
             name = symbol.get_name()
-            # In a function called `top` symtable takes every name for a global one, its own too.
+            # In a function called `top`, symtable reports every name as global, even its locals.
             if symbol.is_referenced() and (symbol.is_global() or table is top) and name not in bound:
                 reads.add((scope, name))
             if symbol.is_declared_global() and symbol.is_assigned():
@@ -208,7 +208,7 @@ def _scopes(table: symtable.SymbolTable, path: str) -> Iterator[tuple[str, symta
 
 
 def _bound(table: symtable.SymbolTable) -> Iterator[str]:
-    """Names this scope itself gives a value: assigned, imported, parameters, functions and classes."""
+    """The names that this scope itself binds: assignments, imports, parameters, functions and classes."""
     for symbol in table.get_symbols():
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_parameter() or symbol.is_namespace():
             yield symbol.get_name()

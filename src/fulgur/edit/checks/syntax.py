@@ -1,4 +1,4 @@
-"""A guard: a file that was changed must still parse."""
+"""Check that a changed file still parses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 
 def syntax_problems(name: str, source: str) -> list[str]:
-    """What keeps the file from being parsed; nothing for kinds of files that are not known here."""
+    """The syntax errors of a file; none for unknown kinds of files."""
     suffix = name.rpartition(".")[2].lower()
     try:
         match suffix:
@@ -31,13 +31,13 @@ def syntax_problems(name: str, source: str) -> list[str]:
 
 
 def _known_to_compile(source: str) -> bool:
-    """Whether every statement of a module compiles, most of them as they did before; the whole decides otherwise."""
+    """Whether every statement of a module compiles, mostly from the cache; if False, the caller compiles the whole."""
     from fulgur.edit.checks.statements import compiles, declares_global, parts, postponed
 
     found = parts(source)
     if found is None or any(declares_global(part) for part in found):
         return False
-    # What is imported from `__future__` must come first: the parts up to it are judged as one.
+    # Imports from `__future__` must come first, so the parts up to them are compiled as one.
     first = max((at for at, part in enumerate(found, 1) if "__future__" in part), default=0)
     later = postponed(found)
     return all(compiles(part, later) for part in ("".join(found[:first]), *found[first:]))

@@ -1,7 +1,7 @@
-"""The tests that cover a change: how they are run, and what their end says of the edit.
+"""Run the tests that cover a change, and judge the edit by their results.
 
-Only what was not broken before counts against an edit: tests that fail after it are run once more on a copy of the
-workspace as it was. Whatever keeps them from running is a result too, and said.
+Only new failures count against an edit: tests that fail after it run again on a copy of the workspace as it was. A
+reason why tests cannot run is reported as a result too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fulgur.workspace import beneath
 from fulgur.workspace.ignore import walk
 
 MOST_SECONDS = 30.0
-_NEAR = 8  # files that run first, so that something is known where all of them take too long
-_MOST_COPIED = 100 << 20  # bytes of a workspace that is copied to see what failed before
+_NEAR = 8  # files that run first, so that there is a result when all of them take too long
+_MOST_COPIED = 100 << 20  # bytes; a larger workspace is not copied
 NONE_COVERS = "tests not run: no test file imports what is changed"
 NO_PYTHON = "tests not run: the project has no Python environment of its own"
 NO_TEST = "pytest found no test in them"
@@ -30,8 +30,10 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class TestRun:
-    """One run of pytest. `failed` are the tests (or files that could not be collected) that did not pass, `broken`
-    says that pytest itself could not go on, `missing` why nothing can be said, `partly` why not of all of them."""
+    """One run of pytest.
+
+    `failed`: tests that did not pass, or files that could not be collected. `broken`: pytest itself stopped.
+    `missing`: why there is no result. `partly`: why there is none for some of the tests."""
 
     __test__ = False  # not for pytest to collect
 
@@ -48,7 +50,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the tests say of an edit. `passed`: all that cover it ran, and no more of them fail than before it."""
+    """The tests' verdict on an edit. `passed`: all tests that cover it ran, and no more of them fail than before."""
 
     problems: tuple[str, ...] = ()
     note: str = ""
@@ -56,12 +58,12 @@ class Judged:
 
 
 def in_turn(tests: Sequence[str]) -> list[list[str]]:
-    """The runs to make: the nearest tests first, then all others."""
+    """The tests split into runs: the nearest first, then all others."""
     return [part for part in (list(tests[:_NEAR]), list(tests[_NEAR:])) if part]
 
 
 def together(runs: Sequence[TestRun]) -> TestRun:
-    """Several runs of `in_turn` as one."""
+    """Merge the runs of `in_turn`."""
     known = [run for run in runs if not run.missing]
     if not known:
         return runs[0]
@@ -72,7 +74,7 @@ def together(runs: Sequence[TestRun]) -> TestRun:
 
 
 def interpreter(workspace: Path) -> str | None:
-    """The project's own Python: its environment's, else the active one's, else the machine's; never Fulgur's."""
+    """The project's Python: from its environment, else the active one, else the system's; never Fulgur's own."""
     places = [workspace / name for name in (".venv", "venv", "env")]
     places += [Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)]
     for place in places:
@@ -85,7 +87,7 @@ def interpreter(workspace: Path) -> str | None:
 
 
 def pytest_command(python: str, folder: Path, tests: Sequence[str]) -> str:
-    """Run these tests in a folder, importing from there whatever the environment has installed."""
+    """The command that runs these tests in a folder and imports from it, even if the package is installed."""
     paths = os.pathsep.join(str(place) for place in (folder, folder / "src") if place.is_dir())
     options = "-q -rfE --tb=short --no-header -p no:cacheprovider --continue-on-collection-errors"
     return (
@@ -95,7 +97,7 @@ def pytest_command(python: str, folder: Path, tests: Sequence[str]) -> str:
 
 
 def read_run(exit_code: int | None, output: str, *, timed_out: bool) -> TestRun:
-    """What a run of `pytest_command` says."""
+    """The result of a run of `pytest_command`."""
     if timed_out or exit_code is None:
         return TestRun(missing=f"they took over {MOST_SECONDS:g} s", output=output)
     if "No module named pytest" in output:
@@ -111,7 +113,7 @@ def read_run(exit_code: int | None, output: str, *, timed_out: bool) -> TestRun:
 
 
 def judged(after: TestRun, before: TestRun | None) -> Judged:
-    """Compare the runs after and before an edit. `before` None: it was not needed, or is not known."""
+    """Compare the runs after and before an edit. `before` None: it was not needed, or is unknown."""
     if after.missing:
         return Judged(note=f"tests not run: {after.missing}")
     rest = f"not all tests that cover it ran: {after.partly}" if after.partly else ""
@@ -135,11 +137,11 @@ def _told(run: TestRun, failed: frozenset[str]) -> str:
 
 
 def copy_with(workspace: Path, files: Mapping[str, bytes | None], into: Path) -> bool:
-    """Copy what no rule leaves out, with other contents for some files (None: not there); False: it is too much."""
+    """Copy all files that are not ignored, replacing the contents of some (None: absent); False: too large to copy."""
     total = 0
     into.mkdir(parents=True, exist_ok=True)
     for entry in walk(workspace):
-        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
             total += entry.stat(follow_symlinks=False).st_size
         if total > _MOST_COPIED:
             return False
@@ -150,7 +152,7 @@ def copy_with(workspace: Path, files: Mapping[str, bytes | None], into: Path) ->
 
 
 def put(files: Mapping[str, bytes | None], into: Path) -> None:
-    """Give files beneath a folder these contents."""
+    """Write these contents to files beneath a folder; None deletes the file."""
     into.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         if data is not None:

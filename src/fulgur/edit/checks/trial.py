@@ -1,7 +1,7 @@
-"""The tests that cover an edit, run on a copy of the project before anything is written.
+"""Run the tests that cover an edit on a copy of the project, before anything is written.
 
-They run in the sandbox, with the project's own Python. When one fails, the same tests run on the copy without the edit:
-only what passed there counts.
+They run in the sandbox, with the project's own Python. When one fails, the same tests run on a copy without the edit;
+only tests that passed there count against the edit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fulgur.workspace.files import Change
 
 @dataclass(frozen=True)
 class Trial(Judged):
-    """What the tests say of an edit, and how many files of them were run."""
+    """The tests' verdict on an edit, and how many test files ran."""
 
     ran: int = 0
 
@@ -59,7 +59,7 @@ def try_out(root: Path, changes: Sequence[Change], home: Path) -> Trial:
         return Trial(note="tests not run: the project is too large to copy")
     before = None
     if unclean := [part for part, run in zip(parts, runs, strict=False) if not (run.clean or run.missing)]:
-        # On a copy of its own: tests may have changed the first one.
+        # On a fresh copy: tests may have changed the first one.
         again = _runs(root, {name: change.before for name, change in changed.items()}, python, unclean, home)
         before = together(again) if again is not None else None
     found = judged(together(runs), before)
@@ -69,8 +69,9 @@ def try_out(root: Path, changes: Sequence[Change], home: Path) -> Trial:
 def _runs(
     root: Path, files: Mapping[str, bytes | None], python: str, parts: Sequence[Sequence[str]], home: Path
 ) -> list[TestRun] | None:
-    """Copy the project with these files, and make one run after the other, in the time that one has; None: it is too
-    large to copy."""
+    """Copy the project with these files and run the parts one after another within one shared time limit.
+
+    None: the project is too large to copy."""
     runs: list[TestRun] = []
     with tempfile.TemporaryDirectory(prefix="fulgur-trial-") as place:
         folder = Path(place).resolve()
@@ -85,7 +86,7 @@ def _runs(
 def sandboxed_pytest(
     root: Path, folder: Path, python: str, tests: Sequence[str], home: Path, seconds: float
 ) -> TestRun:
-    """Run tests of `folder`, which may be a copy of the project at `root`; nothing else can be written."""
+    """Run tests of `folder`, which may be a copy of the project at `root`; only `folder` is writable."""
     try:
         done = sandboxed(pytest_command(python, folder, tests), folder, home, seconds, root)
     except FulgurError as error:
@@ -98,7 +99,7 @@ def sandboxed_pytest(
 def sandboxed(command: str, folder: Path, home: Path, seconds: float, *visible: Path) -> start.CompletedProcess[bytes]:
     """Run a shell command that may write in `folder`; raises `TimeoutExpired`, or `FulgurError` without a sandbox.
 
-    What is `visible` stays so: a project's environment may be what runs its tests.
+    The `visible` paths stay visible: the project's environment may be needed to run its tests.
     """
     policy = Policy.make("workspace-write", folder, home, visible)
     sandbox = choose(policy)

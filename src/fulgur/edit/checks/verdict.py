@@ -1,7 +1,7 @@
-"""What is said of a checked edit, in one line. ✓ is kept for one meaning: every check was made and holds.
+"""The verdict on a checked edit, in one line. ✓ has one meaning: every check ran and passed.
 
-The files parse, what they name exists, and all tests that cover the change ran and fail no more than before it. An edit
-of which something was not checked gets no mark; the line names what was not.
+The files parse, the names in them exist, and all tests that cover the change ran, with no more failures than before.
+When something was not checked, there is no ✓, and the line says what was skipped.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Do the attributes, parameters and imports that an edit of Python code introduces exist? Judged by jedi.
+"""Check with jedi that the attributes, parameters and imports an edit of Python code introduces exist.
 
-`process.py` is the agent's side; the rest is `python -m fulgur.edit.checks.members`, a sandboxed process of its own,
-because jedi loads compiled modules of the project's environment.
+`process.py` is the agent's side; the rest runs as `python -m fulgur.edit.checks.members` in a separate, sandboxed
+process, because jedi loads compiled modules of the project's environment.
 """

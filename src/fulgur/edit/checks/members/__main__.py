@@ -1,4 +1,4 @@
-"""The process that judges: one JSON request a line in, problems and then one `done` a request out."""
+"""The judging process: reads one JSON request per line, and answers each with problems and then one `done`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Read while the model still writes: almost every file needs these.
+# Loaded while the model is still writing: almost every file needs these.
 _COMMON = """
 import os, re
 from pathlib import Path
@@ -22,7 +22,7 @@ def _search_path(workspace: Path, path: Path) -> list[Path]:
     """Where the project's modules are: its own folders first, then its environment, or ours when it has none."""
     roots = [workspace, workspace / "src", workspace / "lib"]
     if not (path.parent / "__init__.py").exists():
-        roots.insert(0, path.parent)  # a script is started from its own folder
+        roots.insert(0, path.parent)  # a script imports from its own folder
     own = [*workspace.glob(".venv/lib/python*/site-packages"), *workspace.glob("venv/lib/python*/site-packages")]
     packages = own or [Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     linked: list[Path] = []
@@ -34,7 +34,7 @@ def _search_path(workspace: Path, path: Path) -> list[Path]:
 
 
 def answer(request: dict[str, Any], say: Any) -> None:
-    """Judge what one edit introduced, within its budget."""
+    """Judge what one edit introduces, within its time budget."""
     import jedi
 
     from fulgur.edit.checks.members.evidence import Evidence
@@ -55,12 +55,12 @@ def answer(request: dict[str, Any], say: Any) -> None:
     waiting = introduced(request["before"], after)
     total, judged, rounds = len(waiting), 0, 0
     said: set[tuple[int, str]] = set()
-    again: list[Item] = []  # what took too long; files that were read for it are known the second time
+    again: list[Item] = []  # items that timed out; the files read for them are cached for the retry
     while waiting and time.monotonic() < deadline:
         item = waiting.pop(0)
         try:
-            problems = judge.judge(item, deadline, request["seconds"] / 4)  # a hard one leaves time for others
-        except Exception:  # jedi meets code that it cannot take: then it has no opinion
+            problems = judge.judge(item, deadline, request["seconds"] / 4)  # a hard item leaves time for others
+        except Exception:  # jedi fails on some code: then it has no opinion
             problems = []
         if problems is None:
             again.append(item)
@@ -76,10 +76,10 @@ def answer(request: dict[str, Any], say: Any) -> None:
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve requests until stdin closes."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints does not disturb the answers
-    os.nice(5)  # the model answers at the same time
+    os.dup2(2, 1)  # a library that prints must not corrupt the answers
+    os.nice(5)  # the model runs at the same time
     sys.setrecursionlimit(3000)
     from fulgur.edit.checks.members.judge import set_up
 

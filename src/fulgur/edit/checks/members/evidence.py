@@ -1,6 +1,6 @@
-"""Signs outside of the types that a thing exists after all: it is assigned somewhere, spelt in a string, declared.
+"""Evidence beyond types that a name exists after all: it is assigned somewhere, named in a string, or declared.
 
-Reads only; a bounded number of files.
+Only reads files, and a bounded number of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECLARATIONS = (
 
 
 class Evidence:
-    """For one project: its folder, and where its modules are looked for."""
+    """The evidence in one project: its folder and its module search path."""
 
     def __init__(self, workspace: Path, paths: list[Path]) -> None:
         self._workspace = workspace
@@ -38,19 +38,19 @@ class Evidence:
 
     @property
     def imported_parts(self) -> set[str]:
-        """Parts of the standard library that the text reaches by a plain import and jedi does not know."""
+        """Parts of the standard library that a plain import in the text provides, and that jedi does not resolve."""
         return {"os.path"} if re.search(r"^import (\w+, )*os\b", self.source, re.MULTILINE) else set()
 
     # ---- attributes
 
     def for_attribute(self, item: Attribute, values: list[Any]) -> bool:
-        """Whether something gives objects an attribute of this name, so that it may exist after all."""
+        """Whether some code sets an attribute of this name, so that it may exist after all."""
         texts = [self.source, *(_text_of(value) for value in values)]
         if any(_assigned(item.name).search(text) for text in texts):
             return True
         if all(value.is_module() for value in values):
             return False
-        # A mixin uses what its other half defines; some frameworks set attributes from elsewhere.
+        # A mixin uses members of the class it is mixed into; some frameworks set attributes from outside.
         bound = _bound(item.name)
         own = any(_is_ours(value, self._workspace) for value in values)
         return own and any(bound.search(text) for text in self._project_texts())
@@ -79,7 +79,7 @@ class Evidence:
     # ---- modules
 
     def module_exists(self, name: str, level: int, path: Path) -> bool:
-        """Whether it lies on the search path, belongs to Python itself, or is declared as a dependency."""
+        """Whether a module is on the search path, belongs to Python itself, or is declared as a dependency."""
         if level:
             folder = path.parent
             for _ in range(level - 1):
@@ -91,12 +91,12 @@ class Evidence:
         if any(_lies_in(folder, parts) for folder in self._paths):
             return True
         if any(_lies_in(folder, parts[:1]) for folder in self._paths):
-            # The package is there, its part is not; packages may make parts while they run.
+            # The package exists, the submodule does not; packages may create submodules at run time.
             return any(_makes_parts(folder / parts[0]) for folder in self._paths)
         return self._declared(parts[0]) or self._by_hook(parts[0])
 
     def top_modules(self) -> set[str]:
-        """Names that could be imported, for the nearest one."""
+        """All top-level modules that could be imported, to suggest the nearest name."""
         found = set(sys.stdlib_module_names)
         for folder in self._paths:
             try:
@@ -114,7 +114,7 @@ class Evidence:
         return False
 
     def _by_hook(self, name: str) -> bool:
-        """Editable installs may be found by an import hook that is written beside the packages."""
+        """Whether the import hook of an editable install, which lies next to the packages, names the module."""
         word = re.compile(rf"\b{re.escape(name)}\b")
         for folder in self._paths:
             for path in [*folder.glob("__editable__*"), *folder.glob("_*editable*.py"), *folder.glob("*.pth")]:
@@ -147,7 +147,7 @@ def _stdlib_has(name: str) -> bool:
 
 
 def _text_of(value: Any) -> str:
-    """The whole file in which the object's class is defined."""
+    """The text of the file that defines the object's class; empty for stubs and compiled code."""
     try:
         node = value.get_root_context().tree_node
         if value.get_root_context().is_stub():
@@ -167,14 +167,14 @@ def _is_ours(value: Any, workspace: Path) -> bool:
 
 @functools.cache
 def _assigned(name: str) -> re.Pattern[str]:
-    """`x.name = …` (of any kind), `setattr` and other uses of the name as a string."""
+    """Matches `x.name = …` (of any kind), `setattr` and other uses of the name as a string."""
     word = re.escape(name)
     return re.compile(rf"\.{word}\s*(:[^=\n]+)?([-+*/|&^%@]|//|\*\*|<<|>>)?=(?!=)|\.{word}\s*,.*=|['\"]{word}['\"]")
 
 
 @functools.cache
 def _bound(name: str) -> re.Pattern[str]:
-    """A method, an assignment or an annotation by which some class has it."""
+    """Matches a method, an assignment or an annotation that gives some class this name."""
     word = re.escape(name)
     ways = [rf"^\s+(async\s+def|def|class)\s+{word}\b", rf"^\s+{word}\s*(:|=(?!=))", rf"\.{word}\s*=(?!=)"]
     return re.compile("|".join([*ways, rf"['\"]{word}['\"]"]), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What an edit introduces: attributes, calls and imports of the new text that the old one did not have there."""
+"""Find what an edit introduces: attributes, calls and imports of the new text that the old one did not have there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NARROWING = {"isinstance", "issubclass", "hasattr", "callable", "type", "cast",
 
 @dataclass(frozen=True)
 class Attribute:
-    """`value.name`; `root` is the name the value starts with, empty when it starts otherwise."""
+    """`value.name`; `root` is the variable at the start of the value, empty when there is none."""
 
     line: int
     column: int
@@ -30,7 +30,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Call:
-    """`called(…)`; `column` is that of the opening bracket."""
+    """`called(…)`; `column` is that of the opening parenthesis."""
 
     line: int
     column: int
@@ -57,7 +57,7 @@ Item = Attribute | Call | Import
 
 
 def introduced(before: str, after: str) -> list[Item]:
-    """Only lines that are new, and only what was not said in the same function before."""
+    """Items on new lines that the old text of the same function does not contain."""
     lines = added_lines(before, after)
     try:
         known = {_key(item, scope) for item, scope in _items(before)}
@@ -100,10 +100,10 @@ class _Finder(ast.NodeVisitor):
             self.found.append((item, ".".join(self._scope)))
 
     def _column(self, line: int, offset: int) -> int:
-        """ast counts bytes, jedi characters."""
+        """Convert ast's byte offset to jedi's character column."""
         return len(self._bytes[line - 1][:offset].decode(errors="replace"))
 
-    # A scope of its own.
+    # Each of these opens a scope.
     def _enter(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         for decorator in node.decorator_list:
             self.visit(decorator)
@@ -172,7 +172,7 @@ class _Finder(ast.NodeVisitor):
         self._add(Call(*bracket, ast.unparse(node.func), keywords, positional, shifting))
 
     def _bracket(self, node: ast.Call) -> tuple[int, int] | None:
-        """Where the call's own `(` is: after the function, and after the `)` of a function in brackets."""
+        """The position of the call's own `(`: after the function, and after the `)` of a parenthesised function."""
         line, offset = node.func.end_lineno or 0, node.func.end_col_offset or 0
         while line <= len(self._bytes):
             rest = self._bytes[line - 1][offset:].split(b"#")[0]
@@ -210,7 +210,7 @@ def _words(node: ast.AST | None) -> set[str]:
 
 
 def _shifting_names(scope: ast.AST) -> set[str]:
-    """Names whose type is tested or matched somewhere in the scope, or that are bound by `global` and `del`."""
+    """Names whose type is tested or matched somewhere in the scope, or that `global`, `nonlocal` or `del` affects."""
     found: set[str] = set()
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):

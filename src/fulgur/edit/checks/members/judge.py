@@ -1,7 +1,7 @@
-"""Each introduced thing, judged by jedi: a problem in words, or nothing.
+"""Judge each introduced item with jedi: a problem in words, or nothing.
 
-A thing is called missing only when everything about its object was inferred. What jedi leaves out silently (an unknown
-side of an `or`, one of two returns, a parameter without a type) is watched for in a second, fresh look.
+An item is reported missing only when everything about its object was inferred. A second, fresh inference watches for
+what jedi silently leaves out: an unknown side of an `or`, one of two returns, a parameter without a type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _watch = Watch()
 
 
 class _NoGuesses:
-    """A jedi plugin: a parameter is what its annotation says, not what its default or its callers suggest."""
+    """A jedi plugin: a parameter has the type of its annotation, not what its default or its callers suggest."""
 
     @staticmethod
     def infer_anonymous_param(infer: Any) -> Any:
@@ -47,7 +47,7 @@ def _is_fixture(param: Any) -> bool:
 
 
 def set_up(cache: Path) -> None:
-    """Once a process: nothing is guessed, and nothing is written outside `cache`."""
+    """Configure jedi, once per process: it guesses nothing, and writes nothing outside `cache`."""
     jedi.settings.cache_directory = cache
     jedi.settings.dynamic_params = False
     jedi.settings.dynamic_array_additions = False
@@ -59,7 +59,7 @@ def set_up(cache: Path) -> None:
 
 
 class Judge:
-    """Judges the things introduced into one text."""
+    """Judges the items introduced into one text."""
 
     def __init__(self, source: str, path: Path, project: jedi.Project, evidence: Evidence) -> None:
         self._source, self._path, self._project = source, path, project
@@ -67,12 +67,12 @@ class Judge:
         self._evidence = evidence
 
     def _fresh(self) -> Any:
-        # This interpreter: jedi would look for another one and start it.
+        # Use this interpreter: by default jedi finds another one and starts it.
         here = jedi.InterpreterEnvironment()
         return jedi.Script(self._source, path=self._path, project=self._project, environment=here)
 
     def judge(self, item: Item, deadline: float, most: float) -> list[Problem] | None:
-        """What does not exist of it; None when there was no time to say. `most` seconds are for this one."""
+        """The problems of an item; None when it timed out. `most`: the seconds for this item."""
         _watch.deadline = min(deadline, time.monotonic() + most)
         self._evidence.deadline = deadline
         try:
@@ -83,11 +83,11 @@ class Judge:
             problems = [] if item.shifting else self._found(self._script, item)
             return problems if problems and self._certain(item) else []
         except TookTooLong:
-            self._script = self._fresh()  # the old one was left in the middle of something
+            self._script = self._fresh()  # the old one was interrupted and may be inconsistent
             return None
 
     def _certain(self, item: Attribute | Call) -> bool:
-        """Whether nothing on the way was unknown; looked at anew, since what is remembered is not inferred again."""
+        """Whether every inference step was known; on a fresh script, since cached values are not inferred again."""
         script = self._fresh()
         _watch.unknown = False
         self._values(script, item)
@@ -98,8 +98,8 @@ class Judge:
         return list(self._attribute(values, item) if isinstance(item, Attribute) else self._call(values, item))
 
     def _values(self, script: Any, item: Attribute | Call) -> list[Any]:
-        """What stands before the dot or the bracket."""
-        script._inference_state.reset_recursion_limitations()  # they count from one thing to the next
+        """The values of the expression before the dot or the parenthesis."""
+        script._inference_state.reset_recursion_limitations()  # jedi's counters carry over from item to item
         column = item.column if isinstance(item, Attribute) else item.column + 1
         leaf = script._module_node.get_leaf_for_position((item.line, column), include_prefixes=False)
         if leaf is None or leaf.parent.type != "trailer":
@@ -108,7 +108,7 @@ class Judge:
         return list(infer_call_of_leaf(context, leaf, cut_own_trailer=True))
 
     def _attribute(self, values: list[Any], item: Attribute) -> Iterator[Problem]:
-        # Only "surely not" counts, and for every one of the possible objects.
+        # Report only if every possible object certainly lacks the attribute.
         if item.name.startswith("__") or not values:
             return
         if any(has_member(value, item.name) is not False for value in values):
@@ -119,7 +119,7 @@ class Judge:
         yield Problem(item.line, item.name, f"{item.value} has no attribute {item.name}{near(item.name, among)}")
 
     def _running_part(self, item: Attribute) -> list[Problem]:
-        """`os.path.joyn`: parts that a module of the standard library chooses while it is imported."""
+        """`os.path.joyn`: attributes of submodules that the standard library chooses at import time."""
         root, *rest = item.value.split(".")
         part: Any = importlib.import_module(root)
         for name in rest:
@@ -136,7 +136,7 @@ class Judge:
             signatures = value.get_signatures()
             if not signatures:
                 return
-            # Where `*args` and `**kwargs` go on to is known for functions; `super()` may lead anywhere.
+            # jedi can follow `*args` and `**kwargs` in functions; in methods `super()` may lead anywhere.
             follow = not value.is_class() and not value.is_bound_method()
             takes += [_Takes.of(signature, follow) for signature in signatures]
             live = running(value)
@@ -183,19 +183,19 @@ class Judge:
 
 def _plainly_called(value: Any) -> bool:
     if value.is_compiled():
-        return False  # compiled code does not always say what it takes
+        return False  # compiled code does not always expose its parameters
     if value.is_class():
         return closed(value) and not _made_otherwise(value)
     return plain_function(getattr(value, "_original_value", value))
 
 
 def _made_otherwise(cls: Any) -> bool:
-    """A class that takes its arguments elsewhere than in `__init__`: in `__new__`, or by what builds on it."""
+    """Whether a class does not take its arguments in `__init__`: it has `__new__`, or a special base or decorator."""
     names = [each.py__name__() for each in cls.py__mro__()]
     if set(names) & {"Enum", "NamedTuple", "TypedDict", "Protocol", "tuple", "BaseModel", "Structure"}:
         return True
     own = [each for each in cls.py__mro__() if not each.is_compiled() and not each.get_root_context().is_stub()]
-    # jedi takes the fields of a dataclass for its parameters even where it has an `__init__` of its own.
+    # jedi uses the fields of a dataclass as its parameters even where the class defines its own `__init__`.
     code = [each.tree_node.get_code() for each in own if each.tree_node is not None]
     return any("def __new__" in text for text in code) or (
         any(decorators(each.tree_node) for each in own if each.tree_node is not None)
@@ -205,7 +205,7 @@ def _made_otherwise(cls: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Takes:
-    """What one signature takes; `most` None: any number."""
+    """The arguments that one signature takes; `most`: positional ones (None: any number)."""
 
     names: frozenset[str]
     most: int | None
@@ -243,12 +243,12 @@ class _Takes:
     def refuses(self, word: str) -> bool:
         if word in self.names:
             return False
-        # `**kwargs` takes anything; but a known parameter with its letters swapped is a slip.
+        # `**kwargs` takes anything, but a known parameter with two letters swapped is a typo.
         return not self.any_keyword or any(swapped(word, name) for name in self.names)
 
 
 def swapped(word: str, name: str) -> bool:
-    """Whether two neighbouring letters of one are exchanged in the other."""
+    """Whether the names differ only in two swapped neighbouring letters."""
     if len(word) != len(name) or len(word) < 4 or word == name:
         return False
     apart = [i for i, (a, b) in enumerate(zip(word, name, strict=True)) if a != b]
@@ -256,6 +256,6 @@ def swapped(word: str, name: str) -> bool:
 
 
 def near(name: str, among: Collection[str]) -> str:
-    """The nearest real name, in words."""
+    """A remark naming the nearest existing name; empty when none is near."""
     close = difflib.get_close_matches(name, sorted(among), n=1)
     return f" (nearest: {close[0]})" if close else ""

@@ -1,8 +1,8 @@
-"""What can be known of an object that jedi inferred: whether it has a member, or that nobody can say.
+"""Decide whether an object that jedi inferred has a member, or that this cannot be known.
 
-`None` is "cannot be known", and then nothing is said: classes with `__getattr__`, unknown bases or odd metaclasses,
-modules that fill themselves while they run. Stubs may be older or newer than the library, so that for the standard
-library the running interpreter is asked as well, and for others the source beside the stub.
+`None` means unknown, and then nothing is reported: classes with `__getattr__`, unknown bases or unusual metaclasses,
+modules that create their names at run time. Stubs may be older or newer than the library, so the running interpreter
+is consulted too for the standard library, and the source next to the stub for other packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from jedi.inference.base_value import ValueSet
 from jedi.inference.gradual.conversion import convert_values
 
-# Part of the standard library, but importing them does something.
+# Modules of the standard library whose import has side effects.
 _NOT_IMPORTED = {"antigravity", "this", "idlelib", "turtledemo", "turtle", "tkinter", "lib2to3", "test", "__main__"}
 _FILLS_ITSELF = re.compile(
     r"\bglobals\(\)|sys\.modules\[|^def __getattr__|\bexec\(|\bvars\(\)|lazy_loader|\b__path__\s*=|_getframe",
@@ -33,7 +33,7 @@ _PLAIN_DECORATORS_OF_FUNCTIONS = {"staticmethod", "classmethod", "abstractmethod
 
 
 def decorators(node: Any) -> set[str]:
-    """The last names of the decorators above a class or function."""
+    """The last parts of the dotted names of a class's or function's decorators."""
     found = set()
     for decorator in node.get_decorators():
         code = decorator.children[1].get_code().strip().split("(")[0]
@@ -42,7 +42,7 @@ def decorators(node: Any) -> set[str]:
 
 
 def is_none(value: Any) -> bool:
-    """Whether it is `None`."""
+    """Whether the value is `None`."""
     try:
         return bool(value.name.string_name in ("None", "NoneType"))
     except AttributeError:
@@ -66,12 +66,12 @@ def has_member(value: Any, name: str) -> bool | None:
         if live is not None and hasattr(live, name):
             return True
         if live not in (None, object) and name.startswith("_"):
-            return None  # stubs leave out what is private
+            return None  # stubs leave out private names
     return False
 
 
 def _judged(value: Any) -> bool:
-    """Instances and literals; functions may be given any attribute by decorators and the like."""
+    """Whether the value is an instance or a literal; decorators and others may set any attribute on a function."""
     kind = type(value).__name__
     return bool(value.is_instance()) or kind in {
         "SequenceLiteralValue", "DictLiteralValue", "ExactValue", "ListComprehension", "SetComprehension",
@@ -85,7 +85,7 @@ def _listed(value: Any, name: str) -> bool:
 
 
 def members(value: Any) -> set[str]:
-    """The names of all members, for the nearest one."""
+    """The names of all members, to suggest the nearest."""
     return {name.string_name for filter in value.get_filters() for name in filter.values()}
 
 
@@ -103,7 +103,7 @@ def _module_has(module: Any, name: str) -> bool | None:
     converted = convert_values(ValueSet([module]), ignore_compiled=False)
     sources = [each for each in converted if not each.get_root_context().is_stub()]
     if module.get_root_context().is_stub() and not sources:
-        return None  # a stub for a library that is not here
+        return None  # a stub for a library that is not installed
     for each in {module, *sources}:
         if each is not module and _listed(each, name):
             return True
@@ -119,7 +119,7 @@ def _module_has(module: Any, name: str) -> bool | None:
 
 
 def closed(cls: Any) -> bool:
-    """Whether everything that gives members to the class and its instances can be seen."""
+    """Whether every source of members of the class and its instances is known."""
     for each in cls.py__mro__():
         if each.is_compiled() or each.py__name__() in ("object", "Generic", "Protocol"):
             continue
@@ -154,7 +154,7 @@ def _bases_text(node: Any) -> str:
 
 
 def plain_function(value: Any) -> bool:
-    """Whether what is called is the function as written, not what an unknown decorator made of it."""
+    """Whether a call reaches the function as written, not the result of an unknown decorator."""
     node = getattr(value, "tree_node", None)
     if node is None:
         return True
@@ -164,7 +164,7 @@ def plain_function(value: Any) -> bool:
 
 
 def running(value: Any) -> Any:
-    """The same thing in this interpreter, for the standard library; None for all else."""
+    """The same object in the running interpreter, for the standard library; None for anything else."""
     try:
         module = value.get_root_context().py__name__() or ""
         names = value.get_qualified_names()

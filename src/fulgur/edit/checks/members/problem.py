@@ -1,4 +1,4 @@
-"""What a check of names found."""
+"""A problem found by a check of names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """`name` is what does not exist, `text` says it in words."""
+    """`name` is the name that does not exist; `text` says so in words."""
 
     line: int
     name: str

@@ -1,4 +1,4 @@
-"""The agent's side of the check of members: a process that is started early, asked, and ended when it is too slow."""
+"""The agent's side of the member check: start the process early, send it requests, kill it when it is too slow."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from fulgur.sandbox.policy import Policy
 from fulgur.sandbox.secrets import without_secrets
 
 MOST_SECONDS = 3.0
-START_SECONDS = 10.0  # once a session, mostly while the model writes
-_GRACE_SECONDS = 3.0  # it keeps the time itself, but for reading one large file
+START_SECONDS = 10.0  # once per session, mostly while the model writes
+_GRACE_SECONDS = 3.0  # the process enforces the limit itself, except while it reads one large file
 
 
 @dataclass
 class Checked:
-    """Problems in the order they were found; `unchecked` says in words what was not looked at, and why."""
+    """Problems in the order they were found; `unchecked` says in words what was not checked, and why."""
 
     problems: list[Problem] = field(default_factory=list)
     unchecked: str = ""
 
 
 class MemberCheck:
-    """One process for the session; it only reads, and what it loads of the project runs in the sandbox."""
+    """One process per session. It only reads; project code that it loads runs in the sandbox."""
 
     def __init__(self, policy: Policy) -> None:
         unconfined = policy.mode == "danger-full-access"
@@ -46,7 +46,7 @@ class MemberCheck:
         self._rest = b""
 
     def warm(self) -> None:
-        """Start it, so that it is ready when an edit is; returns at once."""
+        """Start the process so that it is ready in time for the edit; returns at once."""
         if self._process is not None and self._process.poll() is None:
             return
         self._end()
@@ -70,7 +70,7 @@ class MemberCheck:
                 os.close(descriptor)
 
     def check(self, path: Path, before: str, after: str, seconds: float | None = None) -> Checked:
-        """What `after` introduces and does not exist. Blocks for little more than `seconds` (3) once it is warm."""
+        """Find what `after` introduces that does not exist. Blocks for little more than `seconds` (3) once warm."""
         seconds = seconds or MOST_SECONDS
         checked = Checked()
         late = ""
@@ -104,7 +104,7 @@ class MemberCheck:
         return checked
 
     def close(self) -> None:
-        """End the process."""
+        """End the process and the sandbox."""
         self._end()
         if self._sandbox is not None:
             self._sandbox.close()
@@ -133,7 +133,7 @@ class MemberCheck:
         if process is None:
             return
         if process.poll() is None:
-            # Its whole group: bubblewrap's second process stays when only the first one is killed at its start.
+            # Kill the whole group: bubblewrap's second process survives if the first is killed during start-up.
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
         for stream in (process.stdin, process.stdout):
@@ -141,4 +141,4 @@ class MemberCheck:
                 with contextlib.suppress(OSError):
                     stream.close()
         with contextlib.suppress(start.TimeoutExpired):
-            process.wait(1)  # nobody waits for a process that is slow to die
+            process.wait(1)  # do not wait for a process that is slow to die

@@ -1,6 +1,6 @@
-"""Notices what jedi does not say: that some expression on the way to an answer could not be inferred at all.
+"""Watch for what jedi does not report: that some expression on the way to a result could not be inferred at all.
 
-It also ends an inference that takes too long: jedi has no limit in time of its own.
+It also stops an inference that takes too long, because jedi has no time limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ANYTHING = {"Any", "Incomplete", "MaybeNone"}
 
 
 class TookTooLong(BaseException):
-    """Past the deadline. Not an Exception, so that no handler on the way takes it for something else."""
+    """The deadline has passed. Not an Exception, so that no `except Exception` on the way catches it."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Watch:
     deadline: float = float("inf")
 
     def install(self) -> None:
-        """Once a process: look at every expression that jedi infers from now on."""
+        """Watch every expression that jedi infers from now on; call once per process."""
         recursion.recursion_limit = 8
         recursion.total_function_execution_limit = 60
         node_of, name_of = syntax_tree.infer_node, syntax_tree.tree_name_to_values
@@ -42,7 +42,7 @@ class Watch:
             if element.type == "name" and (
                 element.value == "Self" or (element.value in _ANYTHING and _in_union(element))
             ):
-                self.unknown = True  # jedi takes Self for the class that says so, and leaves Any out of `str | Any`
+                self.unknown = True  # jedi resolves Self to the declaring class, and drops Any from `str | Any`
             elif not values and element.type in _EXPRESSIONS and _counts(context):
                 self.unknown = True
             return values
@@ -57,7 +57,7 @@ class Watch:
 
 
 def _counts(context: Any) -> bool:
-    """Stubs name things that jedi need not know, and the machinery of types says nothing of the objects."""
+    """Whether an unknown expression matters: not in stubs, nor in modules such as typing and functools."""
     module = context.get_root_context()
     return not module.is_stub() and module.py__name__() not in ("typing", "functools", "abc", "types")
 
