@@ -1,1 +1,1 @@
-"""Refactorings that follow a name through the whole project, by its imports. Nothing of the project is run."""
+"""Refactorings that follow a name through the whole project by its imports. None of the project's code is run."""

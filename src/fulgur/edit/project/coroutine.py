@@ -1,8 +1,8 @@
-"""Make a function async together with everything that calls it: nothing is left that holds a coroutine for its result.
+"""Make a function async together with everything that calls it, so that no caller mistakes a coroutine for a result.
 
-A caller that is async awaits. A caller that is not becomes async itself, and so its callers; a test, and a call below
-`if __name__ == "__main__"`, runs it with `asyncio.run`. Where a caller cannot be async (a lambda, a property, a method
-that Python calls, a function that is handed on), the places are listed and nothing is changed.
+An async caller awaits. Any other caller becomes async itself, and so do its callers; tests, and calls below
+`if __name__ == "__main__"`, use `asyncio.run`. Where a caller cannot be async (a lambda, a property, a method that
+Python calls, a function used as a value), the places are listed and nothing is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Use:
 
 
 def make_async_everywhere(workspace: Path, path: Path, name: str | None, at: tuple[int, int] | None) -> Changed:
-    """Make the function `name` (or the one at `at`) async; RefactorError lists the places that stand in the way."""
+    """Make the function `name` (or the one at `at`) async; RefactorError lists the places that prevent it."""
     project = Project(workspace)
     home = project.module(path.resolve())
     if home is None or not home.usable:
@@ -44,7 +44,7 @@ def make_async_everywhere(workspace: Path, path: Path, name: str | None, at: tup
 
 
 def function_at(source: Source, name: str | None, at: tuple[int, int] | None) -> Function:
-    """The function of this name, or the only outermost one of a span."""
+    """The function of this name, or the only outermost one in a span."""
     start, end = at or (0, len(source.text))
     inside = [
         function
@@ -134,7 +134,7 @@ class _Spread:
         return ""
 
     def _entry_point(self, module: Module, name: str) -> str:
-        """The settings file that names this function as a program."""
+        """The name of the settings file that declares this function as an entry point; empty when none does."""
         wanted = re.compile("|".join(rf"\b{re.escape(d)}:{re.escape(name)}\b" for d in self._dotted(module)) or r"(?!)")
         for entry in walk(self.project.workspace, limit=20_000):
             if entry.name in _ENTRY_FILES and wanted.search(Path(entry.path).read_text("utf-8", errors="replace")):
@@ -145,7 +145,7 @@ class _Spread:
         return sorted(self.project.dotted_names(module.path))
 
     def _calls(self, module: Module, function: Function) -> list[_Use]:
-        """Every call of the function; uses without a call are in the way."""
+        """Every call of the function; any other use is recorded as an obstacle."""
         name, found = function.name, []
         if module.source.class_of(function) is None:
             references = References(self.project, module.path, name)
@@ -171,7 +171,7 @@ class _Spread:
         return found
 
     def _in_formatted(self, module: Module, name: str) -> None:
-        """Calls inside f-strings of which nobody knows where their parts stand."""
+        """Record uses inside f-strings whose parts have no known position as obstacles."""
         for text in module.source.hidden:
             if any(name in (getattr(node, "id", ""), getattr(node, "attr", "")) for node in ast.walk(text)):
                 self._stick(module, text, f"{name} is used inside an f-string")
@@ -182,7 +182,7 @@ class _Spread:
                 self._stick(module, node, f"“{node.value}” names it in a string")
 
     def _wait(self, use: _Use) -> Function | None:
-        """Await a call; the caller that has to become async for it, if it is not yet."""
+        """Await a call, or run it with asyncio; returns the caller if that has to become async for it."""
         module, call = use.module, use.call
         source = module.source
         if isinstance(source.parents.get(call), ast.Await):
@@ -194,7 +194,7 @@ class _Spread:
                 return None
             if isinstance(ancestor, FUNCTIONS):
                 if any(call in ast.walk(part) for part in (*ancestor.decorator_list, ancestor.args)):
-                    continue  # the head runs outside
+                    continue  # decorators and defaults run outside the function
                 caller = ancestor
                 break
             if isinstance(ancestor, ast.ClassDef):
@@ -240,6 +240,6 @@ class _Spread:
 
 
 def _is_test(module: Module, function: Function) -> bool:
-    """A test function: it runs where no loop does."""
+    """Whether a function is a test: it is called outside any event loop."""
     named = re.fullmatch(r"test_.*|.*_test|tests?|conftest", module.path.stem) is not None
     return named and function.name.startswith("test")

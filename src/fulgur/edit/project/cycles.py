@@ -1,4 +1,4 @@
-"""Circles of imports: modules that need each other before either of them is ready."""
+"""Find import cycles: modules that need each other before either of them is initialised."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fulgur.edit.refactor.source import Unusable, parse
 
 
 def cycle(project: Project, texts: Mapping[Path, str]) -> list[Path]:
-    """A circle through an import that these new texts bring; empty when there is none. Imports inside functions and for
-    type checkers only do not count: they run later, or never."""
+    """A cycle through an import that these new texts add; empty when there is none.
+
+    Imports inside functions, or only for type checkers, do not count: they run later, or never."""
     known: dict[Path, set[Path]] = {}
 
     def imported(path: Path) -> set[Path]:
@@ -32,7 +33,7 @@ def cycle(project: Project, texts: Mapping[Path, str]) -> list[Path]:
 
 
 def _way(start: Path, goal: Path, imported: Callable[[Path], set[Path]]) -> list[Path]:
-    """The files on the way from one to another along its imports."""
+    """A shortest path of files from `start` to `goal` along imports; empty when there is none."""
     came: dict[Path, Path | None] = {start: None}
     waiting = [start]
     while waiting:
@@ -52,7 +53,7 @@ def _way(start: Path, goal: Path, imported: Callable[[Path], set[Path]]) -> list
 
 
 def imports_at_start(project: Project, path: Path, text: str, extra: Iterable[Path] = ()) -> set[Path]:
-    """The project's files that a module imports while it is imported itself. `extra` are files to be made."""
+    """The project's files that a module imports at import time. `extra` are files that do not exist yet."""
     try:
         tree = parse(text)
     except Unusable:
@@ -77,7 +78,7 @@ def imports_at_start(project: Project, path: Path, text: str, extra: Iterable[Pa
             continue
         for level, name in names:
             places = [_place(project, path, level, name, fresh)]
-            if places == [None] and isinstance(node, ast.ImportFrom):  # a name of the module, not a module in it
+            if places == [None] and isinstance(node, ast.ImportFrom):  # a name in the module, not a submodule
                 places = [_place(project, path, level, node.module or "", fresh)]
             found |= {place for place in places if place is not None and place != path}
     return found

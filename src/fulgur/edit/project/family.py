@@ -1,7 +1,7 @@
-"""A class with its subclasses, and what in the files of a project is one of them or an object of one.
+"""A class with its subclasses, and the expressions in a project that mean one of them or an object of one.
 
-Read off exactly: `self`, `cls` and `super()` in the classes, `Class.member`, and objects of which the project's code
-says what they are (`kinds.py`).
+Recognised exactly: `self`, `cls` and `super()` in the classes, `Class.member`, and objects whose class follows from the
+project's code (`kinds.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Family:
         return found
 
     def on_objects(self, module: Module, name: str) -> list[ast.Attribute]:
-        """`Class.name`, and `x.name` where the project says that x is an object of the class."""
+        """`Class.name`, and `x.name` where x is known to be an object of the class."""
         classes = self.meaning(module)
         found = [node for node in module.source.all(ast.Attribute) if node.attr == name]
         return [node for node in found if id(node.value) in classes or self._is_one(module, node.value)]
@@ -77,7 +77,7 @@ class Family:
         return kind.node in self.definitions.get(kind.path, [])
 
     def is_another(self, module: Module, value: ast.expr, name: str) -> bool:
-        """Whether an object is known to be of a class that has a member of this name for itself."""
+        """Whether an object is known to be of an unrelated class that may have its own member of this name."""
         kind = self.kinds.of(module, value)
         if kind is None or self._is_one(module, value):
             return False
@@ -87,8 +87,8 @@ class Family:
 
 
 def only_one(project: Project, name: str, definitions: Mapping[Path, list[ast.ClassDef]]) -> bool:
-    """Whether no other class of the project has a member of this name, no built-in one, and none that is imported where
-    the name is used on an object."""
+    """Whether no other class has a member of this name: not in the project, not a built-in one, and not an imported
+    one in a file that uses the name on an object."""
     if name in METHODS or (name.startswith("__") and name.endswith("__")):
         return False
     for module in project.mentioning(name):
@@ -116,7 +116,7 @@ def on_any_object(project: Project, module: Module, name: str) -> list[ast.Attri
 
 
 def family_of_member(project: Project, path: Path, owner: ast.ClassDef, name: str) -> Family:
-    """The classes around one that may have the same member: from the topmost base of the project that defines it."""
+    """The classes that may have the same member: a base in the project that defines it, with all its subclasses."""
     family = Family(project, path, [owner])
     above = {last_name(base) for base in owner.bases} - {""}
     tried = {owner.name}

@@ -1,4 +1,4 @@
-"""What an edit of one file means for the rest of the project."""
+"""Apply the consequences of an edit of one file to the rest of the project."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".fulgur", ".hg")
 
 
 def project_root(path: Path) -> Path:
-    """The folder whose files may import this one: the nearest above with a sign of a project, else the one that holds
-    the outermost package."""
+    """The folder whose files may import this one: the nearest parent with a project marker, else the folder that
+    contains the outermost package."""
     folder = path.resolve().parent
     for above in (folder, *folder.parents):
         if any((above / mark).exists() for mark in _MARKS) and above != Path.home():
@@ -45,8 +45,9 @@ def followed(
     at: tuple[int, int],
     texts: Mapping[Path, str] | None = None,
 ) -> Changed | None:
-    """The change of all files that a refactoring of this one asks for; None when it stays within the file. `texts` are
-    files that an earlier step changed, and that are not written yet."""
+    """The changes in all files that a refactoring of this one requires; None when it stays within the file.
+
+    `texts`: files that an earlier step changed and that are not written yet."""
     if call.name == "make_static":
         _refuse_unbound(root, before, at)
         return None
@@ -81,7 +82,7 @@ def followed(
         return rename_everywhere(root, path, old, new)
     cls, _, member = old.rpartition(".")
     gone = class_members(before) - class_members(after)
-    if any(name == member for _, name in gone):  # and not a local of the same name
+    if any(name == member for _, name in gone):  # not a local variable of the same name
         if texts:
             raise RefactorError("these have to be asked for one by one")
         return rename_member_everywhere(root, path, cls or None, member, new, at)
@@ -89,7 +90,7 @@ def followed(
 
 
 def _rename_both(root: Path, path: Path, owner: ast.ClassDef, old: str, new: str) -> Changed:
-    """An attribute of a class together with the parameter of its constructor."""
+    """Rename an attribute of a class together with the parameter of its constructor."""
     result = rename_member_everywhere(root, path, owner.name, old, new, None)
     texts = {file: after for file, (_, after) in result.files.items()}
     call = Call("rename_parameter", (f"{owner.name}.__init__", old, new))
@@ -99,7 +100,7 @@ def _rename_both(root: Path, path: Path, owner: ast.ClassDef, old: str, new: str
 
 
 def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
-    """A method that becomes a property must not be called any more."""
+    """Refuse to make a method a property while code still calls it."""
     head = re.search(r"\bdef (\w+)", before[at[0] : at[1]])
     project = Project(root)
     for module in project.mentioning(head[1]) if head else ():
@@ -110,7 +111,7 @@ def _refuse_called(root: Path, before: str, at: tuple[int, int]) -> None:
 
 
 def _refuse_unbound(root: Path, before: str, at: tuple[int, int]) -> None:
-    """A method without self must not be handed one: `Class.method(thing)`."""
+    """Refuse to make a method static while code passes it an object explicitly: `Class.method(thing)`."""
     head = re.search(r"\bdef (\w+)", before[at[0] : at[1]])
     project = Project(root)
     for module in project.mentioning(head[1]) if head else ():
@@ -122,7 +123,7 @@ def _refuse_unbound(root: Path, before: str, at: tuple[int, int]) -> None:
 
 
 def orphans(root: Path, path: Path, before: str, after: str) -> list[str]:
-    """Imports in other files of names that this edit takes away, in words."""
+    """Messages on uses in other files of names that this edit removes."""
     gone = module_names(before) - module_names(after)
     if not gone:
         return []
@@ -139,7 +140,7 @@ def orphans(root: Path, path: Path, before: str, after: str) -> list[str]:
 
 
 def module_names(text: str) -> set[str]:
-    """What a module binds at its top; nothing for text that is not Python."""
+    """The names that a module binds at its top level; none for text that is not Python."""
     try:
         return set(Names(Source(text)).module.bound)
     except Unusable:
@@ -147,7 +148,7 @@ def module_names(text: str) -> set[str]:
 
 
 def class_members(text: str) -> set[tuple[str, str]]:
-    """What each class of a module defines or sets on self."""
+    """(class, name) of everything that the classes of a module define or set on self."""
     try:
         return {(node.name, name) for node in Source(text).of(ast.ClassDef) for name in members(node)}
     except Unusable:

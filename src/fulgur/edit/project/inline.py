@@ -1,7 +1,7 @@
-"""Put the value of a function in place of every call of it, in the whole project, and take the function away.
+"""Replace every call of a function in the project by the value it returns, and remove the function.
 
-Only what is exact: a function of a module that is one `return`, whose arguments are evaluated as often and in the same
-order as before, and whose names mean the same where it is called. Everything else is refused with the place.
+Only where this is exact: a module-level function that is one `return`, whose arguments are still evaluated as often and
+in the same order, and whose names mean the same at the call. Everything else is refused, naming the place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LATER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
 
 
 def inline_everywhere(workspace: Path, path: Path, name: str) -> Changed:
-    """RefactorError, with the place, when one call cannot be replaced exactly."""
+    """Inline a function; RefactorError names the place where a call cannot be replaced exactly."""
     project, path = Project(workspace), path.resolve()
     home = project.module(path)
     if home is None or not home.usable:
@@ -70,7 +70,7 @@ def _within(inner: ast.AST, outer: ast.AST) -> bool:
 
 
 def _imports(references: References, module: Module) -> list[Edit]:
-    """The imports of the function, which nothing needs any more."""
+    """Edits that remove the imports of the function, which are no longer needed."""
     found: dict[int, Edit] = {}
     for node, alias in references.imports(module):
         if alias.name != references.name:
@@ -84,7 +84,7 @@ def _imports(references: References, module: Module) -> list[Edit]:
 
 
 class _Body:
-    """The function that is inlined: its parameters and the expression that it returns."""
+    """The function to inline: its parameters and the expression that it returns."""
 
     def __init__(self, module: Module, name: str) -> None:
         self.module, self.name, self.source = module, name, module.source
@@ -128,7 +128,7 @@ class _Body:
         return Edit(start, end, "")
 
     def at(self, module: Module, call: ast.Call, calls: list[ast.Call]) -> str:
-        """The expression for one call, in brackets where it needs them."""
+        """The expression for one call, parenthesised where necessary."""
         where = f"the call in {module.path.name} line {call.lineno}"
         self._same_names(module, call, where)
         given = self._arguments(call, where)
@@ -164,7 +164,7 @@ class _Body:
         return given
 
     def _same_order(self, given: dict[str, ast.expr], where: str) -> None:
-        """Arguments that do something must be used once, always, in their order, and before anything else is done."""
+        """Refuse unless arguments that may have effects are evaluated exactly once, in order and before any call."""
         busy = [name for name, node in given.items() if not isinstance(node, (ast.Name, ast.Constant))]
         clash = {n for node in given.values() for n in names_in(node)} & self.inner
         if clash:
@@ -183,7 +183,7 @@ class _Body:
             raise RefactorError(f"{where} passes expressions that would change their order")
 
     def _same_names(self, module: Module, call: ast.Call, where: str) -> None:
-        """What the expression reads of its module must mean the same at the call."""
+        """Refuse unless the free names of the expression mean the same at the call."""
         scope = module.scope_of(call)
         for name in sorted(self.free):
             bound = self.module.names.module.bound
@@ -197,7 +197,7 @@ class _Body:
 
 
 def _rendered(body: _Body, module: Module, node: ast.expr, calls: list[ast.Call]) -> str:
-    """The text of an argument; calls of the function in it are replaced too. A default comes from the definition."""
+    """The text of an argument, with calls of the function inside it replaced too. Defaults come from the definition."""
     inside = [call for call in calls if _within(call, node)]
     source: Source = module.source if node in module.source.parents else body.source
     if not inside:

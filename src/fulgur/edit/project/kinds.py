@@ -1,8 +1,8 @@
-"""What kind of object an expression is, as far as the project's own code says it.
+"""Infer what kind of object an expression is, as far as the project's own code says so.
 
-Read off: constructors, annotations, what functions return, `self`, elements of lists, attributes of known classes. A
-variable has a kind when all its values have the same. None means that nobody can say; nothing is guessed from names,
-defaults or uses, and nothing is run.
+Sources: constructors, annotations, return values, `self`, elements of lists, attributes of known classes. A variable
+has a kind when all its values have the same kind. None means unknown; nothing is guessed from names, defaults or uses,
+and nothing is run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fulgur.edit.refactor.rename import is_own
 from fulgur.edit.refactor.scopes import COMPREHENSIONS, Scope
 from fulgur.edit.refactor.source import FUNCTIONS, Function, Unusable, parse
 
-_DEEPEST = 12  # steps from an expression to a class
+_DEEPEST = 12  # most steps from an expression to a class
 _ITEMS = frozenset(
     {"list", "List", "set", "Set", "frozenset", "FrozenSet", "deque", "Deque", "Sequence", "MutableSequence"}
     | {"Iterable", "Iterator", "Collection", "Generator", "Container", "UserList"}
@@ -28,8 +28,8 @@ _SAME = frozenset({"Optional", "Annotated", "ClassVar", "Final", "Required", "No
 
 @dataclass(frozen=True)
 class Kind:
-    """`what`: object or class (`node` a class of the project), list (of `of`), function, module, or other: an object
-    of a class from outside."""
+    """`what`: object or class (`node` is a class of the project), list (with elements of kind `of`), function, module,
+    or other (an object of a class from outside the project)."""
 
     what: str
     path: Path | None = None
@@ -42,7 +42,7 @@ Binding = tuple[str, ast.AST]
 
 
 class Kinds:
-    """Of all files of a project."""
+    """The kinds of expressions in all files of a project."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -63,7 +63,7 @@ class Kinds:
             found = self._of(module, node)
         finally:
             self._under_way.discard(key)
-        if not self._under_way:  # inside another question a circle may have cut the answer short
+        if not self._under_way:  # a nested result may be cut short by recursion, so it is not cached
             self._known[key] = found
         return found
 
@@ -100,7 +100,7 @@ class Kinds:
         return _same(self._value(module, kind, node) for kind, node in found)
 
     def _value(self, module: Module, kind: str, node: ast.AST) -> Kind | None:
-        """What a binding gives its name."""
+        """The kind of the value that a binding gives its name."""
         if kind == "class":
             return Kind("class", module.path, node)
         if kind == "def":
@@ -184,7 +184,7 @@ class Kinds:
         return None
 
     def _held(self, module: Module, node: ast.AST, *, of_object: bool) -> Kind | None:
-        """What a statement of a class gives the attribute."""
+        """The kind of value that a statement of a class gives the attribute."""
         if isinstance(node, FUNCTIONS):
             reads = of_object and (_decorated(node, "property") or _decorated(node, "cached_property"))
             method = Kind("function", module.path, node)
@@ -242,13 +242,13 @@ class Kinds:
         return None
 
     def _entered(self, kind: Kind | None) -> Kind | None:
-        """`with X as name`, where entering gives the object itself or what it says."""
+        """The kind of `name` in `with X as name`: what `__enter__` returns."""
         return self._called(self._member(kind, "__enter__"))
 
     # annotations
 
     def _annotated(self, module: Module, node: ast.expr, at: ast.AST) -> Kind | None:
-        """An object of the class that an annotation names."""
+        """The kind of object that an annotation describes."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return self._quoted(module, node.value, at)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -274,7 +274,7 @@ class Kinds:
         return OTHER if named == OTHER or self._from_outside(module, node) else None
 
     def _from_outside(self, module: Module, node: ast.expr) -> bool:
-        """`datetime.datetime`, of a module that is imported from outside."""
+        """Whether an annotation such as `datetime.datetime` names a module imported from outside the project."""
         first = node
         while isinstance(first, ast.Attribute):
             first = first.value
@@ -288,7 +288,7 @@ class Kinds:
         return first.id in imported and self._project.imported(module.path, 0, imported[first.id]) is None
 
     def _at(self, module: Module, node: ast.expr, at: ast.AST) -> Kind | None:
-        """The kind of an expression that may not be a part of the tree: it is read where `at` stands."""
+        """The kind of an expression that may not be part of the tree, resolved in the scope of `at`."""
         if isinstance(node, ast.Name):
             return self._named(module, node.id, module.scope_of(at))
         if isinstance(node, ast.Attribute):
@@ -311,7 +311,7 @@ class Kinds:
 
 
 def _same(kinds: Iterable[Kind | None]) -> Kind | None:
-    """The kind that all of them are."""
+    """The kind that all of them have; None if they differ."""
     found = list(kinds)
     return found[0] if found and all(kind == found[0] for kind in found) else None
 
@@ -333,7 +333,7 @@ def _decorated(function: Function, name: str) -> bool:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions and classes in it."""
+    """The nodes of a function without those inside nested functions and classes."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -343,7 +343,7 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 def _members(owner: ast.ClassDef, name: str) -> Iterator[ast.AST]:
-    """The statements that give a class or its objects this attribute; an annotation decides alone."""
+    """The statements that give a class or its objects this attribute; an annotation overrides the others."""
     found: list[ast.AST] = [n for n in owner.body if isinstance(n, FUNCTIONS) and n.name == name]
     for node in ast.walk(owner):
         targets: list[ast.expr] = node.targets if isinstance(node, ast.Assign) else []
@@ -359,7 +359,7 @@ def _members(owner: ast.ClassDef, name: str) -> Iterator[ast.AST]:
 
 
 def _all_bindings(module: Module) -> Iterator[tuple[str, ast.AST, str, ast.AST]]:
-    """Every name that is bound: (name, where, kind of binding, what says its value)."""
+    """Every binding of a name: (name, where, kind of binding, node that determines its value)."""
     source = module.source
     told: set[ast.AST] = set()  # targets whose value is known
     for node in ast.walk(source.tree):

@@ -1,8 +1,8 @@
-"""Rename a method or attribute of a class, in the whole project, as far as the class of an object can be read off.
+"""Rename a method or attribute of a class in the whole project, as far as the class of each object is known.
 
-Followed exactly: what `family` knows to be an object of the class, fields that are passed by name, and patterns. Where
-nothing else in the project has a member of this name, nor what it imports, `.member` of any object is taken for it
-too. Otherwise it is listed, and so are texts that name it.
+Renamed exactly: uses on what `family` knows to be objects of the class, fields that are passed by name, and patterns.
+Where nothing else in the project or its imports has a member of this name, `.member` of any object is renamed too.
+Otherwise such uses are listed, and so are texts that name the member.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fulgur.edit.refactor.source import Edit, apply_edits, parse
 def rename_member_everywhere(
     root: Path, path: Path, owner: str | None, old: str, new: str, at: tuple[int, int] | None
 ) -> Changed:
-    """RefactorError when the new name is taken in one of the classes, or when several classes could be meant."""
+    """Rename a member; RefactorError when one of the classes has the new name, or when several could be meant."""
     check_name(new)
     project, path = Project(root), path.resolve()
     home = project.module(path)
@@ -53,9 +53,9 @@ def rename_member_everywhere(
 
 
 def _must_be_followed(project: Project, result: Changed, old: str) -> None:
-    """Refuse a new definition whose uses all keep the old name, when there are uses that may mean it.
+    """Refuse to rename a definition when none of its uses could be renamed although some may mean it.
 
-    Tests know the classes of their objects best: what they use says nothing of the code that they test.
+    Tests often construct their objects explicitly, so a use renamed in a test does not count for other code.
     """
     uses = re.compile(rf"\.{re.escape(old)}\b")
     left = [place for place in result.unsure if place.kind == "attribute"]
@@ -99,7 +99,7 @@ def _edits(module: Module, family: Family, old: str, new: str, *, field: bool, a
 
 
 def _dotted(module: Module, family: Family, old: str, new: str) -> Iterator[Edit]:
-    """`"package.module.Class.member"`, as mocks have it."""
+    """Edits in strings such as `"package.module.Class.member"`, which mocks use."""
     source = module.source
     texts = [n for n in source.of(ast.Constant) if isinstance(n.value, str) and n.value.endswith(f".{old}")]
     for node in texts:

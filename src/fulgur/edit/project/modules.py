@@ -1,4 +1,4 @@
-"""The Python files of a workspace as modules: which file an import means, and what each file binds to modules."""
+"""The Python files of a workspace as modules: which file an import means, and which names refer to modules."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fulgur.errors import FulgurError
 from fulgur.workspace.ignore import walk
 from fulgur.workspace.textfile import TextFile
 
-MOST_BYTES = 2 << 20  # a longer file is data
+MOST_BYTES = 2 << 20  # a larger file is data
 
 
 class Module:
-    """One file, parsed when it is first looked into."""
+    """One file, parsed on first use."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -40,14 +40,14 @@ class Module:
         return True
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The scope whose block holds a statement."""
+        """The scope that contains a node."""
         for ancestor in self.source.ancestors(node):
             if ancestor in self.names.scopes:
                 return self.names.scopes[ancestor]
         return self.names.module
 
     def exports(self) -> set[str] | None:
-        """The names in `__all__`; None when the module does not say."""
+        """The names in `__all__`; None when the module has none."""
         found: set[str] | None = None
         for statement in all_statements(self.source):
             texts = {n.value for n in ast.walk(statement) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
@@ -56,9 +56,9 @@ class Module:
 
 
 class Project:
-    """The modules beneath a workspace. Imports that lead out of it lead nowhere here.
+    """The modules of a workspace. Imports from outside it resolve to None.
 
-    `texts` are what files will hold after a change that is not written yet.
+    `texts` are the contents that files will have after a change that is not written yet.
     """
 
     def __init__(self, workspace: Path, texts: Mapping[Path, str] | None = None) -> None:
@@ -77,14 +77,14 @@ class Project:
         return self._modules[path]
 
     def mentioning(self, *words: str) -> Iterator[Module]:
-        """The modules whose text has one of these words and that parse."""
+        """The modules that parse and whose text contains one of these words."""
         for path in self.paths:
             module = self.module(path)
             if module is not None and any(word in module.text for word in words) and module.usable:
                 yield module
 
     def imported(self, importer: Path, level: int, name: str | None) -> Path | None:
-        """The file that `from <level dots><name> import …` in `importer` means; a package is its `__init__.py`."""
+        """The file that `from <level dots><name> import …` in `importer` refers to; a package is its `__init__.py`."""
         if level:
             folder = importer.parent
             for _ in range(level - 1):
@@ -145,7 +145,7 @@ def all_statements(source: Source) -> list[ast.stmt]:
 
 
 class Reach:
-    """What the expressions of one module mean, as far as modules go: `package.module` → its file."""
+    """Resolves expressions of one module that refer to modules: `package.module` → its file."""
 
     def __init__(self, project: Project, module: Module) -> None:
         self._project = project
@@ -167,7 +167,7 @@ class Reach:
         binder = scope.resolve(first)
         if binder is None:
             return None
-        for length in range(len(rest), -1, -1):  # the longest imported chain decides
+        for length in range(len(rest), -1, -1):  # the longest imported chain wins
             known = self._chains.get((binder, ".".join([first, *rest[:length]])), set())
             if not length:
                 known = known | self._bound.get((binder, first), set())

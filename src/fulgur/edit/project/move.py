@@ -1,9 +1,9 @@
 """Move a function, class or constant of a module to another module, with the imports on both sides.
 
-What the moved code needs comes along: its imports, and names of the old module by an import from there. Importers take
-it from the new place. The old module keeps the name by an import where it still uses it, exports it (`__all__`, a
-package's `__init__`), or where somebody reaches it in a way that is not rewritten. Refused: a circle of imports, a name
-that means something else in the new module, and code that depends on where it stands.
+The moved code brings its imports along, and imports the names that it needs from the old module. Importers import it
+from the new place. The old module re-imports the name where it still uses it, exports it (`__all__`, a package's
+`__init__`), or where other code reaches it in a way that is not rewritten. Refused: an import cycle, a name that means
+something else in the new module, and code that depends on its own location.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.imports import Import, add_import, alias_removal, top_imports
 from fulgur.edit.refactor.source import Edit, Source, apply_edits, parse
 
-_PLACED = frozenset({"__file__", "__package__", "__path__", "__spec__"})  # these mean the module they stand in
+_PLACED = frozenset({"__file__", "__package__", "__path__", "__spec__"})  # these refer to the module that contains them
 
 
 def move_everywhere(workspace: Path, path: Path, name: str, target: str) -> Changed:
-    """Move `name` of the file `path` to `target`: a file or a module, which is made when it is not there."""
+    """Move `name` of the file `path` to `target`: a file or a module, which is created when it does not exist."""
     project, path = Project(workspace), path.resolve()
     home = project.module(path)
     if home is None or not home.usable:
@@ -35,7 +35,7 @@ def move_everywhere(workspace: Path, path: Path, name: str, target: str) -> Chan
 
 
 def target_path(project: Project, path: Path, target: str) -> Path:
-    """The file that `pkg/io.py`, `io.py`, `io` or `pkg.io` means, seen from a file of the project."""
+    """The file that `pkg/io.py`, `io.py`, `io` or `pkg.io` refers to, as seen from a file of the project."""
     stem = target.removesuffix(".py")
     if "/" in stem or target.endswith(".py"):
         found = [folder / f"{stem}.py" for folder in (project.workspace, *project.roots, path.parent)]
@@ -55,7 +55,7 @@ def target_path(project: Project, path: Path, target: str) -> Path:
 
 @dataclass
 class _Needs:
-    """What the moved code takes from around it."""
+    """What the moved code needs from its old module."""
 
     imports: list[Import]  # whole statements of the old module, cut to what is needed
     own: list[str]  # names that the old module defines
@@ -167,7 +167,7 @@ class _Move:
         return start if start >= 0 else self.home.source.line_start(line)
 
     def _quoted(self) -> set[str]:
-        """Names in annotations that are written as strings."""
+        """Words in annotations that are written as strings."""
         found: set[str] = set()
         for node in self._inner():
             annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
@@ -195,7 +195,7 @@ class _Move:
         return kept or any(not start <= self._at(use.start, use.line) < end for use in uses)
 
     def _rewrite_importers(self, result: Changed) -> bool:
-        """Take the name from its new place; whether the old module has to keep it."""
+        """Make importers import the name from its new place; returns whether the old module has to keep it."""
         keeps = bool(self.references.stars)
         for module in self.references.modules:
             if module.path in (self.home.path, self.target_path):
@@ -218,7 +218,7 @@ class _Move:
         return keeps
 
     def _by_string(self, module: Module, result: Changed) -> bool:
-        """`"package.module.name"`: a mock means the place where the name is looked up, and that may be either."""
+        """List `"package.module.name"` in strings; returns whether there are any. A mock may mean either module."""
         found = False
         dotted = {f"{one}.{self.name}" for one in self.project.dotted_names(self.home.path)}
         for node in module.source.of(ast.Constant):
@@ -247,7 +247,7 @@ class _Move:
         yield Edit(end, end, f"{glue}{source.indent(node)}{line}\n")
 
     def _name_for(self, importer: Path, *, relative: bool, of: Path | None = None) -> str:
-        """How a module is called in an import of this file."""
+        """The name of a module in an import in the file `importer`."""
         wanted = of or self.target_path
         inner = wanted.parent if wanted.name == "__init__.py" else wanted.with_suffix("")
         if relative:
@@ -263,7 +263,7 @@ class _Move:
         return ".".join(inner.relative_to(deepest).parts)
 
     def _style(self, module: Module) -> bool:
-        """Whether a module imports its own package with dots; a new one does as the old place did."""
+        """Whether a module uses relative imports for its own project; a new module follows the old one."""
         froms = [s for s in top_imports(module.source) if isinstance(s, ast.ImportFrom) and s.module != "__future__"]
         inside = [s for s in froms if s.level or self._origin(module, s) is not None]
         if not inside:
@@ -271,7 +271,7 @@ class _Move:
         return any(s.level for s in inside)
 
     def _without(self, keeps: bool, needs: _Needs) -> str:
-        """The old module without the code; its imports that nobody uses any more go too."""
+        """The old module without the code and without imports that are no longer used."""
         source = self.home.source
         start, end = self._span()
         while source.text[end : end + 1] == "\n":
@@ -305,7 +305,7 @@ class _Move:
         return self._style(self.home) or (self.home.path.name == "__init__.py" and not self.project.roots)
 
     def _taken(self, word: str) -> bool:
-        """Whether another file takes this name from the old module."""
+        """Whether another file imports or reads this name from the old module."""
         references = References(self.project, self.home.path, word)
         for module in references.modules:
             if module.path != self.home.path:
@@ -316,7 +316,7 @@ class _Move:
         return False
 
     def _with(self, needs: _Needs) -> str:
-        """The new module with the code and what it needs."""
+        """The new module with the code and the imports that it needs."""
         module, start_end = self.target, self._span()
         text = module.text
         future = [s for s in top_imports(self.home.source) if module_name(s) == "__future__"]
@@ -366,7 +366,7 @@ class _Move:
             yield word, f"from {module} import {named}"
 
     def _lives_there(self, origin: Path | None, alias: ast.alias) -> bool:
-        """Whether an import of the moved code is of the very module that it moves to."""
+        """Whether an import of the moved code refers to the module that it moves to."""
         if origin == self.target_path and alias.asname not in (None, alias.name):
             raise RefactorError(f"{alias.asname} is called {alias.name} in {self.target_path.name}")
         return origin == self.target_path
@@ -409,7 +409,8 @@ def _builtins() -> set[str]:
 
 
 def _placed(text: str, code: str, *, early: bool, constant: bool) -> str:
-    """The code below the imports where the module may need it at once (`early`), above a main block, or at the end."""
+    """The text with the code inserted: below the imports if it is a constant or needed at import time (`early`), else
+    above the main block, or at the end."""
     if not text.strip():
         return code
     source = Source(text)
@@ -430,5 +431,5 @@ def _placed(text: str, code: str, *, early: bool, constant: bool) -> str:
 
 
 def _settled(text: str) -> str:
-    """No more than two empty lines in a row where code went away at the top or bottom of the file."""
+    """The text without leading empty lines."""
     return text.lstrip("\n") if text.strip() else text

@@ -1,5 +1,5 @@
-"""Which names the packages define that a file imports from outside the project: the standard library's and those of
-the project's own environment. Their sources are searched as text; nothing of them is run."""
+"""Find names defined by packages that a file imports from outside the project: the standard library and the project's
+environment. Their sources are searched as text; none of their code is run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fulgur.edit.project.modules import Module, Project
 from fulgur.edit.refactor.source import dotted
 
 _EMPTY = frozenset({"ABC", "Generic", "Protocol", "object"})  # they have no members that a class could override
-MOST_FILES = 400  # of one package; a larger one is taken to define every name
+MOST_FILES = 400  # of one package; a larger one is assumed to define every name
 
 
 def defined_outside(project: Project, module: Module, name: str) -> bool:
-    """Whether an object that this file got from outside may have a member of this name."""
+    """Whether an object from a package that this file imports may have a member of this name."""
     word = re.escape(name)
     defining = re.compile(
         rf"^[ \t]+(?:async[ \t]+)?def {word}\b|^[ \t]+{word}[ \t]*[:=]|\bself\.{word}\b", re.MULTILINE
@@ -30,7 +30,7 @@ def defined_outside(project: Project, module: Module, name: str) -> bool:
 
 
 def outer_base(project: Project, module: Module, node: ast.ClassDef) -> str | None:
-    """A base of the class that is imported from outside the project."""
+    """A base of the class that is imported from outside the project; None when there is none."""
     outside = set()
     for statement in module.source.of(ast.Import):
         for alias in statement.names:
@@ -49,7 +49,7 @@ def outer_base(project: Project, module: Module, node: ast.ClassDef) -> str | No
 
 
 def _imported(project: Project, module: Module) -> set[str]:
-    """The first parts of the imports that lead out of the project."""
+    """The top-level packages that the file imports from outside the project."""
     names = {alias.name for node in module.source.of(ast.Import) for alias in node.names}
     names |= {node.module for node in module.source.of(ast.ImportFrom) if node.module and not node.level}
     return {name.split(".")[0] for name in names if project.imported(module.path, 0, name) is None}

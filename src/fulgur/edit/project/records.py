@@ -1,4 +1,4 @@
-"""Fields of classes whose constructor takes them by name: dataclasses, attrs, named tuples, pydantic models."""
+"""Fields that a generated constructor takes by name: dataclasses, attrs, named tuples, pydantic models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COPIES = frozenset({"replace", "evolve", "assoc", "_replace", "__replace__"})
 
 
 def has_field(node: ast.ClassDef, name: str) -> bool:
-    """Whether a field of this name is a parameter of the class."""
+    """Whether the class has a field of this name that its constructor takes as a parameter."""
     fields: list[ast.expr] = [s.target for s in node.body if isinstance(s, ast.AnnAssign)]
     fields += [t for s in node.body if isinstance(s, ast.Assign) for t in s.targets if isinstance(s.value, ast.Call)]
     return is_record(node) and any(isinstance(field, ast.Name) and field.id == name for field in fields)
@@ -31,13 +31,14 @@ def is_record(node: ast.ClassDef) -> bool:
 
 
 def has_keys(node: ast.ClassDef) -> bool:
-    """A TypedDict, whose fields are strings wherever they are used."""
+    """Whether the class is a TypedDict, whose fields are used as strings."""
     return any(last_name(base) == "TypedDict" for base in node.bases)
 
 
 def keyword_edits(module: Module, family: Family, old: str, new: str, *, alone: bool) -> set[Edit]:
-    """The field where it is passed by name: `Class(old=…)`, `cls(old=…)`, `replace(x, old=…)`. `alone`: only this
-    class has the field, so a copy of any object may mean it."""
+    """Edits where the field is passed by name: `Class(old=…)`, `cls(old=…)`, `replace(x, old=…)`.
+
+    `alone`: no other class has the field, so `replace` of any object means it."""
     source, classes = module.source, family.meaning(module)
     mine = family.definitions.get(module.path, [])
     edits = set()
@@ -59,7 +60,7 @@ def _is_type_of_self(node: ast.expr) -> bool:
 
 
 def pattern_edits(module: Module, family: Family, old: str, new: str) -> Iterator[Edit]:
-    """`case Class(old=…)`, which reads the attribute of any class."""
+    """Edits in `case Class(old=…)`, which reads the attribute for any kind of class."""
     source, classes = module.source, family.meaning(module)
     for node in source.of(ast.MatchClass):
         if id(node.cls) not in classes:

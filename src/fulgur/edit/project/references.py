@@ -1,4 +1,4 @@
-"""Where a name of a module is used in the project: followed from its definition through every import of it."""
+"""Find the uses of a module-level name in the project, from its definition through every import of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from fulgur.edit.refactor.scopes import Scope, Use
 
 
 class References:
-    """`homes` are the files whose module-level `name` is the one that is meant: the definition, and what imports it
-    under its own name. `stars` are those of them that have it by a star import."""
+    """The uses of one name.
+
+    `homes`: the files whose module-level `name` is this one: the defining file, and those that import it under its own
+    name. `stars`: those of them that get it from a star import."""
 
     def __init__(self, project: Project, path: Path, name: str) -> None:
         self.project, self.name = project, name
@@ -38,7 +40,7 @@ class References:
         return found
 
     def unbound(self, module: Module) -> list[Use]:
-        """Uses of the name that only a star import can mean."""
+        """Uses of the name that can only come from a star import."""
         if module.path not in self.stars:
             return []
         return [use for use in module.names.uses if use.name == self.name and use.scope.resolve(self.name) is None]
@@ -55,7 +57,7 @@ class References:
         return self._reaches[module.path]
 
     def nodes(self, module: Module) -> list[ast.expr]:
-        """Every expression of this module that means the name: `name`, an alias of it, or `module.name`."""
+        """Every expression of this module that refers to the name: `name`, an alias of it, or `module.name`."""
         source, names = module.source, module.names
         starts = {use.start for binder in self.binders(module) for use in names.of(self.name, binder)}
         starts |= {use.start for use in self.unbound(module)}
@@ -74,7 +76,7 @@ class References:
         return calls, sorted({node.lineno for node in nodes if id(node) not in called})
 
     def rivals(self, module: Module) -> list[int]:
-        """Lines of an importer that define the name once more, as in `if …: from a import f` / `else: def f(): …`."""
+        """Lines of an importer that define the name again, as in `if …: from a import f` / `else: def f(): …`."""
         source = module.source
         known = {source.start(alias) for _, alias in self.imports(module)}
         stores = {source.start(node) for node in source.all(ast.Name) if isinstance(node.ctx, ast.Store)}
@@ -86,7 +88,7 @@ class References:
         )
 
     def _spread(self) -> bool:
-        """Find the modules that have the name from one already known; whether there were new ones."""
+        """Add the modules that import the name from a known one; returns whether there were new ones."""
         before = len(self.homes)
         for module in self.modules:
             for node, alias in list(self.imports(module)):
@@ -100,7 +102,7 @@ class References:
         return len(self.homes) > before
 
     def _offered(self, importer: Module, node: ast.ImportFrom) -> bool:
-        """Whether a star import brings the name: `__all__` decides, or the missing underscore."""
+        """Whether a star import includes the name: by `__all__`, else if it has no leading underscore."""
         origin = self.project.imported(importer.path, node.level, node.module)
         module = self.project.module(origin) if origin is not None else None
         exports = module.exports() if module is not None else None

@@ -1,8 +1,8 @@
-"""Rename what a module defines, in every file of the project that imports it.
+"""Rename a module-level name in every file of the project that imports it.
 
 A name is followed from its definition through `from … import`, re-exports, star imports, `module.name`, `__all__`,
-annotations in quotes and dotted paths in strings (`"package.module.name"`, as mocks and settings have them). These are
-exact. What cannot be proven to be meant (an attribute of an unknown object, prose, other files) is listed, not changed.
+quoted annotations and dotted paths in strings (`"package.module.name"`, as in mocks and settings). These are exact.
+Uses that cannot be proven to mean it (an attribute of an unknown object, prose, other files) are listed, not changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fulgur.edit.refactor.rename import attribute_edit, check_free, check_name, 
 from fulgur.edit.refactor.source import Edit, apply_edits, parse
 from fulgur.workspace.ignore import walk
 
-# Calls with an argument that names an attribute, mostly the second one of the first.
+# Calls with an argument that names an attribute; mostly the second argument names one of the first.
 BY_NAME = frozenset({"getattr", "setattr", "hasattr", "delattr", "delitem", "object", "attrgetter", "methodcaller"})
 _TEXT_FILES = (".md", ".rst", ".txt", ".toml", ".cfg", ".ini", ".yml", ".yaml", ".json")
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """One line that may mean the name. `kind`: attribute, text, file (not Python) or value (used, but not called)."""
+    """A line that may refer to the name. `kind`: attribute, text, file (not Python) or value (used, but not called)."""
 
     path: Path
     line: int
@@ -44,7 +44,7 @@ class Changed:
 
 
 def rename_everywhere(workspace: Path, path: Path, old: str, new: str) -> Changed:
-    """Rename the module-level `old` of the file `path`; RefactorError when it cannot be done without a clash."""
+    """Rename the module-level `old` of the file `path`; RefactorError when the new name clashes."""
     check_name(new)
     project = Project(workspace)
     path = path.resolve()
@@ -79,7 +79,7 @@ class _Rename:
         return result
 
     def _bindings(self, module: Module) -> Iterator[Edit]:
-        """Definitions, imports, and the uses of what these bind."""
+        """Edits of definitions, imports, and uses of what these bind."""
         names, imported = module.names, set()
         for _, alias in self.references.imports(module):
             if alias.name == self.old:
@@ -93,10 +93,10 @@ class _Rename:
         yield from (use_edit(use, self.old, self.new) for use in self.references.unbound(module))
 
     def _strings(self, module: Module, dotted: dict[str, Path]) -> Iterator[Edit]:
-        """`__all__`, annotations in quotes, dotted paths, and names given to getattr and its like."""
+        """Edits in strings: `__all__`, quoted annotations, dotted paths, and names passed to getattr and the like."""
         source, reach = module.source, self.references.reach(module)
         exact: set[ast.AST] = set()  # the whole text is the name
-        worded: set[ast.AST] = set()  # the name stands in it as in code
+        worded: set[ast.AST] = set()  # the text is code that contains the name
         if module.path in self.homes:
             exact |= {n for statement in all_statements(source) for n in ast.walk(statement)}
             worded |= set(_annotation_strings(source.tree))
@@ -122,7 +122,7 @@ class _Rename:
                 yield Edit(begin, begin + len(self.old), self.new)
 
     def _dotted_at(self, text: str, dotted: dict[str, Path]) -> int | None:
-        """Where the name stands in `package.module.name` or `package.module:name`."""
+        """The offset of the name in `package.module.name` or `package.module:name`; None for other texts."""
         if not re.fullmatch(r"[\w.]+(:[\w.]+)?", text):
             return None
         for match in self.word.finditer(text):
@@ -131,7 +131,7 @@ class _Rename:
         return None
 
     def _left(self, module: Module, taken: set[int]) -> Iterator[Place]:
-        """Words of this name that were not renamed and do not clearly mean something else."""
+        """Occurrences of the name that were not renamed and do not clearly mean something else."""
         source = module.source
         bound = {use.start for use in module.names.uses if use.name == self.old}
         attributes = {source.end(n) - len(n.attr) for n in source.all(ast.Attribute) if n.attr == self.old}
@@ -147,7 +147,7 @@ class _Rename:
 
 
 def in_text_files(project: Project, word: str, pattern: re.Pattern[str]) -> Iterator[Place]:
-    """Lines of other files of the project, such as documents and settings, that have the word."""
+    """Lines that contain the word in other files of the project, such as documents and settings."""
     for entry in walk(project.workspace, limit=20_000):
         if not entry.name.endswith(_TEXT_FILES) or entry.stat(follow_symlinks=False).st_size > 512 << 10:
             continue

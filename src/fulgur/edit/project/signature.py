@@ -1,7 +1,7 @@
 """Change the parameters of a module's function together with its calls in the whole project.
 
-The file that defines it is changed by `refactor.parameters`; here come the calls in the others. A function that is
-handed on without being called (`map(f, …)`, a callback) may be called anywhere: such places are listed.
+`refactor.parameters` changes the file that defines it; this module changes the calls in all other files. A function
+used as a value (`map(f, …)`, a callback) may be called anywhere: such places are listed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, Unusa
 from fulgur.text.edit_format import Call
 
 SIGNATURE_CALLS = frozenset({"add_parameter", "remove_parameter", "rename_parameter", "use_keywords", "keyword_only"})
-# Whoever is handed the function passes what has no default by position, and would fail.
+# A callback's caller passes required arguments by position, and would fail after these changes.
 _BREAKS_CALLBACKS = frozenset({"remove_parameter", "keyword_only"})
 
 
 def change_signature(
     workspace: Path, path: Path, call: Call, at: tuple[int, int] | None = None, texts: Mapping[Path, str] | None = None
 ) -> Changed:
-    """Apply one of SIGNATURE_CALLS to a function of `path` and to every call of it in the workspace; `texts` are files
-    that have changed already, but not on disk."""
+    """Apply one of SIGNATURE_CALLS to a function of `path` and to every call of it in the workspace.
+
+    `texts`: files that an earlier step changed, but that are not written yet."""
     project = Project(workspace, texts)
     path = path.resolve()
     module = project.module(path)
@@ -57,7 +58,7 @@ def change_signature(
         result.files[path] = (module.text, apply_call(module.text, call, at))
     except RefactorError:
         if call.name != "use_keywords":
-            raise  # all its calls may stand in other files
+            raise  # its calls may all be in other files
     if owner is not module.source.tree:
         return result  # a function inside a function
     references = References(project, path, function.name)
@@ -79,7 +80,7 @@ def change_signature(
 
 
 def _decorators(module: Module) -> set[int]:
-    """The lines of decorators: what is decorated is passed by position."""
+    """The lines of decorators: a decorator gets its argument by position."""
     nodes = [*module.source.functions(), *module.source.of(ast.ClassDef)]
     return {decorator.lineno for node in nodes for decorator in node.decorator_list}
 
@@ -87,7 +88,8 @@ def _decorators(module: Module) -> set[int]:
 def _change_constructor(
     project: Project, module: Module, owner: ast.ClassDef, function: Function, call: Call
 ) -> Changed:
-    """`Class(…)`, of subclasses without a constructor of their own too, and `super().__init__(…)`, in every file."""
+    """Change a constructor and its calls in every file: `Class(…)`, also for subclasses that inherit the constructor,
+    and `super().__init__(…)`."""
     family, result = Family(project, module.path, [owner]), Changed()
     heirs = _heirs(family, owner)
     edits: dict[Path, set[Edit]] = {module.path: set(head_edits(module.source, function, call))}
@@ -107,7 +109,7 @@ def _change_constructor(
 
 
 def _heirs(family: Family, owner: ast.ClassDef) -> list[ast.ClassDef]:
-    """The class and its subclasses that have its constructor."""
+    """The class and its subclasses that inherit its constructor."""
     heirs = [owner]
     for _, node in family.classes():
         own = any(isinstance(s, FUNCTIONS) and s.name == "__init__" for s in node.body)
@@ -117,12 +119,12 @@ def _heirs(family: Family, owner: ast.ClassDef) -> list[ast.ClassDef]:
 
 
 def _named_base(node: ast.ClassDef, classes: list[ast.ClassDef]) -> bool:
-    """Whether one of the bases of a class is called like one of these."""
+    """Whether one of the bases of a class has the name of one of these classes."""
     return bool({last_name(base) for base in node.bases} & {cls.name for cls in classes})
 
 
 def _heir_of(module: Module, node: ast.AST, heirs: list[ast.ClassDef]) -> bool:
-    """Whether `super().__init__` or `self.__init__` in a class means the constructor that these have."""
+    """Whether `super().__init__` or `self.__init__` in a class refers to the constructor of these classes."""
     around = next((a for a in module.source.ancestors(node) if isinstance(a, ast.ClassDef)), None)
     return around is not None and (around in heirs[1:] or _named_base(around, heirs))
 
@@ -146,10 +148,10 @@ def _finished(project: Project, edits: dict[Path, set[Edit]], result: Changed, n
 
 
 def _change_method(project: Project, module: Module, owner: ast.ClassDef, function: Function, call: Call) -> Changed:
-    """A method, its other versions in the classes around, and its calls on objects in every file.
+    """Change a method, its overrides in related classes, and its calls on objects in every file.
 
-    An object is known by what the file says of it, or any is taken where no other class has a method of the name.
-    Calls on other objects are listed if the change could matter to them.
+    A call counts if its object is known to be of the class, or if no other class has a method of this name. Calls on
+    other objects are listed if the change could affect them.
     """
     name, result = function.name, Changed()
     family = family_of_member(project, module.path, owner, name)
@@ -185,7 +187,7 @@ def _change_method(project: Project, module: Module, owner: ast.ClassDef, functi
 def _uses_of_method(
     project: Project, family: Family, module: Module, name: str, *, alone: bool
 ) -> tuple[set[int], set[int]]:
-    """The ids of `x.name` that mean the method, and of those that may."""
+    """The ids of the `x.name` that refer to the method, and of those that may."""
     sure = [*family.own(module, name), *family.on_objects(module, name)]
     sure += on_any_object(project, module, name) if alone else []
     meant = {id(node) for node in sure}
@@ -199,7 +201,7 @@ def _place(module: Module, node: ast.AST) -> Place:
 
 
 def _matters(call: Call, home: Source, function: Function, node: ast.Call) -> bool:
-    """Whether a call that may mean the function would have to change with it."""
+    """Whether a call would have to change if it refers to the function."""
     if any(isinstance(arg, ast.Starred) for arg in node.args) or any(word.arg is None for word in node.keywords):
         return call.name != "add_parameter"
     named = {word.arg for word in node.keywords}

@@ -1,11 +1,11 @@
-"""Exact refactorings of one Python file: every byte that need not change stays. The model asks for them by a call.
+"""Exact refactorings of one Python file: every byte that need not change stays. The model requests them by a call.
 
 rename OLD NEW · rename_parameter FUNCTION OLD NEW · add_parameter FUNCTION NAME[=DEFAULT] [VALUE]
 remove_parameter FUNCTION NAME · use_keywords FUNCTION · keyword_only FUNCTION NAME… · extract_constant VALUE NAME
 extract_function NAME · delete_symbol NAME
 add_import import x · remove_import NAME · remove_unused_imports · sort_imports · split_imports · import_to_top [NAME]
-These see the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_function NAME` see the project
-(`edit/project`), those in `local` work inside one region.
+These work on the whole file; `move_symbol NAME MODULE`, `make_async` and `inline_function NAME` work on the project
+(`edit/project`), those in `local` inside one region.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fulgur.edit.refactor.source import FUNCTIONS, Function, Source, Unusable, p
 from fulgur.text.edit_format import Call
 
 Span = tuple[int, int] | None
-# Refactorings that are nothing without the rest of the project (`edit/project`).
+# Refactorings that need the rest of the project (`edit/project`).
 OVER_PROJECT = frozenset({"move_symbol", "make_async", "inline_function"})
-# Those that mean every place there is: whoever names a file alone means all of it.
+# Refactorings that apply everywhere: when the target is a whole file, all of it is meant.
 EVERYWHERE = frozenset({
     "optional_union", "modern_super", "is_none", "not_in", "drop_u", "use_fstring", "raw_strings", "quotes",
     "drop_keys", "while_true", "split_imports", "sort_imports", "remove_unused_imports", "remove_dead_code",
     "remove_pass", "use_isinstance", "use_truthiness", "remove_prints", "log_prints",
 })  # fmt: skip
 
-# name -> (least arguments, most arguments, what does it)
+# name -> (least arguments, most arguments, implementation)
 CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]] = {
     "rename": (2, 2, lambda src, a, at: renamed(src, a[0], a[1], at)),
     "rename_parameter": (3, 3, lambda src, a, at: parameters.rename_parameter(src, a[0], a[1], a[2], at)),
@@ -62,7 +62,7 @@ CALLS: dict[str, tuple[int, int, Callable[[Source, tuple[str, ...], Span], str]]
 
 
 def renamed(src: Source, old: str, new: str, at: Span) -> str:
-    """A rename; a parameter of the function at `at` is renamed with the calls that name it."""
+    """Rename a name; a parameter of the function at `at` is renamed together with the calls that name it."""
     owner, function = rename_means(src, old, at)
     if owner is not None:
         text = rename_member(src, owner.name, old, new, at)
@@ -75,10 +75,10 @@ def renamed(src: Source, old: str, new: str, at: Span) -> str:
 
 
 def rename_means(src: Source, name: str, at: Span) -> tuple[ast.ClassDef | None, Function | None]:
-    """The class whose attribute is meant, and the function whose parameter is; neither for any other name.
+    """The class whose attribute a name means, and the function whose parameter it means; neither for other names.
 
-    Whoever names a class means its attribute, whatever the variables of its methods are called, and with the attribute
-    the parameter of the constructor that it is set from.
+    In a target that is a class, the name means its attribute, even if methods have variables of that name. If the
+    constructor has a parameter of that name, it is meant too.
     """
     function = parameter_owner(src, name, at)
     covered = [c for c in src.of(ast.ClassDef) if at is not None and _covers(at, src.whole_lines(c))]
@@ -110,7 +110,7 @@ def parameter_owner(src: Source, name: str, at: Span) -> Function | None:
 
 
 def apply_call(text: str, call: Call, at: Span = None) -> str:
-    """The file's text after the refactoring; `at` is the span the user meant, where a name has several meanings.
+    """The file's text after the refactoring; `at` is the span the user meant, for names with several meanings.
 
     Raises RefactorError when it cannot be done exactly. The text must have plain line feeds.
     """
@@ -122,7 +122,7 @@ def apply_call(text: str, call: Call, at: Span = None) -> str:
 
 
 def _readable(text: str) -> None:
-    """What cannot be read cannot be changed: this is then the reason, whatever else was found."""
+    """Raise if the file does not parse: this is then the reason to report, whatever else was found."""
     try:
         parse(text)
     except Unusable as error:
@@ -154,7 +154,7 @@ def _applied(text: str, call: Call, at: Span) -> str:
 
 
 def _with_logger(text: str, call: Call) -> Call:
-    """The file's own logger in place of the usual name for one, if it has exactly one."""
+    """The call with the file's own logger in place of a usual logger name, if the file has exactly one."""
     own = re.findall(r"^(\w+)(?:: [\w.]+)? = (?:\w+\.)*get_?logger\(", text, re.MULTILINE | re.IGNORECASE)
     usual = {"logger", "log", "logging", "LOGGER", "LOG"} - set(re.findall(r"\w+", text))
     if len(own) != 1:

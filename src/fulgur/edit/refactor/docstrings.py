@@ -1,4 +1,4 @@
-"""Where the docstring of a function describes a parameter: Sphinx fields, Google and NumPy lists, words in quotes."""
+"""Find a parameter in its function's docstring: Sphinx fields, Google and NumPy lists, words in quotes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTS = r"(?:Args|Arguments|Parameters|Params|Other Parameters|Keyword Args|Key
 
 
 def described_at(src: Source, function: Function, name: str) -> list[int]:
-    """The offsets of the name in the docstring; for a constructor in the one of its class too."""
+    """The offsets of the name in the docstring; for a constructor, also in the docstring of its class."""
     owner = src.class_of(function)
     nodes: list[ast.AST] = [function, *([owner] if owner is not None and function.name == "__init__" else [])]
     found: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a refactoring says when it cannot be done exactly."""
+"""The error of a refactoring that cannot be done exactly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Extract statements of a function into a function of their own: exact, or refused.
+"""Extract statements of a function into a new function: exactly, or not at all.
 
-What the statements read of the function's variables becomes parameters, what they set and the rest reads is returned.
-Refused: statements that leave by another way than their end, variables that may have no value yet, and closures that
-would see another variable than before.
+Variables of the function that the statements read become parameters; those that they set and the rest reads are
+returned. Refused: statements that may leave before their end, variables that may have no value yet, and closures that
+would see a different variable than before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_AROUND = frozenset({"locals", "vars", "exec", "eval", "super", "__class__"
 
 
 def extract_function(src: Source, name: str, at: tuple[int, int] | None) -> str:
-    """The file with the statements at `at` in a new function `name`, and a call of it in their place."""
+    """The file with the statements at `at` moved into a new function `name`, and a call of it in their place."""
     check_name(name)
     if at is None:
         raise RefactorError("it is not said which lines")
@@ -34,7 +34,7 @@ def extract_function(src: Source, name: str, at: tuple[int, int] | None) -> str:
 
 
 def _statements(src: Source, at: tuple[int, int]) -> list[ast.stmt]:
-    """The whole statements of one block that these lines hold."""
+    """The statements of one block that these lines contain, whole."""
     start, end = at
     while start < end and src.text[start] in " \t\n":
         start += 1
@@ -108,7 +108,7 @@ class _Extract:
         return self.names.scopes[self.function]
 
     def _local(self, word: str, scope: Scope) -> bool:
-        """Whether a name means a variable of this function or of one around it."""
+        """Whether a name refers to a variable of this function or of an enclosing one."""
         binder = scope.resolve(word)
         return binder is not None and binder.parent is not None and self._encloses(binder)
 
@@ -150,7 +150,7 @@ class _Extract:
         return self.start <= at < self.end
 
     def _read(self) -> list[str]:
-        """Variables of the function that these lines mention, in the order they stand there."""
+        """Variables of the function that these lines mention, in order of first use."""
         found: dict[str, None] = {}
         for use in sorted(self.names.uses, key=lambda use: use.start if use.start >= 0 else 1 << 40):
             if self._within(use.start, use.line) and self._local(use.name, use.scope):
@@ -158,7 +158,7 @@ class _Extract:
         return list(found)
 
     def _outputs(self, stored: set[str]) -> list[str]:
-        """What these lines set and other lines of the function read."""
+        """The variables that these lines set and that later lines, or the next iteration, use."""
         loop = self._around()
         found: dict[str, int] = {}
         for use in self.names.uses:
@@ -214,7 +214,7 @@ class _Extract:
         return inputs
 
     def _reads_first(self, statements: Sequence[ast.stmt], word: str) -> bool:
-        """Whether some way through these statements reads a variable before it sets it."""
+        """Whether some path through these statements reads a variable before setting it."""
         for statement in statements:
             if self._may_read(statement, word):
                 return True
@@ -256,7 +256,7 @@ class _Extract:
         return self._local(node.id, self._scope_of(node)) if node in self.src.parents else True
 
     def _before(self) -> set[str]:
-        """Variables that have a value for sure when these lines begin."""
+        """Variables that certainly have a value when these lines begin."""
         args = self.function.args
         found = {a.arg for a in [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg] if a}
         node: ast.AST = self.statements[0]
@@ -298,7 +298,7 @@ class _Extract:
         return any(not isinstance(n.ctx, ast.Load) for n in nodes)
 
     def _method_of(self, inputs: list[str]) -> ast.ClassDef | None:
-        """The class that gets the new function as a method: when the lines use self."""
+        """The class that gets the new function as a method if the lines use self; else None."""
         owner = self.src.class_of(self.function)
         args = [*self.function.args.posonlyargs, *self.function.args.args]
         plain = not any(ast.unparse(d) in ("staticmethod", "classmethod") for d in self.function.decorator_list)
@@ -349,7 +349,7 @@ class _Extract:
         return apply_edits(src.text, edits)
 
     def _annotated(self, word: str) -> str:
-        """A parameter as the function around has it, if it is one of its own that is not set anew."""
+        """A parameter with the annotation it has in the outer function, if it is never reassigned there."""
         args = self.function.args
         for arg in [*args.posonlyargs, *args.args, *args.kwonlyargs]:
             if arg.arg == word and arg.annotation is not None and not self._set_elsewhere(word):
@@ -357,7 +357,7 @@ class _Extract:
         return word
 
     def _body(self, margin: str) -> str:
-        """The lines with another indentation."""
+        """The lines, reindented."""
         old = self.src.indent(self.statements[0])
         text = self.src.text[self.start : self.end]
         if not text.endswith("\n"):
@@ -381,7 +381,7 @@ class _Extract:
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Whether nothing runs on behind these statements."""
+    """Whether control never continues after these statements."""
     last = statements[-1]
     if isinstance(last, (ast.Return, ast.Raise)):
         return True
@@ -393,8 +393,9 @@ def _targets(target: ast.AST) -> set[str]:
 
 
 def _set_for_sure(statements: Sequence[ast.stmt], *, swallowed: bool = False) -> set[str]:
-    """Variables that have a value when these statements have run to their end. `swallowed`: also when a context manager
-    takes an exception for itself, as `suppress` does."""
+    """Variables that certainly have a value when these statements have run to their end.
+
+    `swallowed`: even if a context manager swallows an exception, as `suppress` does."""
     found: set[str] = set()
     for statement in statements:
         if isinstance(statement, ast.Assign):

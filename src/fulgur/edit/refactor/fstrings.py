@@ -1,5 +1,5 @@
-"""Exact positions of what stands inside f-strings. Before Python 3.12 the parser counts them from the wrong place
-where a string is continued, in several lines or nested."""
+"""Exact positions of expressions inside f-strings. Before Python 3.12 the parser reports wrong positions in strings
+that are concatenated, span several lines or are nested."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _OPENING = {"(": ")", "[": "]", "{": "}"}
 
 
 class Placer:
-    """Gives the nodes inside the f-strings of one text their positions; `starts` are the offsets of its lines."""
+    """Corrects the positions of nodes inside the f-strings of a text; `starts` are the offsets of its lines."""
 
     def __init__(self, text: str, lines: list[str], starts: list[int]) -> None:
         self.text, self.lines, self.starts = text, lines, starts
 
     def place(self, node: ast.JoinedStr) -> bool:
-        """False: they cannot be told."""
+        """Correct the positions inside an f-string; False: they cannot be determined."""
         if EXACT:
             return True
         values = list(_values(node))
@@ -57,7 +57,7 @@ class Placer:
         return all(self.place(nested) for nested in _outermost(value))
 
     def _move(self, one: ast.AST, two: ast.AST, alone: Placer, base: int) -> None:
-        """Copy the position of a node that was parsed alone, from offset `base` of the text on."""
+        """Copy the position of a node that was parsed separately, relative to offset `base` of the text."""
         for line, column in (("lineno", "col_offset"), ("end_lineno", "end_col_offset")):
             at = base + alone._offset(getattr(two, line), getattr(two, column))
             row = bisect_right(self.starts, at) - 1
@@ -74,7 +74,7 @@ class Placer:
 
 
 def _outermost(value: ast.AST) -> Iterator[ast.JoinedStr]:
-    """The f-strings in an expression, without those inside them."""
+    """The f-strings in an expression, without those nested in another."""
     if isinstance(value, ast.JoinedStr):
         yield value
         return
@@ -83,7 +83,7 @@ def _outermost(value: ast.AST) -> Iterator[ast.JoinedStr]:
 
 
 def _values(node: ast.JoinedStr) -> Iterator[ast.expr]:
-    """The expressions of an f-string in the order in which they are written, those of format specs too."""
+    """The expressions of an f-string in source order, including those in format specs."""
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             yield part.value
@@ -92,7 +92,7 @@ def _values(node: ast.JoinedStr) -> Iterator[ast.expr]:
 
 
 def _fields(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the expressions of the f-strings between two offsets begin and end; several strings may be joined."""
+    """The spans of the expressions in the f-strings between two offsets; strings may be concatenated."""
     piece = text[start:end]
     if plain := _PLAIN.fullmatch(piece):
         inside = start + plain.start("body")
@@ -101,7 +101,7 @@ def _fields(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     starts = [0]
     for line in piece.split("\n"):
         starts.append(starts[-1] + len(line) + 1)
-    # In brackets, so that strings may go on in the next line.
+    # In parentheses, so that concatenated strings may continue on the next line.
     for token in tokenize.generate_tokens(io.StringIO(f"(\n{piece}\n)").readline):
         if token.type != tokenize.STRING:
             continue
@@ -136,7 +136,7 @@ def _in_body(text: str, at: int, end: int, *, raw: bool, spec: bool = False) -> 
 
 
 def _expression_end(text: str, at: int, end: int) -> int:
-    """Where the expression of a field ends: at `}`, `:`, or `!` that are not in brackets or strings."""
+    """The end of a field's expression: the first `}`, `:` or `!` outside brackets and strings."""
     open_: list[str] = []
     while at < end:
         letter = text[at]

@@ -1,4 +1,4 @@
-"""An import inside a function moves to the top of its file."""
+"""Move imports inside functions to the top of the file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Import = ast.Import | ast.ImportFrom
 
 
 def import_to_top(src: Source, name: str | None, at: tuple[int, int] | None) -> str:
-    """The imports inside functions of the span, those that bind NAME or take it from there where one is named.
+    """Move the imports inside functions of the span; with `name`, only those that mention it.
 
-    What a function imports late may import this file again; only modules that cannot are moved.
+    A module that a function imports late may import this file in turn; only modules that cannot are moved.
     """
     start, end = at or (0, len(src.text))
     imports: list[Import] = [*src.of(ast.Import), *src.of(ast.ImportFrom)]
@@ -33,7 +33,7 @@ def import_to_top(src: Source, name: str | None, at: tuple[int, int] | None) -> 
     for statement in inside:
         _may_move(src, statement)
         last = src.whole_lines(statement)[1]
-        # An empty line that kept it apart from the code goes with it.
+        # Empty lines after the import go with it.
         while src.text[last : last + 1] == "\n":
             last += 1
         edits.append(Edit(src.whole_lines(statement)[0], last, ""))

@@ -38,7 +38,7 @@ def group(statement: Import) -> int:
 
 
 def after_docstring(src: Source) -> int:
-    """Where the first import goes: after comments at the top and the docstring."""
+    """The offset for the first import: after the docstring, or after comments at the top."""
     doc = src.docstring(src.tree)
     if doc is not None:
         return src.line_end(doc.end_lineno or 0)
@@ -49,7 +49,7 @@ def after_docstring(src: Source) -> int:
 
 
 def add_import(src: Source, words: tuple[str, ...]) -> str:
-    """Add one import line where it sorts; nothing changes when it is there already."""
+    """Add one import line at its sorted position; RefactorError when the file has it already."""
     line = " ".join(words)
     try:
         parsed = ast.parse(line).body
@@ -82,7 +82,7 @@ def add_import(src: Source, words: tuple[str, ...]) -> str:
 
 
 def alias_removal(src: Source, statement: Import, unwanted: set[str]) -> Edit | None:
-    """Take names out of an import; the whole line when none is left."""
+    """Remove names from an import, or the whole line when none remains; None when nothing changes."""
     keep = [a for a in statement.names if (a.asname or a.name).split(".")[0] not in unwanted]
     if len(keep) == len(statement.names):
         return None
@@ -98,7 +98,7 @@ def alias_removal(src: Source, statement: Import, unwanted: set[str]) -> Edit | 
 
 
 def _without_lines(src: Source, statement: Import, unwanted: list[ast.alias]) -> Edit:
-    """An import over several lines without these names, each of which stands on a line of its own."""
+    """Remove names from an import that spans several lines; each must be alone on its line."""
     first, last = src.whole_lines(statement)
     lines = src.text[first:last].splitlines(keepends=True)
     for alias in unwanted:
@@ -121,7 +121,7 @@ def remove_import(src: Source, name: str) -> str:
 
 
 def remove_unused_imports(src: Source) -> str:
-    """Remove imports whose names stand nowhere else in the file: not in code, strings or `__all__`."""
+    """Remove imports whose names appear nowhere else in the file: not in code, strings or `__all__`."""
     imports = top_imports(src)
     spans = [src.span(statement) for statement in imports]
     rest = apply_edits(src.text, [Edit(start, end, "") for start, end in spans])
@@ -163,7 +163,7 @@ def sort_imports(src: Source) -> str:
 
 
 def split_imports(src: Source) -> str:
-    """`import a, b` as one line each."""
+    """Split `import a, b` into one line per module."""
     edits = []
     for node in src.of(ast.Import):
         if len(node.names) > 1 and src.alone_on_lines(node) and not src.has_comment(node):
@@ -176,7 +176,7 @@ def split_imports(src: Source) -> str:
 
 
 def extract_constant(src: Source, value: str, name: str, at: tuple[int, int] | None) -> str:
-    """Name a literal: a constant below the imports, used wherever the literal stands in the span (or the file)."""
+    """Name a literal: a constant below the imports, used wherever the literal appears in the span (or the file)."""
     check_name(name)
     if re.search(rf"\b{re.escape(name)}\b", src.text):
         raise RefactorError(f"{name} is already used in this file")
@@ -206,7 +206,7 @@ def _below_imports(src: Source, statement: str) -> Edit:
 
 
 def _variable_to_constant(src: Source, old: str, name: str, at: tuple[int, int] | None) -> str:
-    """A local variable that is set once, to a literal that nobody changes: a constant below the imports."""
+    """Turn a local variable that is set once, to a literal that is never mutated, into a constant below the imports."""
     start, end = at or (0, len(src.text))
     found = [
         node
@@ -236,7 +236,7 @@ def _variable_to_constant(src: Source, old: str, name: str, at: tuple[int, int] 
 
 
 def _only_read(src: Source, node: ast.AST) -> bool:
-    """Whether this use of a list or dictionary cannot change it: looked up, tested, or gone through."""
+    """Whether this use of a list or dictionary cannot mutate it: a lookup, a test or an iteration."""
     parent = src.parents.get(node)
     if isinstance(parent, ast.Subscript):
         return isinstance(parent.ctx, ast.Load) and parent.value is node

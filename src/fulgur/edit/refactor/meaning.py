@@ -1,4 +1,4 @@
-"""What each refactoring call means, in plain words: for the person who reads it, and to compare with what was asked."""
+"""What each refactoring call means in plain words: shown to the user, and compared with the instruction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from fulgur.text.edit_format import Call
 
-# name -> (what it does; {0}, {1} are arguments, {0:} all from there on), words that an instruction may use for it
+# name -> (what it does, words that an instruction may use for it); {0}, {1} are arguments, {0:} all from that one on
 MEANINGS: dict[str, tuple[str, str]] = {
     "rename": ("rename {0} to {1}", "rename renaming renamed name names named call called better"),
     "rename_parameter": (
@@ -250,7 +250,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
 
 
 def told(call: Call) -> str:
-    """What a call does, for a person."""
+    """What a call does, in words for the user."""
     template, args, where = MEANINGS[call.name][0], call.args, ""
     if args and args[0].startswith("@") and call.name != "add_decorator":
         where, args = f", in {args[0][1:]}", args[1:]

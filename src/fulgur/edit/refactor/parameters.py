@@ -29,7 +29,7 @@ def find_function(src: Source, name: str, at: tuple[int, int] | None) -> Functio
 
 
 def calls_of(src: Source, function: Function) -> list[ast.Call]:
-    """Calls by name for a function, on self, cls, super() or the class for a method."""
+    """The calls of a function by name; of a method on self, cls, super() or the class."""
     owner = src.parents.get(function)
     method = isinstance(owner, ast.ClassDef)
     names = Names(src)
@@ -56,7 +56,7 @@ def positional(function: Function) -> list[ast.arg]:
 
 
 def bound_offset(src: Source, function: Function) -> int:
-    """1 when the first parameter is filled by the instance or the class."""
+    """1 when the instance or the class fills the first parameter, else 0."""
     if not isinstance(src.parents.get(function), ast.ClassDef):
         return 0
     static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
@@ -113,7 +113,7 @@ def call_opening(src: Source, call: ast.Call) -> int:
 
 
 def head_edits(src: Source, function: Function, call: Call) -> list[Edit]:
-    """What a change of parameters makes of the function itself; its calls are not among it."""
+    """The edits of the function itself for a change of parameters, without those of its calls."""
     args = call.args[1:]
     if call.name == "add_parameter":
         return [_added(src, function, args[0], args[1] if len(args) == 2 else None)]
@@ -155,7 +155,7 @@ def _added(src: Source, function: Function, parameter: str, value: str | None) -
         raise RefactorError(f"{word} needs a default or a value for the callers")
     text = parameter
     if required and args.defaults and not (args.vararg or args.kwonlyargs):
-        text = f"*, {parameter}"  # after parameters with defaults only a keyword can be required
+        text = f"*, {parameter}"  # after parameters with defaults, only a keyword-only one can be required
     return append_item(src, head_opening(src, function), text)
 
 
@@ -168,7 +168,7 @@ def add_at_calls(src: Source, calls: list[ast.Call], word: str, value: str) -> l
 
 
 def element_removal(src: Source, elements: list[tuple[int, int]], index: int) -> Edit:
-    """Take one element and its comma out of a parenthesised list."""
+    """Remove one element and its comma from a parenthesised list."""
     start, end = elements[index]
     if index + 1 < len(elements):
         return Edit(start, elements[index + 1][0], "")
@@ -179,7 +179,7 @@ def element_removal(src: Source, elements: list[tuple[int, int]], index: int) ->
 
 
 def parameter_spans(src: Source, function: Function) -> list[tuple[str, tuple[int, int]]]:
-    """Name and text span (annotation and default included) of each parameter, in order; star arguments refused."""
+    """Name and text span (annotation and default included) of each parameter, in order; refuses star parameters."""
     args = function.args
     if args.vararg or args.kwarg or args.posonlyargs or args.kwonlyargs:
         raise RefactorError(f"{function.name} has star or keyword-only parameters", hint="Change its head by hand.")
@@ -191,7 +191,7 @@ def parameter_spans(src: Source, function: Function) -> list[tuple[str, tuple[in
 
 
 def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int] | None) -> str:
-    """Take a parameter that the body does not use out of the head and out of every call."""
+    """Remove a parameter that the body does not use from the head and from every call."""
     function = find_function(src, name, at)
     edits = [_removed(src, function, parameter)]
     edits += remove_at_calls(src, calls_of(src, function), parameter, passed_at(src, function, parameter))
@@ -199,7 +199,7 @@ def remove_parameter(src: Source, name: str, parameter: str, at: tuple[int, int]
 
 
 def passed_at(src: Source, function: Function, parameter: str) -> int:
-    """By which position a caller passes a parameter."""
+    """The position at which a caller passes a parameter."""
     words = [word for word, _ in parameter_spans(src, function)]
     return words.index(parameter) - bound_offset(src, function)
 
@@ -218,7 +218,7 @@ def _removed(src: Source, function: Function, parameter: str) -> Edit:
 
 
 def remove_at_calls(src: Source, calls: list[ast.Call], parameter: str, place: int) -> list[Edit]:
-    """Take the argument of a parameter, the `place`-th by position, out of these calls."""
+    """Remove the argument for a parameter, the `place`-th by position, from these calls."""
     edits = []
     for call in calls:
         if any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords):
@@ -255,7 +255,7 @@ def _renamed(src: Source, function: Function, old: str, new: str) -> list[Edit]:
 
 
 def rename_at_calls(src: Source, calls: list[ast.Call], old: str, new: str) -> list[Edit]:
-    """The keyword by which these calls pass a parameter."""
+    """Rename the keyword by which these calls pass a parameter."""
     words = [word for call in calls for word in call.keywords if word.arg == old]
     return [Edit(src.start(word), src.start(word) + len(old), new) for word in words]
 
@@ -288,7 +288,7 @@ def keywords_at_calls(src: Source, calls: list[ast.Call], words: list[str]) -> l
 
 
 def keyword_only(src: Source, name: str, chosen: tuple[str, ...], at: tuple[int, int] | None) -> str:
-    """Let the last parameters be passed by name alone, and pass them so in every call of the file."""
+    """Make the last parameters keyword-only, and pass them by name in every call of the file."""
     function = find_function(src, name, at)
     edits = [_star_before(src, function, chosen)]
     edits += named_at_calls(src, calls_of(src, function), passed_by_position(src, function), chosen)

@@ -1,4 +1,4 @@
-"""Rename what a file defines, and every use of it in the file."""
+"""Rename a name that a file defines, with every use of it in the file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def use_edit(use: Use, old: str, new: str) -> Edit:
 
 
 def check_free(names: Names, binder: Scope, uses: list[Use], old: str, new: str) -> None:
-    """The new name must not be taken where the old one is bound or seen."""
+    """Refuse a new name that already has a meaning where the old one is bound or used."""
     taken = new in binder.bound or any(use.scope.resolve(new) is not None for use in uses)
     captured = any(
         use.name == new and use.scope.resolve(new) is None and within(use.scope, binder) for use in names.uses
@@ -88,7 +88,7 @@ def within(scope: Scope, outer: Scope) -> bool:
 
 
 def exported(src: Source, old: str, new: str) -> list[Edit]:
-    """The name in `__all__`."""
+    """Edits of the name in `__all__`."""
     edits = []
     for statement in src.tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -123,7 +123,7 @@ def member_classes(src: Source, name: str, owner: str | None, at: tuple[int, int
 
 
 def with_subclasses(src: Source, owner: ast.ClassDef) -> list[ast.ClassDef]:
-    """A class and those of the file that derive from it."""
+    """A class and its subclasses in the file."""
     classes = src.of(ast.ClassDef)
     family = {owner.name}
     while True:
@@ -157,7 +157,7 @@ def is_own(node: ast.Attribute) -> bool:
 
 
 def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[int, int] | None) -> str:
-    """A method or attribute: its definitions, and its uses on self, cls, super() and the class's name."""
+    """Rename a method or attribute: its definitions, and its uses on self, cls, super() and the class's name."""
     family = member_classes(src, old, owner, at)
     names = {node.name for node in family}
     if any(new in members(node) for node in family):
@@ -172,8 +172,8 @@ def rename_member(src: Source, owner: str | None, old: str, new: str, at: tuple[
 
 
 def member_edits(src: Source, names: Names, classes: list[ast.ClassDef], old: str, new: str) -> set[Edit]:
-    """Definitions of a member in these classes, its uses in their bodies (`@old.setter`, `__next__ = old`), and on
-    self, cls and super() inside them."""
+    """Edits of a member's definitions in these classes, of its uses in their bodies (`@old.setter`, `__next__ = old`),
+    and of its uses on self, cls and super()."""
     edits: set[Edit] = set()
     for node in classes:
         edits |= {use_edit(use, old, new) for use in names.of(old, names.scopes[node])}
@@ -191,7 +191,7 @@ def member_edits(src: Source, names: Names, classes: list[ast.ClassDef], old: st
 
 
 def slot_edits(src: Source, statement: ast.AST, old: str, new: str) -> set[Edit]:
-    """The member's name where a class lists its attributes as strings."""
+    """Edits of the member's name where a class lists its attributes as strings."""
     found = [node for node in ast.walk(statement) if isinstance(node, ast.Constant) and node.value == old]
     texts = {node: src.segment(node) for node in found}
     return {Edit(*src.span(node), f"{text[0]}{new}{text[-1]}") for node, text in texts.items() if text[1:-1] == old}

@@ -1,4 +1,4 @@
-"""Which binding every name in a file refers to, by Python's own scoping rules, with the position of each use."""
+"""Resolve every name in a file to its binding by Python's scoping rules, with the position of each use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scope:
         return isinstance(self.node, ast.ClassDef)
 
     def resolve(self, name: str) -> Scope | None:
-        """The scope that binds this name as seen from here; None: a builtin, or bound elsewhere."""
+        """The scope that binds this name as seen from here; None: a builtin, or not bound in this file."""
         if name in self.globals:
             return self.module()
         scope: Scope | None = self
@@ -50,7 +50,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Use:
-    """One place where a name stands. start is -1 when its position cannot be told."""
+    """One occurrence of a name. `start` is -1 when its position is unknown."""
 
     name: str
     start: int
@@ -71,7 +71,7 @@ class Names(ast.NodeVisitor):
         self.visit(src.tree)
 
     def of(self, name: str, binder: Scope) -> list[Use]:
-        """All uses of a name that mean the binding of this scope."""
+        """All uses of a name that refer to the binding in this scope."""
         return [use for use in self.uses if use.name == name and use.scope.resolve(name) is binder]
 
     def _bind(self, name: str) -> None:
@@ -122,7 +122,7 @@ class Names(ast.NodeVisitor):
         return [*named, *[star for star in (args.vararg, args.kwarg) if star]]
 
     def _outside(self, args: ast.arguments) -> list[ast.AST]:
-        """Defaults and annotations belong to the scope around the function."""
+        """Defaults and annotations, which belong to the scope around the function."""
         annotations = [arg.annotation for arg in self._parameters(args) if arg.annotation]
         return [*args.defaults, *[value for value in args.kw_defaults if value], *annotations]
 

@@ -30,11 +30,11 @@ class Edit:
 
 
 class Unusable(Exception):
-    """This file or place cannot be worked on; the message says why."""
+    """This file or place cannot be edited; the message says why."""
 
 
 def apply_edits(text: str, edits: Iterable[Edit], base: int = 0) -> str:
-    """`text` (which begins at offset `base` of the file) with the edits made; they must not overlap."""
+    """`text` (which begins at offset `base` of the file) with the edits applied; they must not overlap."""
     parts: list[str] = []
     position = base
     for edit in sorted(edits):
@@ -48,7 +48,7 @@ def apply_edits(text: str, edits: Iterable[Edit], base: int = 0) -> str:
 
 
 def parse(text: str) -> ast.Module:
-    """`ast.parse` without its warnings, and with every way to fail as Unusable."""
+    """`ast.parse` without its warnings; every failure is raised as Unusable."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -65,7 +65,7 @@ def parse_region(region: str) -> ast.Module:
 
 
 class Source:
-    """A parsed file. Nodes inside f-strings are not in `nodes` but in `inner`: only names are changed in there."""
+    """A parsed file. Nodes inside f-strings are in `inner`, not in `nodes`: only names are changed there."""
 
     def __init__(self, text: str, path: str = "file.py") -> None:
         if "\r" in text or "\f" in text or "\0" in text:
@@ -82,7 +82,7 @@ class Source:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.nodes: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         self.inner: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
-        self.hidden: list[ast.JoinedStr] = []  # f-strings of which nobody knows where their parts stand
+        self.hidden: list[ast.JoinedStr] = []  # f-strings whose parts have unknown positions
         placer = Placer(text, self.lines, self.starts)
         stack: list[tuple[ast.AST, bool]] = [(self.tree, False)]
         while stack:
@@ -102,7 +102,7 @@ class Source:
         return self.nodes.get(kind, [])  # type: ignore[return-value]
 
     def all(self, kind: type[NodeT]) -> list[NodeT]:
-        """All nodes of exactly this type, those inside f-strings too."""
+        """All nodes of exactly this type, including those inside f-strings."""
         return [*self.nodes.get(kind, []), *self.inner.get(kind, [])]  # type: ignore[list-item]
 
     def functions(self) -> list[Function]:
@@ -154,7 +154,7 @@ class Source:
         return self.text[self.line_start(node.lineno) : self.start(node)]  # type: ignore[attr-defined]
 
     def alone_on_lines(self, node: ast.stmt) -> bool:
-        """No other statement shares a line with this one."""
+        """Whether no other statement shares a line with this one."""
         before = self.text[self.line_start(self.first_line(node)) : self.start(node)]
         end = self.end(node)
         after = self.text[end : self.line_end(node.end_lineno or node.lineno)].strip()
@@ -165,7 +165,7 @@ class Source:
         return "#" in self.text[self.end(node) : self.line_end(node.end_lineno)]  # type: ignore[attr-defined]
 
     def has_comment(self, node: ast.AST) -> bool:
-        """A `#` anywhere on the lines of this node (strings count too: better to leave such a site out)."""
+        """Whether there is a `#` anywhere on the lines of this node (also in strings: better to skip such a place)."""
         first = self.line_start(node.lineno)  # type: ignore[attr-defined]
         return "#" in self.text[first : self.line_end(node.end_lineno)]  # type: ignore[attr-defined]
 
@@ -254,7 +254,7 @@ class Source:
         return "\n".join(moved)
 
     def movable(self, statements: Iterable[ast.AST]) -> bool:
-        """No string over several lines inside: moving it would change its value."""
+        """Whether no string inside spans several lines: reindenting would change its value."""
         for statement in statements:
             for node in ast.walk(statement):
                 if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.lineno != node.end_lineno:
@@ -263,7 +263,7 @@ class Source:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Every identifier used in a tree, attributes left out."""
+    """Every identifier used in a tree, except attributes."""
     return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
 
 

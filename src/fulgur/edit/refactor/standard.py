@@ -1,4 +1,4 @@
-"""Names of the standard library that a rewrite uses and the file does not import yet: the import is added, and said."""
+"""Add and report imports of standard-library names that a rewrite uses and the file does not import yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.edit.checks.names import bindings, new_problems
 from fulgur.edit.refactor import RefactorError, apply_call
 from fulgur.text.edit_format import Call
 
-# Only names that mean one thing to everybody.
+# Only unambiguous names.
 _FROM = {
     "typing": "Any Optional Union Literal TypeVar Protocol NamedTuple cast",
     "collections.abc": "Callable Iterable Iterator Sequence Mapping MutableMapping Generator Awaitable AsyncIterator",
@@ -28,8 +28,7 @@ IMPORTS |= {module: f"import {module}" for module in _MODULES.split()}
 
 
 def unbound_annotations(before: str, after: str) -> set[str]:
-    """New names in annotations that a file never gives a value; where annotations are not evaluated nobody else
-    misses them."""
+    """New names in annotations that the file never binds; where annotations are not evaluated, only this finds them."""
     try:
         old, new = (_annotated(ast.parse(text)) for text in (before, after))
         return new - old - bindings(after) - set(dir(builtins)) if new - old else set()
@@ -48,8 +47,9 @@ def _annotated(tree: ast.Module) -> set[str]:
 
 
 def with_imports(before: str, after: str, instruction: str = "") -> tuple[str, list[str]]:
-    """The new text of a file with the imports it lacks, and these lines; a module of the standard library is known when
-    the instruction names something of it ("also catch binascii.Error")."""
+    """The new text of a file with the imports it lacks, and the lines that were added.
+
+    A standard-library module counts as known if the instruction names a member of it ("also catch binascii.Error")."""
     dotted = set(re.findall(r"\b([a-z_]\w*)\.\w", instruction)) & sys.stdlib_module_names
     known = IMPORTS | {module: f"import {module}" for module in dotted}
     missing = {problem.name for problem in new_problems(before, after)} | unbound_annotations(before, after)
@@ -58,6 +58,6 @@ def with_imports(before: str, after: str, instruction: str = "") -> tuple[str, l
     for line in lines:
         try:
             text = apply_call(text, Call("add_import", tuple(line.split())), (0, 0))
-        except RefactorError:  # no place for an import: left to whoever checks names
+        except RefactorError:  # no place for an import: left to the check of names
             return after, []
     return text, lines

@@ -1,7 +1,8 @@
-"""What can be proved wrong about a rewrite: it invents names, or it changes what its instruction leaves alone.
+"""Prove a rewrite wrong: it invents names, or changes what its instruction leaves alone.
 
-The checks read words of the instruction ("docstring", "type hints", "rename a to b") and compare syntax trees with the
-part taken away that these words allow to change. They never repair anything and never say that a rewrite is right.
+The checks look for words in the instruction ("docstring", "type hints", "rename a to b"), and compare the syntax trees
+without the parts that these words allow to change. They never repair anything, and never confirm that a rewrite is
+right.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ RENAMES = (
     rf"\b(?:change|update|switch) (?:the )?(?:\w+ )?name (?:of |from )?{NAME} (?:to|into) {NAME}",
     rf"^call (?:the )?(?:{KIND} )?{NAME} {NAME} instead(?! of)",
 )
-# Names a rewrite may bring along although neither the file nor the instruction has them.
+# Names a rewrite may introduce although neither the file nor the instruction has them.
 _USUAL = """Any Optional Union Callable Iterable Iterator Sequence Mapping Dict List Set Tuple Type Generator Awaitable
 Path typing collections abc dataclass dataclasses field functools contextlib logging logger log getLogger debug info
 warning error exception critical warn Enum auto asyncio cls self suppress __name__ __init__ __class__ annotations
 __future__ wraps cached_property lru_cache cache setter"""
 USUAL = frozenset(_USUAL.split())
 REMOVING = r"(?:please |pls |can you |could you )?(?:remove|delete|drop|exclude|get rid of|take out|strip|kill)\b"
-CALL_WORDS = frozenset({"log", "double", "single"})  # words of calls that are no names
+CALL_WORDS = frozenset({"log", "double", "single"})  # arguments of calls that are not names
 METHODS = frozenset(name for kind in (str, bytes, list, dict, set, tuple, int, Exception) for name in dir(kind))
 
 
@@ -50,7 +51,7 @@ def rename_asked(instruction: str) -> tuple[str, str] | None:
 
 
 def objection(before: str, after: str, instruction: str, file: str) -> str | None:
-    """Why this rewrite of a region cannot be what was asked, or None. `file` is the whole text around it."""
+    """Why this rewrite of a region cannot be what was asked for, or None. `file` is the whole text of the file."""
     try:
         old, new = parse_region(before), parse_region(after)
     except (Unusable, RecursionError):
@@ -70,7 +71,9 @@ def objection(before: str, after: str, instruction: str, file: str) -> str | Non
 
 
 def call_objection(call: Call, instruction: str, file: str) -> str | None:
-    """A call may only name what the instruction or the file names; a new name must come from the instruction."""
+    """Why a call cannot be what was asked for, or None.
+
+    A call may only name what the instruction or the file names; a new name must come from the instruction."""
     renamed = rename_asked(instruction)
     if renamed is not None and call.name in ("rename", "rename_parameter"):
         wanted = tuple(argument.rpartition(".")[2] for argument in call.args[-2:])
@@ -97,7 +100,7 @@ def words(text: str) -> list[str]:
 
 
 def renamed_only(before: str, after: str, old: str, new: str) -> bool:
-    """The same tokens but for this name; in strings and comments the name as a whole word may change or stay."""
+    """Whether the tokens differ only in this name; in strings and comments, the whole word may change or stay."""
     left, right = code_tokens(before), code_tokens(after)
     if left is None or right is None or len(left) != len(right):
         return False
@@ -125,13 +128,13 @@ def code_tokens(text: str) -> list[tuple[int, str]] | None:
 
 
 def identifiers(text: str) -> set[str]:
-    """The names in a piece of code; strings and comments have none."""
+    """The names in a piece of code, without those in strings and comments."""
     found = code_tokens(text) or ()
     return {word for kind, word in found if kind == tokenize.NAME and not keyword.iskeyword(word)}
 
 
 def names(tree: ast.AST) -> tuple[Counter[str], set[str]]:
-    """Every identifier with how often it stands there, and the ones that are bound."""
+    """Every identifier with its number of occurrences, and the set of bound ones."""
     found: Counter[str] = Counter()
     bound: set[str] = set()
     for node in ast.walk(tree):
@@ -147,7 +150,7 @@ def names(tree: ast.AST) -> tuple[Counter[str], set[str]]:
 
 
 def invented(new: ast.AST, instruction: str, file: str) -> str | None:
-    """A name that came from nowhere. A new variable is fine where the rewrite binds it and uses it."""
+    """A name of unknown origin. A new variable is fine if the rewrite both binds and uses it."""
     known = set(words(instruction)) | set(words(file)) | set(dir(builtins)) | USUAL
     joined = {word.lower() for word in known} | {re.sub(r"\W+", "_", instruction.lower())}
     found, bound = names(new)
@@ -160,7 +163,7 @@ def invented(new: ast.AST, instruction: str, file: str) -> str | None:
 
 
 def unused(old: ast.AST, new: ast.AST, instruction: str) -> str | None:
-    """A parameter that was used and is kept, but used no more, though the instruction does not take anything away."""
+    """A parameter that is kept but no longer used, although the instruction does not remove anything."""
     if re.search(TAKING, instruction, re.IGNORECASE):
         return None
     given, kept = set(words(instruction)), names(new)[0]
@@ -175,7 +178,7 @@ def unused(old: ast.AST, new: ast.AST, instruction: str) -> str | None:
 
 
 class Without(ast.NodeTransformer):
-    """A tree without what one kind of instruction may change."""
+    """Removes from a tree the parts that one kind of instruction may change."""
 
     def __init__(self, *parts: str) -> None:
         self.parts = set(parts)
@@ -224,7 +227,7 @@ class Without(ast.NodeTransformer):
         return node
 
 
-# Words of an instruction, and what it may then change. An instruction with several of them may change all of it.
+# Words of an instruction, and the parts that it may then change; with several matches, all their parts.
 ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"\bdoc-? ?strings?\b|\bdocstring", ("docstring",)),
     (r"\b(?:type )?(?:hints?|annotations?|annotate\w*)\b|\btype (?:of )?the\b|\btyping\b", ("hints",)),
