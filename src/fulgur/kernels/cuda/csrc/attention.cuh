@@ -1,9 +1,9 @@
 // Attention of a step's rows: norm and RoPE of the new queries and keys, the KV cache, split softmax.
 //
 // A unit is (row, kv head, split of the keys). The length of a split depends on the row's position only. A unit
-// processes its keys 64 at a time with a running maximum and sum. Scores are matrix products: 16 keys x 8 queries an
-// instruction, queries in bf16, dimensions in the order of a lane's 16-byte loads, the dimensions cut into up to four
-// slabs. The weighted sum of the values is one, too: 8 dimensions a warp, softmax weights rounded to bf16.
+// processes its keys 64 at a time with a running maximum and sum. Scores are matrix products: 16 keys x 8 queries per
+// instruction, queries in bf16, dimensions in the order of a lane's 16-byte loads and cut into up to four slabs. So is
+// the weighted sum of the values: 8 dimensions per warp, softmax weights rounded to bf16.
 //
 // Keys and values of this step's own rows are not in the cache yet. Each unit that needs them computes them from the
 // projections, rounded as the cache holds them (cache.cuh); the unit that ends at the row itself stores them. The units
@@ -15,12 +15,12 @@ constexpr int LANES_PER_KEY = HEAD_DIM / 8, KEYS_AT_ONCE = THREADS / LANES_PER_K
 constexpr int KEY_PASSES = (KV_BLOCK + KEYS_AT_ONCE - 1) / KEYS_AT_ONCE;
 constexpr int QUERY_TILES = (GROUP + 7) / 8, DIM_STEPS = HEAD_DIM / 32, SLABS = DIM_STEPS < 4 ? DIM_STEPS : 4;
 constexpr bool ONE_UNIT = MAX_ROWS == 1 && KV_HEADS * MAX_SPLITS <= CTAS;  // at most one a CTA
-// Wide heads: a block's values never wait in registers. Those of the first are in shared memory before the projections
-// are waited for; of the others, only the loads into L2 are ahead.
+// Wide heads: a block's values never wait in registers. Those of the first block go to shared memory before the wait
+// for the projections; those of later blocks are only prefetched into L2.
 constexpr bool EARLY_VALUES = HEAD_DIM > 128;
 constexpr int DIM_TILES = HEAD_DIM / 8, DIMS_PER_WARP = (DIM_TILES + WARPS - 1) / WARPS;  // in tiles of 8
 
-// It overlaps the slices of matrix products: before the first barrier some warp may still add those of the previous
+// Overlaps the slices of matrix products: until the first barrier, some warp may still be adding those of the previous
 // phase.
 struct AttentionScratch {
   union BlockOrMany {
@@ -31,7 +31,8 @@ struct AttentionScratch {
     LongScratch many;
   } keys;
   alignas(16) bf16 weight[QUERY_TILES * 8][KV_BLOCK + 8];
-  // Queries, normed and rotated; zeros after the last. From here on fields are written before the first barrier.
+  // Queries, normed and rotated; zeros after the last. This field and those after it are written before the first
+  // barrier.
   alignas(16) bf16 q[QUERY_TILES * 8][HEAD_DIM + 8];
   alignas(16) bf16 key[MAX_ROWS][HEAD_DIM], value[MAX_ROWS][HEAD_DIM];  // of this step's rows
   float total[QUERY_TILES * 8], shrink[QUERY_TILES * 8];
@@ -40,7 +41,8 @@ static_assert(WARPS == 16 && HEAD_DIM % 32 == 0, "warps are mapped to four tiles
 static_assert(ATTENTION_OVERLAP <= sizeof(AttentionScratch::BlockOrMany), "slices end before what is written early");
 static_assert(sizeof(AttentionScratch) == ATTENTION_SIZE && ATTENTION_SIZE <= ATTENTION_BYTES, "as in records.py");
 
-// Keys of a split, in whole blocks: as few as keep the number of splits within MAX_SPLITS. Then the number of splits.
+// Keys per split, in whole blocks: the fewest that keep the number of splits within MAX_SPLITS. `splits_at` is that
+// number.
 __device__ __forceinline__ int split_length(int position) {
   return (position / (KV_BLOCK * MAX_SPLITS) + 1) * KV_BLOCK;
 }
@@ -48,18 +50,19 @@ __device__ __forceinline__ int splits_at(int position, int length) {
   return (int)quotient((float)position + 0.5f, (float)length) + 1;
 }
 
-// RoPE turns dimension i with i + ROTATED / 2: pairs of them are in lanes ROTATED / 4 apart, if not in one thread.
+// RoPE rotates dimension i with i + ROTATED / 2. If only part of a head is rotated, the two are in lanes ROTATED / 4
+// apart; otherwise they are in the same thread.
 constexpr bool PARTLY_ROTATED = ROTATED != HEAD_DIM;
 static_assert(!PARTLY_ROTATED || (ROTATED <= 64 && ROTATED <= HEAD_DIM / 2 && !(ROTATED & (ROTATED - 1))), "plan.py");
 
-// One head of one row, by one warp: bias, norm, RoPE. `put(i, low, high)` gets two pairs: values i and i + 1, and those
-// half a head further.
+// One warp applies bias, norm and RoPE to one head of one row. `put(i, low, high)` receives two pairs of values: i and
+// i + 1, and those half a head further on.
 template <class Put>
 __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, int row, int head, int position,
                                         const float* norm, bool rotate, Put put) {
   constexpr int HALF = HEAD_DIM / 2, PAIRS = (HALF / 2 + 31) / 32;
   const int lane = threadIdx.x & 31;
-  // First load what does not depend on the projections: after gigabytes of weights none of it is cached.
+  // First load what does not depend on the projections: after gigabytes of weights none of it is still cached.
   const float* rope = args.rope + (long long)position * ROTATED;
   const float* bias = args.norms + layer * NORM_STRIDE + BIAS_AT + head * HEAD_DIM;
   // Of values 2 i and 2 i + 1, and of those half a head further.
@@ -68,9 +71,9 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   for (int w = 0; w < PAIRS * 2; ++w) {
     const int i = w / 2 * 32 + lane, at = w % 2 * HALF + 2 * i;
     if (HALF / 2 % 32 && i >= HALF / 2) continue;
-    if (HEAD_DIM > 128) weight[w / 2][w % 2] = angle[w / 2][w % 2] = float2{0, 0};  // or they would live on
+    if (HEAD_DIM > 128) weight[w / 2][w % 2] = angle[w / 2][w % 2] = float2{0, 0};  // otherwise they would stay live
     if (QK_NORM && norm) weight[w / 2][w % 2] = *(const float2*)(norm + at);
-    // Cosines, sines. If a part of a head is rotated, its dimensions lie in neighbouring lanes.
+    // Cosines, then sines. If only part of a head is rotated, its dimensions lie in neighbouring lanes.
     if (PARTLY_ROTATED ? rotate && w < 2 && lane < ROTATED / 2 : rotate)
       angle[w / 2][w % 2] = *(const float2*)(rope + (PARTLY_ROTATED ? w * (ROTATED / 2) + at % (ROTATED / 2) : at));
     if (QKV_BIAS) offset[w / 2][w % 2] = *(const float2*)(bias + at);
@@ -117,7 +120,7 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
       q.y = q.y * inverse * weight[j][1].y;
     }
     if (PARTLY_ROTATED) {
-      if (rotate && j == 0) {  // by all lanes: they exchange
+      if (rotate && j == 0) {  // by all lanes: they exchange values
         const float other_x = __shfl_xor_sync(~0u, p.x, ROTATED / 4), other_y = __shfl_xor_sync(~0u, p.y, ROTATED / 4);
         const float sign = lane < ROTATED / 4 ? -1.f : 1.f;
         const float2 c = angle[0][0], s = angle[0][1];
@@ -135,20 +138,21 @@ __device__ __forceinline__ void project(const Args& args, u32 epoch, int layer, 
   }
 }
 
-// What the cache holds a value as.
+// The type of a value in the cache.
 #if KV_FP8
 typedef unsigned char Kept;
 #else
 typedef bf16 Kept;
 #endif
-// A head's keys in a block of the cache. Its values lie `to_values` further.
+// A head's keys in a block of the cache. Its values lie `to_values` further on.
 __device__ __forceinline__ Kept* keys_at(const Args& args, int layer, int head, int block) {
   return (Kept*)args.kv + ((place_of(layer) * 2 * args.kv_blocks + block) * KV_HEADS + head) * (KV_BLOCK * HEAD_DIM);
 }
 __device__ __forceinline__ long long to_values(const Args& args) {
   return args.kv_blocks * (KV_HEADS * KV_BLOCK * HEAD_DIM);
 }
-// The exponent of a head of a token, which lies at `at` of the cache; those of the block's other tokens lie around it.
+// The exponent of the token's head that the cache holds at `at`; the exponents of the block's other tokens lie around
+// it.
 __device__ __forceinline__ unsigned char* exponent_of(const Args& args, const Kept* at) {
   return args.exponents + (at - (const Kept*)args.kv) / HEAD_DIM;
 }
@@ -159,8 +163,8 @@ __device__ __forceinline__ void prefetch_block(const Args& args, const Kept* key
     prefetch_l2((const char*)(keys + (i < LINES ? 0 : to_values(args))) + i % LINES * 128);
   if (KV_FP8 && threadIdx.x < 2) prefetch_l2(exponent_of(args, keys + (threadIdx.x ? to_values(args) : 0)));
 }
-// Eight dimensions of a head of a token as the cache holds them; in 8 bits their codes and the exponent, which wait to
-// be widened until they are needed: then loads are under way together.
+// Loads eight dimensions of a token's head as the cache holds them. In 8 bits that is codes and an exponent, which are
+// widened only when needed, so that loads overlap.
 __device__ __forceinline__ uint4 load_kept(const Kept* from, const unsigned char* exponent) {
 #if KV_FP8
   const uint2 codes = __ldcg((const uint2*)from);
@@ -172,7 +176,7 @@ __device__ __forceinline__ uint4 load_kept(const Kept* from, const unsigned char
 __device__ __forceinline__ uint4 widened(uint4 kept) {
   return KV_FP8 ? widen_eight(make_uint2(kept.x, kept.y), kept.z) : kept;
 }
-// Prefetches the first two blocks that this CTA will attend to into L2: their addresses are known before the
+// Prefetches into L2 the first two blocks that this CTA will attend to: their addresses are known before the
 // projections are. Loading a block from memory takes longer than working on one, so a unit stays two blocks ahead.
 __device__ inline void attention_prefetch(const Args& args, const Shared& shared, int layer) {
   const int position = shared.position[0], length = split_length(position), splits = splits_at(position, length);
@@ -186,8 +190,8 @@ __device__ inline void attention_prefetch(const Args& args, const Shared& shared
   }
 }
 
-// The gates of two neighbouring dimensions of what a row's heads attended to: where they come from, and how they act.
-// `word` was loaded earlier.
+// The gates of two neighbouring dimensions of a row's attention output: their address, and how they apply. `word` was
+// loaded earlier.
 __device__ __forceinline__ const u64* gates_at(const Args& args, int row, int dim) {
   return args.qkv + (row * QKV_ROWS + GATES_AT + dim) / 2;
 }
@@ -252,7 +256,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   const int length = split_length(position);
   int splits = splits_at(position, length), head = unit % KV_HEADS, split = unit / KV_HEADS;
   const int begin = split * length, end = min(begin + length, position + 1);
-  const int blocks_from = long_end(position, begin, end);  // the keys before it are many
+  const int blocks_from = long_end(position, begin, end);  // the keys before it are left to `attend_long`
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
   const int lane = thread & 31, part = thread % LANES_PER_KEY, key0 = thread / LANES_PER_KEY;
   // Warp w computes the scores of keys 16 (w % 4) .. + 15 over slab w / 4 of the dimensions.
@@ -290,7 +294,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
   auto number_of = [&](int at) {
     return args.tables[shared.table[row] * args.table_width + min(at, position) / KV_BLOCK];
   };
-  // A block's values into shared memory; this step's own rows once they are known.
+  // Puts a block's values into shared memory: those `loaded` from the cache, and those of this step's `own` rows.
   auto put_values = [&](int block, bool loaded, bool own) {
 #pragma unroll
     for (int p = 0; p < KEY_PASSES; ++p) {
@@ -361,7 +365,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
       const Kept* keys = later ? keys_at(args, layer, head, number_of(block)) : nullptr;
       const unsigned char* exponents = KV_FP8 && later ? exponent_of(args, keys) : nullptr;
 #pragma unroll
-      for (int p = 0; p < KEY_PASSES; ++p) v[p] = make_uint4(0, 0, 0, 0);  // or they would live on from the first block
+      for (int p = 0; p < KEY_PASSES; ++p) v[p] = make_uint4(0, 0, 0, 0);  // or they would stay live across all blocks
       if (later) fetch_values(block, keys, exponents);
       put_values(block, later, true);
       if (later) fetch_keys(block, keys, exponents);
@@ -469,7 +473,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
     }
   }
   mark(args, shared, SOFTMAX);
-  // Found again: kept through the loops they would take registers.
+  // Recomputed: kept through the loops, they would take registers.
   if (ONE_UNIT) unit = opaque((int)blockIdx.x);
   head = unit % KV_HEADS, split = unit / KV_HEADS;
   splits = splits_at(shared.position[row], split_length(shared.position[row]));
@@ -508,7 +512,7 @@ __device__ inline void attention_unit(const Args& args, Shared& shared, char* ar
 
 __device__ inline void attention(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   char* area = area_of(memory) - ATTENTION_OVERLAP;
-  if constexpr (ONE_UNIT) {  // nothing is kept for a second
+  if constexpr (ONE_UNIT) {  // there is no second unit to keep anything for
     if (blockIdx.x < KV_HEADS * splits_at(shared.position[0], split_length(shared.position[0])))
       attention_unit(args, shared, area, layer, epoch, 0, blockIdx.x);
     return;

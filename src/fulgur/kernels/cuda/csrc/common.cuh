@@ -1,5 +1,5 @@
-// What all CUDA sources share: the arguments of a launch, the record that a CTA keeps in shared memory, barriers and
-// reductions. `constants.h` is generated from the plan of one model on one GPU (header.py).
+// What the sources of the decode kernels share: launch arguments, the record that a CTA keeps in shared memory,
+// barriers and reductions. `constants.h` is generated from the plan of one model on one GPU (header.py).
 //
 // Terms. A row is one token of a step. A tile is 16 rows of a matrix, a block 16 x 128 of its weights. A unit is what a
 // CTA is assigned: one tile (of one expert, of one split of K). A slice is the part of a unit's K that one warp
@@ -23,18 +23,18 @@ using Small = Fold;
 #else
 using Small = Qkv;
 #endif
-// The matrices that are in bf16 whatever the others are, the router and its fold, follow qkv.
+// The router and its fold are in bf16 whatever format the other matrices have. Their ids follow qkv's.
 __device__ __forceinline__ bool is_small(int id) { return id > Qkv::ID && id < O::ID; }
 
 // Threads per CTA: compute; compute + feeder; compute + feeder + expert-prediction.
 constexpr int THREADS = 32 * WARPS, FEEDING_THREADS = THREADS + 32 * FEEDERS,
               ALL_THREADS = FEEDING_THREADS + 32 * PREDICTORS * PREDICTION;
 constexpr int EXPERTS_OF_4 = (EXPERTS + 3) / 4 * 4;
-constexpr int ROUTED = CHOSEN - SHARED_EXPERT;  // the shared expert is one more, which every row chooses last
+constexpr int ROUTED = CHOSEN - SHARED_EXPERT;  // CHOSEN includes the shared expert, the last choice of every row
 constexpr int GROUP = HEADS / KV_HEADS;         // query heads per key/value head
 constexpr int GATES_AT = (HEADS + 2 * KV_HEADS) * HEAD_DIM;  // rows of qkv: queries, keys, values, gates
 
-// A layer's number among those of its kind: attention counts from 0 upwards, gated delta nets from -1 downwards.
+// A layer's index among the layers of its kind: 0, 1, 2 ... for attention, -1, -2, -3 ... for gated delta nets.
 #if DELTA_LAYERS
 __constant__ short PLACES[LAYERS] = LAYER_PLACES;
 __device__ __forceinline__ int place_of(int layer) { return PLACES[layer]; }
@@ -54,7 +54,7 @@ struct State {
   int stops;        // stop tokens in use
   int epoch;        // of layer 0 of the first step
   int sampled;      // sample.cu chooses the token, reports it and sets up the next step
-  int slot;         // with recurrent layers: where the sequence's state lies
+  int slot;         // recurrent layers: index of the sequence's state
   float sharpness;  // 1 / temperature; 0: argmax
   u32 seed[2];      // of the sampling noise, low half first
   int token[MAX_ROWS];
@@ -98,11 +98,11 @@ struct Args {
   int layer;                 // the graph driver's layer; the persistent driver counts by itself
   unsigned char* exponents;  // [layer][key, value][block][kv head][64]; null unless KV_FP8
   // Hybrids (side.cuh, delta.cuh).
-  const bf16* side;  // [layer][SIDE_ROWS][d]: rows of the router, then those that b and a come from
+  const bf16* side;  // [layer][SIDE_ROWS][d]: rows of the router, then those that produce b and a
   u64* squares;      // [rows][value head][DELTA_PARTS]: sums of squares of parts of a head
   float* states;     // [slot][layer][STATE_FLOATS]
   int* known;        // [slot]: tokens that the state holds
-  float* hidden;     // [slot][HIDDEN][d]: residuals after the final norm, for the drafting head; null: it has none
+  float* hidden;     // [slot][HIDDEN][d]: residuals after the final norm, for the drafting head; null: none
   long long slot_floats;
 };
 
@@ -131,13 +131,13 @@ __device__ __forceinline__ float unordered(u32 bits) {
 }
 __device__ __forceinline__ float warp_max(float v) { return unordered(warp_max_bits(ordered(v))); }
 
-// Units first .. last - 1 of a matrix, those of one CTA. (In a flat cut: blocks.)
+// One CTA's units of a matrix: first .. last - 1. (In a flat cut: blocks.)
 struct Range {
   int first, last;
 };
 
-// Shared memory of a CTA, in this order: this record; the slices, partial sums of tiles that wait to be added; an area
-// for the operand of a matrix product or the scratch of attention; the rings of weights (stream.cuh). Fields are
+// A CTA's shared memory holds, in this order: this record; the slices (partial sums of tiles, still to be added); an
+// area for the operand of a matrix product or the scratch of attention; the rings of weights (stream.cuh). Fields are
 // ordered by alignment, as records.py describes them.
 constexpr int SLICE_BYTES = (SLICE_ROUNDS * WARPS + FOLD_SLICES) * TILE * 4;
 struct Shared {
@@ -156,17 +156,17 @@ struct Shared {
 #endif
   int token[MAX_ROWS], position[MAX_ROWS], first[MAX_ROWS], table[MAX_ROWS];
   int rows, done, produced, epoch;
-  // Read by the feeders: layers whose experts are known; layers whose experts are predicted; the phase that multiplies
-  // now; the end.
+  // Read by the feeders: how many layers have known experts; how many have predicted experts; the phase that multiplies
+  // now; whether to stop (1, or FAILED).
   u32 layers_routed, layers_predicted, multiplying, finished;
-  u32 layers_weighted;   // layers whose routing weights are known
+  u32 layers_weighted;   // how many layers have known routing weights
   u32 mispredicted;      // bit i: the i-th predicted expert of the last layer was wrong
-  u32 layers_projected;  // read by the prediction warp: layers whose qkv this CTA has multiplied
+  u32 layers_projected;  // read by the prediction warp: how many layers' qkv this CTA has multiplied
   float sharpness;
   u32 seed[2];
-  int slot, fold;  // recurrent layers: the sequence's state, and the tokens that it has to be caught up by
+  int slot, fold;  // recurrent layers: index of the sequence's state; logged tokens to fold into it
 #if DELTA_LAYERS
-  float side[MAX_ROWS][SIDE][WARPS];  // this CTA's rows of the router and of gates: sums by warp
+  float side[MAX_ROWS][SIDE][WARPS];  // this CTA's router and gate rows (side.cuh): sums by warp
 #endif
 #if EXPERTS
   int expert[MAX_ROWS][CHOSEN];
@@ -175,8 +175,8 @@ struct Shared {
   signed char place[EXPERTS_OF_4];  // an expert's index in `predicted`; -1: none
 #endif
 };
-// The factor of a row's RMSNorm; valid after the barrier that follows its sums. It multiplies the sums of the product
-// instead of the operand, so the weights are multiplied without waiting for it.
+// The factor of a row's RMSNorm; valid after the barrier that follows its sums. It scales the sums of the product
+// instead of the operand, so the product does not wait for it.
 __device__ __forceinline__ float inverse_at(u32 sums) {
   float total = 0;
 #pragma unroll
@@ -193,9 +193,9 @@ static_assert(sizeof(Shared) == SHARED_SIZE && SHARED_SIZE <= SHARED_BYTES, "as 
 __device__ __forceinline__ float* slices_of(char* memory) { return (float*)(memory + SHARED_BYTES); }
 __device__ __forceinline__ char* area_of(char* memory) { return memory + SHARED_BYTES + SLICE_BYTES; }
 
-// A wait that never ends (the grid is not resident at once) is given up after seconds. In the persistent driver the
-// thread leaves and the feeders trap (feed.cuh): with a trap in its own code the compiler gives the compute warps no
-// more registers than all have at the start.
+// Gives up a wait that never ends (the grid is not resident all at once) after some seconds. In the persistent driver
+// the thread exits and the feeders trap (feed.cuh): with a trap in their own code, the compiler would give the compute
+// warps no more registers than every thread starts with.
 constexpr u32 FAILED = 2;  // `finished`
 __device__ __forceinline__ void count_spin(u32& spins) {
   if (++spins <= PATIENCE) return;
@@ -232,7 +232,7 @@ __device__ inline void load_state(Shared& shared, const Args& args) {
   }
 #if EXPERTS
   for (int i = threadIdx.x; i < MAX_ROWS * CHOSEN; i += THREADS)
-    // Valid indices even if logits are NaN; the shared expert stays where it is.
+    // Valid indices even if logits are NaN; the shared expert is always the last choice.
     shared.expert[0][i] = shared.predicted[0][i] = shared.chosen[0][i] = i % CHOSEN < ROUTED ? 0 : EXPERTS;
   if (EXPERTS < EXPERTS_OF_4)
     for (int i = threadIdx.x; i < MAX_ROWS * EXPERTS_OF_4; i += THREADS) shared.logit[0][i] = -INF;
@@ -254,10 +254,10 @@ __device__ inline void load_state(Shared& shared, const Args& args) {
   block_barrier();
 }
 
-// With MAX_ROWS == 1 the compiler knows the number.
+// With MAX_ROWS == 1 this is a compile-time constant.
 __device__ __forceinline__ int rows_of(const Shared& shared) { return MAX_ROWS == 1 ? 1 : shared.rows; }
 
-// Profiling: adds the cycles since the last mark to a part of the step, by one thread of every CTA. header.py names the
+// Profiling: one thread of every CTA adds the cycles since the last mark to a part of the step. header.py names the
 // parts.
 __device__ __forceinline__ void mark(const Args& args, Shared& shared, Part part) {
 #if PROFILE

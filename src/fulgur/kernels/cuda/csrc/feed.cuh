@@ -45,8 +45,7 @@ struct Feeder {
   u32 parity;    // of the mbarrier phase that completes `from`
   bool wrap;     // layer 0 of the next step follows the head
 
-  // Moves to the next run, of whichever phase and layer. `left` stays 0 if there is none, or its expert is not known
-  // yet.
+  // Moves to the next run, across phases and layers. `left` stays 0 if there is none or its expert is not known yet.
   __device__ __forceinline__ void next(Cursor& c) {
 #pragma unroll 1
     while (c.index == (c.layer < LAYERS ? layer_runs : all_runs)) {

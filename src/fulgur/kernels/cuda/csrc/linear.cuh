@@ -15,11 +15,11 @@
 // Splits eight 4-bit weights (sign and magnitude) into e4m3 codes of 1/512 of their value. `first`: bits 0-2 and 7 of
 // every byte. `second`: bits 4-6, with the sign in bit 3 of the next byte.
 __device__ __forceinline__ void codes_of(u32 w, u32& first, u32& second) {
-  // Computed here (`opaque`): between two `wgmma` it would keep them from overlapping.
+  // `opaque` keeps the computation here: between two `wgmma`, it would prevent them from overlapping.
   first = (u32)opaque((int)(w & 0x87878787u));
   second = (u32)opaque((int)((w >> 4 | w << 28) & 0x87878787u));
 }
-// Rows 0-7 and 8-15 of a tile have their own scale. A product with 1 is exact.
+// Rows 0-7 and 8-15 of a tile have their own scale. Multiplying by 1 is exact.
 __device__ __forceinline__ void scaled(float (&acc)[4], const float (&even)[4], const float (&odd)[4], float top,
                                        float bottom) {
   acc[0] = fmaf(top, even[0] + odd[0], acc[0]);
@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply_units(Stream& stream, char* memory, flo
 // slice multiplies its last block again and ignores the result. Lanes with t == warp % 4 hold the sums of the warp's
 // own columns, the others those of its neighbours.
 //
-// Multiplies N blocks with one wait for their instructions. The warp has `left` of them (all, if slices are EVEN).
+// Multiplies N blocks and waits once for their instructions. The warp has `left` of them (all, if slices are EVEN).
 template <class M, int N>
 __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<M> (&b)[2], Stream& stream, u32 terms,
                                                u32 scales, int left, int columns) {
@@ -170,7 +170,7 @@ __device__ __forceinline__ void multiply_codes(float (&acc)[MAX_ROWS][2], Block<
     if (EVEN || n < left)
 #pragma unroll
       for (int piece = 0; piece < M::PIECES; ++piece) b[n].load(stream, piece);
-    // One release for both if the ring holds them: between the loads it takes longer than they do.
+    // Release both blocks at once if the ring holds them: a release between the loads takes longer than the loads.
     if (n + 1 == N || SLOTS < N * M::PIECES) stream.release();
   }
 #pragma unroll
@@ -225,7 +225,7 @@ __device__ __forceinline__ void multiply_slices(Stream& stream, char* memory, in
             teams = WARPS >> cut.kw_bits;
   u32 to = cut.slices + (thread & 28) + (columns - 1) * warp * (TILE * 4);
   Block<M> b[2];
-  // Uninitialised they would be live through all phases: more registers, spills, a sixth of the speed.
+  // Uninitialised, they would be live through all phases: more registers, and spills that cost a sixth of the speed.
   if (!EVEN) b[0] = b[1] = {};
   int unit = units.first + begin * teams + (warp >> cut.kw_bits);
 #pragma unroll 1
@@ -258,8 +258,8 @@ __device__ __forceinline__ void multiply(Stream& stream, char* memory, int id, c
     multiply_units<M>(stream, memory, slices_of(memory), s, units, begin, stop, columns);
 }
 
-// A row of a tile: adds its slices in order, `stride` apart. The first half of a warp adds the first half of the
-// slices, the second half the rest; all lanes get the sum.
+// Adds the slices of a row of a tile in order; they lie `stride` apart. The first half of a warp adds the first half of
+// the slices, the second half the rest; all lanes get the sum.
 __device__ __forceinline__ float added(const float* slices, int stride, int kw_bits) {
   const int half = threadIdx.x >> 4 & 1, middle = ((1 << kw_bits) + 1) >> 1,
             mine = half ? (1 << kw_bits) - middle : middle;

@@ -1,14 +1,14 @@
-// Attention over many keys: the part of a split that lies in the cache whatever the step's other rows are.
+// Attention over many keys: the part of a split that is in the cache whatever the step's other rows are.
 //
-// Four warps take a block of 64 keys, so a CTA works on four blocks at a time. Each four keep a maximum, a sum and
-// weighted values of their own; they wait for the others only when all keys have been read. The loop of attention.cuh,
-// in which all warps work on one block, has the shorter way for few keys, but three barriers of the CTA a block. How
-// many loads are under way is bounded by registers, of which the rest of the step leaves few.
+// Four warps, a quad, take a block of 64 keys, so a CTA works on four blocks at a time. Each quad keeps its own
+// maximum, sum and weighted values; quads wait for each other only once all keys have been read. In the loop of
+// attention.cuh all warps work on one block: that is quicker for few keys, but takes three barriers of the CTA per
+// block. The number of loads in flight is bounded by registers, of which the rest of the step leaves few.
 //
 // Keys and values go from memory straight into the registers of the matrix instruction. A warp computes the scores of
-// 16 keys (16 keys x 8 queries, dimensions in the order of a lane's loads). The four exchange them, and each adds a
-// quarter of the dimensions of all 64 values (dimensions x 8 queries, 16 keys at a time). There a lane loads DIMS
-// dimensions of four keys and joins those of two keys in pairs.
+// 16 keys (16 keys x 8 queries, dimensions in the order of a lane's loads). The quad's warps exchange them, and each
+// sums a quarter of the dimensions of all 64 values (dimensions x 8 queries, 16 keys at a time). For this a lane loads
+// DIMS dimensions of four keys and pairs those of two keys.
 //
 // Which keys are read here depends on the row's position alone, so a row has the same bits in every step.
 #pragma once
@@ -16,28 +16,28 @@
 #include "exchange.cuh"
 
 constexpr bool HAS_LONG = GROUP <= 8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
-constexpr int QUADS = WARPS / 4, LONG_KEYS = 8 * HEAD_DIM;  // fewer keys of a split are faster in the loop of blocks
+constexpr int QUADS = WARPS / 4, LONG_KEYS = 8 * HEAD_DIM;  // a split with fewer keys is faster in the loop of blocks
 constexpr int DIMS = HEAD_DIM / 32, VALUE_TILES = (DIMS + 1) / 2;  // of a lane; of a warp
 constexpr int VALUE_BYTES = KV_FP8 ? 1 : 2, HEAD_BYTES = HEAD_DIM * VALUE_BYTES;
 constexpr int FIRST_QUAD_BARRIER = 3;
 
-// Keys begin .. long_end() - 1 of a split are read here: up to `end`, and none of the last 64, of which a step's own
-// rows may be.
+// Keys begin .. long_end() - 1 of a split are read here: none from `end` on, and none of the last 64, which may include
+// the step's own rows.
 __device__ __forceinline__ int long_end(int position, int begin, int end) {
   const int stop = min(end, max(position - (KV_BLOCK - 1), 0)) / KV_BLOCK * KV_BLOCK;
   return HAS_LONG && stop - begin >= LONG_KEYS ? stop : begin;
 }
 
-// It lies where attention.cuh keeps a block's values and scores.
+// Lies where attention.cuh keeps a block's values and scores.
 struct LongScratch {
-  float peak[QUADS + 1][8], total[QUADS + 1][8];  // the last: what the loop of blocks found
+  float peak[QUADS + 1][8], total[QUADS + 1][8];  // the last entry: what the loop of blocks found
   union {
     float score[QUADS][8][KV_BLOCK + 8];  // [query][key]; the 8 avoid bank conflicts
     float sum[QUADS][HEAD_DIM][8];        // weighted values, [dimension][query]
   };
 };
 
-// A head's keys in a block of the cache, and their exponents (with KV_FP8). Values lie further.
+// A head's keys in a block of the cache, and their exponents (with KV_FP8). Values lie `to_values` further on.
 struct KeysAt {
   const char* keys;
   const unsigned char* exponents;
@@ -94,7 +94,7 @@ struct WarpKeys {
   }
 };
 
-// The dimension of row r (or r + 8: `second`) of tile i, of a warp's quarter. The cache holds codes of four dimensions
+// The dimension of row r (or r + 8: `second`) of tile i in a warp's quarter. The cache holds codes of four dimensions
 // in the order 0, 2, 1, 3.
 __device__ __forceinline__ int dimension_of(int i, int second, int r) {
   if (KV_FP8 && DIMS == 2) return r / 2 * 4 + (r & 1) + 2 * second;
@@ -125,7 +125,7 @@ struct WarpValues {
 #pragma unroll
       for (int i = 0; i < 2; ++i) exponents[i] = __ldcg((const unsigned short*)(from + 2 * t + 8 * i));
   }
-  // `weights`: of these keys for query r.
+  // `weights`: the softmax weights of these keys for query r.
   __device__ __forceinline__ void add(float (&acc)[VALUE_TILES][4], const u32 (&weights)[2]) const {
     if constexpr (KV_FP8) {
       u32 a[2][4];
@@ -151,7 +151,7 @@ struct WarpValues {
   }
 };
 
-// Lines of a block of keys, or of values, into L2, by four warps.
+// A quad prefetches a block of keys, or of values, into L2.
 __device__ __forceinline__ void prefetch_lines(const char* from) {
   constexpr int LINES = KV_BLOCK * HEAD_BYTES / 128;
 #pragma unroll
@@ -159,7 +159,7 @@ __device__ __forceinline__ void prefetch_lines(const char* from) {
 }
 
 // Attends to keys begin .. stop - 1 of a head, in the blocks of `table`. Leaves weighted sums, maxima and totals of
-// every four warps in the scratch. Ends with a block barrier. `queries` [8][HEAD_DIM + 8] in shared memory.
+// every quad in the scratch. Ends with a block barrier. `queries` [8][HEAD_DIM + 8] in shared memory.
 __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16* queries, const int* table, int layer,
                                    int head, int begin, int stop) {
   const float scale = 1.4426950408889634f * rsqrtf((float)HEAD_DIM);
@@ -177,8 +177,8 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
   int number = table[block], next = table[min(block + QUADS, end - 1)];
 #pragma unroll 1
   for (; block < end; block += QUADS) {
-    // What is waited for is asked for first; the rest is on its way to L2 behind it. Addresses are made anew for every
-    // block (`opaque`): kept, they would take registers.
+    // Load the keys first, since they are waited for; prefetch the values into L2 after them. Addresses are recomputed
+    // for every block (`opaque`): kept, they would take registers.
     const KeysAt at(args, opaque(layer), head, number);
     const long long to_values = KeysAt::to_values(args);
     WarpKeys keys;
@@ -188,12 +188,12 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
     next = table[min(block + 2 * QUADS, end - 1)];
     float dots[4];
     keys.multiply(dots, queries);
-    barrier_of<128>(FIRST_QUAD_BARRIER + quad);  // the last scores have been read
+    barrier_of<128>(FIRST_QUAD_BARRIER + quad);  // the previous scores have been read
 #pragma unroll
     for (int i = 0; i < 4; ++i) score[2 * t + (i & 1)][quarter * 16 + r + (i >> 1) * 8] = dots[i];
     const char* from = at.keys + to_values * HEAD_BYTES + quarter * (HEAD_BYTES / 4);
     const unsigned char* exponents = at.exponents + to_values;
-    WarpValues values[2];  // 16 are added while the next 16 come
+    WarpValues values[2];  // 16 are added while the next 16 arrive
 #pragma unroll
     for (int i = 0; i < 2; ++i) values[i].load(from + 16 * i * HEAD_BYTES, exponents + 16 * i);
     if (block + QUADS < end) prefetch_lines(KeysAt(args, opaque(layer), head, number).keys);
@@ -240,8 +240,8 @@ __device__ inline void attend_long(const Args& args, LongScratch& s, const bf16*
           float2{acc[i][2 * second], acc[i][2 * second + 1]};
   block_barrier();
 }
-// What all of them found of a query, in order: the maximum; then by it the total, and the sum of a dimension, of which
-// the loop of blocks found `own`.
+// Joins what the quads and the loop of blocks found for a query, in a fixed order: the maximum; relative to it the
+// total, and a dimension's sum, to which the loop of blocks contributes `own`.
 __device__ __forceinline__ float long_peak(const LongScratch& s, int query) {
   float peak = s.peak[0][query];
 #pragma unroll

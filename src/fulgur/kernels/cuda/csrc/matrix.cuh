@@ -1,9 +1,9 @@
-// Which part of a matrix a CTA and a warp multiply. plan.py says why it is cut so.
+// Which part of a matrix a CTA and a warp multiply. plan.py explains the cut.
 #pragma once
 
 // CTA c has units first_unit(c) .. first_unit(c + 1) - 1. If they do not divide evenly, the CTAs in the middle get one
-// more: not the first ones, which attend, nor the last quarter, which route (as far as there are others). If there are
-// fewer units than CTAs, the last CTAs take one each.
+// more: not the first ones, which attend, nor the last quarter, which route (unless the others are too few). If there
+// are fewer units than CTAs, the last CTAs take one each.
 static __device__ __forceinline__ int first_unit(int cta, int units) {
   const int each = units / CTAS, more = units % CTAS, even = CTAS - more;
   return cta * each + min(max(cta - (even - (each ? min(CTAS / 4, even) : 0)), 0), more);

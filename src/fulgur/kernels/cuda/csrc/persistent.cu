@@ -17,12 +17,13 @@ __constant__ Shape SHAPES[] = {
 };
 
 constexpr int BEFORE_ATTENTION = HAS_ROUTER ? 1 : 0;  // the phase before attention: the router, or qkv
-// Does this CTA multiply a part of the router, from the copy of the residual that qkv's norm leaves?
+// Does this CTA multiply a part of the router, with the copy of the residual that qkv's norm keeps?
 __device__ __forceinline__ bool routes(const Shared& shared) {
   return KEEPS_RAW && shared.units[BEFORE_ATTENTION].first < shared.units[BEFORE_ATTENTION].last;
 }
 
-// setmaxnreg: threads start with 96 registers each, with prediction warps 80. A prediction warp holds all logits.
+// setmaxnreg: every thread starts with 96 registers, or 80 if there are prediction warps. A prediction warp holds all
+// logits.
 constexpr bool MANY_LOGITS = PREDICTION && EXPERTS > 256;
 constexpr int COMPUTE_REGISTERS = MANY_LOGITS ? 96 : 104,
               FEEDER_REGISTERS = MANY_LOGITS  ? 48
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) decode_persistent(c
       if (ends && blockIdx.x == 0 && threadIdx.x == 0 && ((volatile Mailbox*)args.mailbox)->cancel)
         args.state->done = 1;
       if (KEEPS_RAW && router) {
-        block_barrier();  // some warp may still add slices of qkv
+        block_barrier();  // some warp may still be adding slices of qkv
       } else if (starts || ffn || ends || router) {
         const Residual residual{router ? nullptr : norm_of(args, layer, ffn ? FFN_NORM_AT : 0), !ffn && layer == 0,
                                 args.x + (ffn ? 0 : MAX_ROWS * D_MODEL / 2), ffn ? epoch : epoch - 1};

@@ -29,7 +29,7 @@ constexpr bool SAME_ROWS = O::OVER == Down::OVER && Down::PARTS == 1;
 constexpr bool SAME_ROWS = true;
 __device__ __forceinline__ Range tiles_of(const Shape&, const Range& units) { return units; }
 #endif
-// In a flat cut two CTAs may add up one tile of down. The first of them adds the residual.
+// In a flat cut a tile of down may be split between two CTAs. The first of them adds the residual.
 __device__ __forceinline__ bool second_part(const Shape& s, const Range& units, int tile) {
   return DOWN_PARTS > 1 && s.phase == Down::ID && tile * s.blocks < units.first;
 }
@@ -202,8 +202,8 @@ struct Phase {
 
   // The router's fold multiplies the same heads as o, so the persistent driver runs it with o.
   __device__ __forceinline__ bool folds() const { return EXPERTS && kept_residual && id == O::ID; }
-  // Once slices are written, while the first warps add them up. Those of o: the last warps multiply a block of the fold
-  // and send its logits. Those of qkv in a hybrid: the last one sends this CTA's rows of the router.
+  // Runs once the slices are written, while the first warps add them up. In o, the last warps multiply this CTA's unit
+  // of the fold and send its logits. In qkv of a hybrid, the last warp sends the sums of this CTA's router rows.
   __device__ __forceinline__ void work_beside() const {
 #if EXPERTS && DELTA_LAYERS
     if (id == Qkv::ID && threadIdx.x >> 5 == WARPS - 1) send_router_rows(args, shared, rows, epoch);
@@ -228,9 +228,9 @@ struct Phase {
 #endif
   }
 
-  // From the slices to the results, where every warp has at most one tile. Straight code of a single warp takes ten
-  // cycles an instruction, so as little as possible stands after the barrier: the rest was computed before the first
-  // step (`prepare_task`).
+  // Turns slices into results where every warp has at most one tile. A single warp takes ten cycles per instruction of
+  // straight-line code, so as little as possible follows the barrier: the rest was computed in advance
+  // (`prepare_task`).
   __device__ __forceinline__ void finish_one_tile() {
     const Cut cut = stream.cut(id);
     const Output output = stream.output(id);
@@ -268,7 +268,8 @@ __device__ __forceinline__ Range units_of(const Shape& s, int rows) {
 #endif
 
 #if DELTA_LAYERS
-// Before the head's product: the rows' residuals after the final norm, for the drafting head. Every CTA keeps a part.
+// Called before the head's product: stores the rows' residuals after the final norm for the drafting head. Every CTA
+// stores a part.
 __device__ __forceinline__ void keep_hidden(const Args& args, const Shared& shared, u32 epoch) {
   constexpr int PAIRS = (D_MODEL / 2 + CTAS - 1) / CTAS;
 #pragma unroll 1

@@ -167,8 +167,8 @@ struct Stream {
     written(memory, n, n);
   }
 
-  // Waits for the next piece and returns its shared address. Call `release` once the warp has read it (or it and some
-  // after it).
+  // Waits for the next piece and returns its shared address. Call `release` once the warp has read it; one call may
+  // cover several pieces.
   __device__ __forceinline__ u32 acquire() {
     gate_wait(slots + slot * 16, parity);
     u32 within = SHIFTED ? shared4(slots + slot * 16 + 8) : 0;
