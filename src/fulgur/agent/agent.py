@@ -1,4 +1,4 @@
-"""The agent as its screens use it: prompts go in as plain calls, everything else comes out as events."""
+"""The agent as its screens use it: prompts go in as method calls, everything else comes out as events."""
 
 from __future__ import annotations
 
@@ -65,10 +65,11 @@ class Agent(Turns):
         link: ModelLink | None = None,
         tools: Collection[str] | None = None,
     ) -> Agent:
-        """Start a new session, go on with a stored one (`session`: id, prefix of an id, or "last"), or fork one.
+        """Start a new session, resume a stored one (`session`: id, prefix of an id, or "last"), or fork one.
 
-        `interactive` False: nobody answers approvals, so they are denied. `format`: a `text.format` for the answers.
-        A subagent is given the `link` to its model and the names of its `tools` (None: all but subagents of its own).
+        With `interactive` False nobody can answer approvals, so they are denied. `format` is a `text.format` for the
+        answers. A subagent gets the `link` to its model and the names of its `tools` (None: every tool except
+        delegation).
         """
         own = {"subagent": True} if link is not None else {}
         log = stored_log(settings.home, settings.workspace, session, fork, **own)
@@ -89,22 +90,22 @@ class Agent(Turns):
             agent._emit(Warned(message=f"there is no tool named {', '.join(sorted(unknown))}"))
         prune_beside(settings, agent.state.log.id, lambda pruned: agent._emit(Warned(message=str(pruned))))
         if interactive:
-            # A person types for longer than this, and the first screen comes first.
+            # Warm up after the first screen is drawn; a person types for longer than this.
             agent._warming = asyncio.get_running_loop().call_later(_WARM_AFTER_SECONDS, agent._warm)
         return agent
 
     def events(self) -> AsyncIterator[AgentEvent]:
-        """All events from now on, in order; ends after `close`. Each call is its own subscription."""
+        """Iterate over all events from now on, in order; ends after `close`. Each call is a separate subscription."""
         return self._broadcast.subscribe()
 
     def tell(self, member: str, text: str) -> None:
-        """Redirect one subagent at work, or `all` of them."""
+        """Redirect one running subagent, or `all` of them."""
         if self.team is not None:
             self.team.tell(member, text)
 
     @property
     def members(self) -> list[str]:
-        """The subagents at work."""
+        """The names of the running subagents."""
         return self.team.members if self.team is not None else []
 
     async def undo(self) -> None:
@@ -113,7 +114,7 @@ class Agent(Turns):
             self._emit(event)
 
     async def rewind(self, turn: int) -> str:
-        """Go back to before a turn: files as they were, and a copy of the session that ends there. Its prompt."""
+        """Go back to before a turn: restore the files and fork the session there. Return that turn's prompt."""
         if not 1 <= turn <= len(self.state.turns):
             have = f"there are turns 1 to {len(self.state.turns)}" if self.state.turns else "nothing was said yet"
             raise FulgurError(f"there is no turn {turn} to go back to: {have}")
@@ -125,13 +126,13 @@ class Agent(Turns):
         return prompt
 
     async def run_own(self, command: str) -> None:
-        """Run a command that the person typed; `stop` ends it. It is shown as a call, and the model can read it."""
+        """Run a command that the person typed; `stop` ends it. It is shown as a call, and the model sees it."""
         await self._busy.stoppable(
             "run a command", run_own(command, self.bench.shell, self.state, self._emit), f"stopped: {command}"
         )
 
     async def job(self, name: str, *, stop: bool = False) -> str:
-        """What a command in the background has said; `stop` ends it first. `JobsChanged` names them."""
+        """Return what a background command has printed so far; `stop` then ends it. `JobsChanged` lists the names."""
         jobs = self.bench.shell.jobs
         said = jobs.output(name)
         if stop:
@@ -139,46 +140,46 @@ class Agent(Turns):
         return said
 
     async def compact(self) -> None:
-        """Replace old items by a summary now (`Compacting`, `Compacted`); `stop` stops it and changes nothing."""
+        """Replace old items by a summary now (`Compacting`, `Compacted`); `stop` cancels it and changes nothing."""
         await self._busy.stoppable("compact", self._new_turn().compact(), "stopped: nothing was compacted")
 
     async def as_turn(self, text: str, work: Callable[[], Awaitable[str]]) -> bool:
-        """Do something of the program's own as a turn, such as a task list: kept, undone and stopped like any other.
-        What it returns is said. True when it was done."""
+        """Run the program's own work, such as a task list, as a turn: recorded, undone and stopped like any other. The
+        string that `work` returns is the turn's message. True when it finished."""
         turn = program_turn(self.state, self.changes, self._emit, text, work)
         return await self._busy.cancellable("do this", turn)
 
     async def program(self, line: str) -> None:
-        """Run /tasks, /plan, /variants or /take, as they are typed, to the end of the turn that they are."""
+        """Run /tasks, /plan, /variants or /take as typed; return when its turn has ended."""
         from fulgur.agent.crew.programs import run_line
 
         await run_line(self, line)
 
     def tell_event(self, event: AgentEvent) -> None:
-        """Tell every screen."""
+        """Send an event to every screen."""
         self._emit(event)
 
     def note_change(self, diff: FileDiff) -> None:
-        """A file was changed in this turn."""
+        """Record and announce a file that this turn changed."""
         self.state.changed(diff)
         self._emit(file_changed(self.state.turn.number, diff))
 
     async def new(self) -> str:
-        """Leave this session and begin another; its id."""
+        """Leave this session and start a new one; return its id."""
         self._busy.must_be_idle("begin anew")
         self._switch(SessionLog.create(self.settings.home, self.settings.workspace, self.link.info.name))
         return self.state.log.id
 
     async def set_model(self, model: str, *, provider: str | None = None) -> None:
-        """Answer with another model from the next turn on; warns about keys without effect on it.
+        """Switch to another model from the next turn on; warns about config keys that have no effect on it.
 
-        `ollama:qwen3` names the provider too; `ollama:` takes the first model it offers.
+        `ollama:qwen3` also names the provider; `ollama:` takes the first model that it offers.
         """
         if provider is None:
             provider, model = self.settings.split_model(model)
         settings = self.settings.with_changes(model=model, provider=provider)
         here = self.settings.provider.id
-        if provider is None and settings.provider.id != here:  # it was named with the model before
+        if provider is None and settings.provider.id != here:  # `here` came with an earlier model
             settings = self.settings.with_changes(model=model, provider=here)
         await self._busy.alone("change the model", self._change(settings))
 
@@ -192,7 +193,7 @@ class Agent(Turns):
         await self._busy.alone("change the settings", self._change(settings))
 
     def set_fast(self, on: bool) -> None:
-        """Ask for the fast service tier (`service_tier = "fast"`), or not."""
+        """Turn the fast service tier (`service_tier = "fast"`) on or off."""
         self.settings = self.settings.with_changes(overrides=[f"service_tier={'fast' if on else 'default'}"])
 
     async def models(self) -> list[str]:
@@ -204,12 +205,12 @@ class Agent(Turns):
         return await self._answering.offers(self.settings)
 
     async def resume(self, name: str) -> None:
-        """Leave this session and go on with a stored one (id, prefix of an id, or "last"); `SessionStarted` follows."""
+        """Leave this session and resume a stored one (id, prefix of an id, or "last"); `SessionStarted` follows."""
         self._busy.must_be_idle("resume")
         self._switch(SessionLog(session.find_session(self.settings.home, name, self.settings.workspace)))
 
     async def fork(self) -> str:
-        """Go on in a copy of this session from here; the id of the copy."""
+        """Continue in a copy of this session; return the id of the copy."""
         self._busy.must_be_idle("fork")
         self._switch(session.fork_session(self.settings.home, self.state.log.path))
         return self.state.log.id
@@ -219,15 +220,15 @@ class Agent(Turns):
         return session.summaries(self.settings.home, self.settings.workspace)
 
     def transcript(self) -> list[TranscriptEntry]:
-        """What was said so far, for a screen that shows a resumed session."""
+        """The conversation so far, for a screen that shows a resumed session."""
         return list(self.state.transcript)
 
     def diff(self) -> str:
-        """Unified diff of every file changed in this session, against its start."""
+        """Return the unified diff of every file changed in this session, against its start."""
         return self.changes.diff()
 
     def status(self) -> Status:
-        """Which model really answers, the backend, limits, context, sandbox, and every config key with its source."""
+        """The model that really answers, backend, limits, context, sandbox, and every config key with its source."""
         status = status_of(
             self.settings, self.link, self.state, self._progress, self.bench, self.guidance.warnings, self.running
         )
@@ -239,11 +240,11 @@ class Agent(Turns):
         return self.settings.workspace
 
     async def wait(self) -> None:
-        """Until no turn runs and nothing is queued."""
+        """Wait until no turn runs and nothing is queued."""
         await self._busy.wait()
 
     async def close(self) -> None:
-        """Stop the turn, end the shell, close the connection; the session stays on disk."""
+        """Stop the turn, end the shell and close the connection; the session stays on disk."""
         self.stop()
         if self._warming is not None:
             self._warming.cancel()
@@ -265,7 +266,7 @@ class Agent(Turns):
         self._progress = Progress()
         self._recovered = self.bench.files.recover()
         self._settle()
-        if self.state.turns:  # a resumed session fills the context before anything is asked
+        if self.state.turns:  # a resumed session already fills the context before its first request
             said = [message("developer", self.guidance.instructions), *self.state.history.visible()]
             self._progress.context_used = estimate_tokens(said)
             self._progress.covered = len(said) - 1
@@ -293,7 +294,7 @@ class Agent(Turns):
             self._emit(event)
 
     def _switch(self, log: SessionLog) -> None:
-        state = SessionState.load(log)  # first: of a damaged one nothing comes, and this session goes on
+        state = SessionState.load(log)  # first: if this raises, the current session goes on
         self._leave_bench()
         self.state.log.close()
         self._load(log, state)
@@ -304,7 +305,7 @@ class Agent(Turns):
         bench.shell.jobs.changed = lambda: self._emit(events.JobsChanged(jobs=bench.shell.jobs.states()))
 
     def _leave_bench(self) -> None:
-        """End what runs there; a person hears which commands went on in the background."""
+        """Close the workbench and report which background commands that ended."""
         had = self.bench.shell.jobs.states()
         if ended := self.bench.close():
             self._emit(Warned(message=f"ended with it: {', '.join(ended)}"))
@@ -312,7 +313,7 @@ class Agent(Turns):
             self._emit(events.JobsChanged(jobs=()))
 
     async def _follow_config(self) -> None:
-        """What was changed in the config files counts from the next turn on; what is wrong with them is said once."""
+        """Apply changes of the config files from the next turn on; report a faulty config once."""
         try:
             settings = self.settings.reloaded()
             if settings is self.settings:

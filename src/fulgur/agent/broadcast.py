@@ -1,4 +1,4 @@
-"""Events to every screen that listens; what was sent before the first one listened is kept for it."""
+"""Sends events to every listening screen; events sent before the first one listens are kept for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Broadcast:
         self._closed = False
 
     def send(self, event: AgentEvent) -> None:
-        """To all subscriptions."""
+        """Send an event to all subscriptions."""
         if not self._queues:
             self._early.append(event)
         for queue in self._queues:
             queue.put_nowait(event)
 
     def subscribe(self) -> AsyncIterator[AgentEvent]:
-        """Everything from now on (for the first one: from the start), until `close`."""
+        """Iterate over all events from now on (the first subscriber: from the start) until `close`."""
         queue: asyncio.Queue[AgentEvent | None] = asyncio.Queue()
         for event in self._early:
             queue.put_nowait(event)
@@ -35,7 +35,7 @@ class Broadcast:
         return self._read(queue)
 
     def close(self) -> None:
-        """End every subscription after what was sent."""
+        """End every subscription once it has delivered what was sent."""
         self._closed = True
         for queue in self._queues:
             queue.put_nowait(None)

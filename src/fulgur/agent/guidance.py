@@ -1,4 +1,4 @@
-"""What follows from the settings before anything is said: rules, instructions, and what a person should know."""
+"""What the settings imply before anything is said: rules, instructions and warnings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Guidance:
 
     @classmethod
     def of(cls, settings: Settings, policy: Policy, link: ModelLink) -> Guidance:
-        """Read everything there is to read."""
+        """Read the rules, skills and warnings."""
         rules = find_rules(settings)
         skills, wrong = find_skills(settings)
         warnings = [*settings.warnings, *without_effect(settings, link.info.name, link.info.abilities)]

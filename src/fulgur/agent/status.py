@@ -1,4 +1,4 @@
-"""`/status`: what really answers, and how everything is set."""
+"""`/status`: which model really answers, and how everything is set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def status_of(
     warnings: list[str],
     running: bool,
 ) -> Status:
-    """Everything /status shows."""
+    """Collect everything that /status shows."""
     way, reason = route(link.info, settings)
     return Status(
         session_id=state.log.id,

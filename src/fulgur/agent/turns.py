@@ -1,4 +1,4 @@
-"""Prompts become turns, one at a time: what is typed starts one, redirects it, waits for its end, or stops it."""
+"""Prompts become turns, one at a time: typed text starts a turn, redirects it, waits for its end, or stops it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from fulgur.workspace.files import Change
 
 
 class Turns(ABC):
-    """The turns of one session; `Agent` says which session that is, with which settings and tools.
+    """The turns of one session; `Agent` decides which session, settings and tools.
 
-    `submit`, `steer`, `queue`, `stop` and `approve` return at once and never block a key; what they cause arrives as
+    `submit`, `steer`, `queue`, `stop` and `approve` return at once and never block a key; their effects arrive as
     events.
     """
 
@@ -47,7 +47,7 @@ class Turns(ABC):
         self._broadcast = Broadcast()
         self._busy = Work(self._begin_queued)
         self._turn: Turn | None = None
-        self._stop_first = False  # it was stopped before its turn had begun
+        self._stop_first = False  # stopped before its turn had begun
         self._format: dict[str, Any] | None = None
         self._progress = Progress()
 
@@ -57,26 +57,27 @@ class Turns(ABC):
 
     @abstractmethod
     async def _follow_config(self) -> None:
-        """Read the config files again, where they have changed."""
+        """Read the config files again if they changed."""
 
     def submit(self, text: str) -> None:
-        """Start a turn; while one runs this is `steer`. Nothing at all starts what a stop left queued."""
+        """Start a turn; while one runs this is `steer`. Empty text starts what a stop left queued."""
         if text.strip():
             self.steer(text)
         elif not self.running:
             self._begin_queued()
 
     def steer(self, text: str) -> None:
-        """Redirect the running answer at the next token; what was said stays. Without a running turn: `submit`."""
+        """Redirect the running answer at the next token; what was said stays. Without a running turn this is
+        `submit`."""
         if not self.running:
             self._begin(text)
         elif self._turn is None:
-            self.queue(text)  # between two turns, or while a lost server is looked for
+            self.queue(text)  # between two turns, or while the client looks for a lost server
         else:
             self._turn.steer(text)
 
     def queue(self, text: str) -> None:
-        """Keep `text` for a turn of its own after this one (at once when idle)."""
+        """Keep `text` for a separate turn after this one (at once if idle)."""
         if not self.running:
             self._begin(text)
             return
@@ -84,7 +85,7 @@ class Turns(ABC):
         self._tell_queue()
 
     async def withdraw(self, text: str) -> bool:
-        """Take a queued prompt back; false when it is not queued any more: its turn may have begun."""
+        """Take a queued prompt back; False if it is no longer queued: its turn may have begun."""
         if text not in self.state.queued:
             return False
         self.state.withdraw(text)
@@ -92,7 +93,7 @@ class Turns(ABC):
         return True
 
     def stop(self) -> None:
-        """Stop the running turn and keep what was said; running commands are ended.
+        """Stop the running turn, keep what was said, and end running commands.
 
         Queued prompts stay queued until the next submit.
         """
@@ -103,8 +104,8 @@ class Turns(ABC):
             self._busy.cancel()
 
     def overrule(self) -> str:
-        """With `model = "auto"`: give the running turn, or the next one, to the other model. What was done, in words;
-        empty when `Routed` says it."""
+        """With `model = "auto"`, give the running turn or the next one to the other model. Return what was done, in
+        words; empty if a `Routed` event reports it."""
         if self._answering.pair is None:
             raise FulgurError('there is one model to answer: model = "auto" chooses between two')
         if self._turn is not None and self.running:
@@ -113,12 +114,13 @@ class Turns(ABC):
         return self._answering.pair.prefer_another()
 
     def approve(self, approval_id: str, decision: Decision, rejected: tuple[int, ...] = ()) -> None:
-        """Answer an `approval.asked`; `rejected` hunks of it, counted from 1, are left out."""
+        """Answer an `approval.asked` event; the hunks in `rejected`, counted from 1, are left out."""
         self._approvals.settle(approval_id, Answered(decision, rejected))
 
     async def review(self, title: str, changes: list[Change]) -> tuple[list[Change], str] | None:
-        """Ask about changes that nobody was shown yet, where the person wants to be: what of them is accepted, and in
-        words what is not. None: they said no. Where nobody can be asked, whoever began this has allowed it."""
+        """Ask about changes that nobody has seen yet, if the policy requires it. Return the accepted changes and, in
+        words, the rejected ones; None if the person said no. If nobody can be asked, all are accepted: whoever started
+        this allowed it."""
         planned = Planned.of(changes, self.bench.files)
         question = self._approvals.about_change("", title, *planned.shown)
         if question is None or not self._interactive:
@@ -144,7 +146,7 @@ class Turns(ABC):
         return self._answering.link
 
     def _settle(self) -> None:
-        """What follows from the settings."""
+        """Recompute what depends on the settings."""
         self.guidance = Guidance.of(self.settings, self.bench.policy, self.link)
         self._approvals = Approvals(self.settings, self.bench.policy, self._emit, self._interactive)
 
@@ -170,8 +172,8 @@ class Turns(ABC):
         self._emit(events.QueueChanged(prompts=tuple(self.state.queued)))
 
     async def _work(self, text: str) -> None:
-        """This turn, and those that were queued meanwhile. What goes wrong between turns is told as a failed one, so
-        that nobody waits for an end that does not come."""
+        """Run this turn and those queued meanwhile. An error between turns is reported as a failed turn, so that nobody
+        waits for an end that never comes."""
         try:
             await self._turns(text)
         except Exception as error:
@@ -189,7 +191,7 @@ class Turns(ABC):
                 await self._answering.look_again()
                 self._progress.forget_server()
                 if not self.state.queued:
-                    return  # it was taken back meanwhile
+                    return  # withdrawn meanwhile
                 text = self.state.take_queued()
             self._turn = turn = self._new_turn(await self._route(text))
             if self._stop_first:
@@ -203,7 +205,7 @@ class Turns(ABC):
             text = self._take_queued()
 
     async def _route(self, text: str) -> Relay | None:
-        """With `model = "auto"`: which model works on the prompt."""
+        """With `model = "auto"`, choose the model that works on the prompt."""
         before, pair = self.link, self._answering.pair
         choice = await self._answering.choose(text, self._progress.context_used)
         if pair is None or choice is None:

@@ -1,4 +1,4 @@
-"""What a session is busy with: one thing at a time, a turn or something that must not run beside one."""
+"""What a session is busy with: one thing at a time, a turn or other work that must not overlap with one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class Work:
-    """`after` is called when something other than a turn has ended and nothing else has begun."""
+    """`after` is called when work other than a turn has ended and nothing else has begun."""
 
     def __init__(self, after: Callable[[], None]) -> None:
         self._after = after
         self._task: asyncio.Task[Any] | None = None
-        self._cancels = False  # what runs is ended by cancelling it
+        self._cancels = False  # whether `cancel` may end the current task
 
     @property
     def running(self) -> bool:
@@ -28,12 +28,12 @@ class Work:
         self._task = asyncio.get_running_loop().create_task(work)
 
     def must_be_idle(self, what: str) -> None:
-        """FulgurError while something runs."""
+        """Raise FulgurError while something runs."""
         if self.running:
             raise FulgurError(f"cannot {what} while a turn runs", hint="Esc stops it.")
 
     async def alone(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do what must not run beside a turn; prompts that come meanwhile are queued and start after it."""
+        """Run work that must not overlap with a turn; prompts that arrive meanwhile are queued and start after it."""
         try:
             self.must_be_idle(what)
         except FulgurError:
@@ -47,7 +47,7 @@ class Work:
                 self._after()
 
     async def cancellable(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """As `alone`, for work that `cancel` may end."""
+        """Like `alone`, for work that `cancel` may end."""
         self._cancels = True
         try:
             return await self.alone(what, work)
@@ -55,7 +55,7 @@ class Work:
             self._cancels = False
 
     async def stoppable(self, what: str, work: Coroutine[Any, Any, T], stopped: str) -> T:
-        """As `cancellable`; a work that was ended says so."""
+        """Like `cancellable`; raise FulgurError(`stopped`) if the work was cancelled."""
         try:
             return await self.cancellable(what, work)
         except asyncio.CancelledError:
@@ -64,11 +64,11 @@ class Work:
             raise FulgurError(stopped) from None
 
     def cancel(self, *, whatever: bool = False) -> None:
-        """End what runs, if it may be ended so, or `whatever` it is."""
+        """Cancel the current work if it may be cancelled, or in any case if `whatever`."""
         if self._task is not None and (self._cancels or whatever):
             self._task.cancel()
 
     async def wait(self) -> None:
-        """Until nothing runs."""
+        """Wait until nothing runs."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])

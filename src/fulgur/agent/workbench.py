@@ -27,7 +27,7 @@ from fulgur.workspace.snapshots import Snapshots
 
 @dataclass
 class Workbench:
-    """The things a turn works with. `refusal` is set when no sandbox works here: then commands are refused."""
+    """The tools a turn works with. `refusal` is set if no sandbox works here: then commands are refused."""
 
     policy: Policy
     files: Files
@@ -43,7 +43,7 @@ class Workbench:
 
     @classmethod
     def make(cls, settings: Settings, session_id: str) -> Workbench:
-        """Set everything up; nothing is started yet."""
+        """Create everything; nothing is started yet."""
         policy = make_policy(settings)
         blobs = BlobStore(settings.home / "blobs")
         files = Files(policy, blobs, settings.home / "sessions" / f"{session_id}.journal")
@@ -63,11 +63,11 @@ class Workbench:
         return cls(policy, files, shell, snapshots, tools, refusal, sandbox, members, environment, hidden)
 
     def fits(self, settings: Settings) -> bool:
-        """Whether these settings would make the same one: then its shell and what runs in the background stay."""
+        """Whether these settings would make an equal workbench; then its shell and background commands stay."""
         return make_policy(settings) == self.policy and _environment(settings) == self.environment
 
     def close(self) -> list[str]:
-        """End the shells and what the sandbox left behind; the commands that still ran in the background."""
+        """End the shells and clean up the sandbox; return the background commands that were still running."""
         ran = self.shell.close()
         self.members.close()
         if self.sandbox is not None:
@@ -85,7 +85,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def make_policy(settings: Settings) -> Policy:
-    """The sandbox policy the settings ask for."""
+    """The sandbox policy that the settings ask for."""
     roots = tuple(folders.expanded(root) for root in settings.strings("sandbox_workspace_write.writable_roots"))
     return Policy.make(
         settings.sandbox_mode,

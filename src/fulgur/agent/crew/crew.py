@@ -1,4 +1,4 @@
-"""The subagents of a session: they run beside each other, can be steered one by one, and their changes are merged."""
+"""The subagents of a session: they run in parallel, can be steered one by one, and their changes are merged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Review = Callable[[str, list[Change]], Awaitable[tuple[list[Change], str] | None
 
 class Crew:
     """`files` writes into the workspace. `link` is a connection to share; without it the crew opens its own. `copies`
-    is where copies of the workspace are made, if not among the temporary files. `review` is asked before what a member
-    changed is merged."""
+    is the folder for copies of the workspace (None: the temporary folder). `review` is called before a member's changes
+    are merged."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Crew:
 
     @property
     def running(self) -> list[str]:
-        """The names of the members at work."""
+        """The names of the running members."""
         return list(self._members)
 
     def member(self, role: Role, *, more: dict[str, Any] | None = None, fork: str | None = None) -> Member:
-        """A new member; `reviewer`, `reviewer-2`, … are their names."""
+        """Create a member; members of one role are named `reviewer`, `reviewer-2`, …."""
         name, number = role.name, 1
         while name in self._members:
             number += 1
@@ -61,8 +61,8 @@ class Crew:
         return member
 
     async def run(self, role: Role, task: str, more: More = list) -> tuple[MemberFinished, Merged]:
-        """Let a member work on a task, and merge what it changed if it was done. `more` are changes to be made in the
-        same step."""
+        """Run a task on a new member and merge its changes if it finished. `more` returns changes to commit in the same
+        step."""
         member = self.member(role)
         try:
             outcome = await member.run(task)
@@ -77,7 +77,7 @@ class Crew:
         return finished, merged
 
     def finished(self, member: Member, merged: Merged, left_out: str = "") -> MemberFinished:
-        """The member's end, for the transcript."""
+        """Build the event that records a member's end in the transcript."""
         outcome = member.outcome
         patch, diff = self._keep(member) if merged.conflicts or left_out else ("", "")
         return MemberFinished(
@@ -100,31 +100,31 @@ class Crew:
         )
 
     def steer(self, name: str, text: str) -> None:
-        """Redirect one member, or `all`."""
+        """Redirect one running member, or `all` of them."""
         if name != "all" and name not in self._members:
             raise FulgurError(f"no subagent {name!r} is at work", hint=f"At work: {', '.join(self._members) or 'none'}")
         for member in self._members.values() if name == "all" else [self._members[name]]:
             member.steer(text)
 
     def writes(self, path: Path) -> bool:
-        """Whether a file is one of the workspace that may be written."""
+        """Whether a file lies in the workspace and may be written."""
         return self._files.policy.refusal(path) is None and path.is_relative_to(self.settings.workspace)
 
     async def change(self, more: More) -> None:
-        """Change files of the workspace, between two merges."""
+        """Change files of the workspace; never runs during a merge."""
         async with self._merging:
             await asyncio.to_thread(lambda: self._files.commit(more()))
 
     async def close(self) -> None:
-        """Close the connections that were opened here."""
+        """Close the connections that this crew opened."""
         await self._links.close()
 
     def leave(self, member: Member) -> None:
-        """It has ended."""
+        """Remove a member that has ended."""
         self._members.pop(member.name, None)
 
     async def merge(self, member: Member, more: More = list) -> Merged:
-        """Make a member's changes in the workspace, in one step with `more`."""
+        """Apply a member's changes to the workspace, in one step with `more`."""
         async with self._merging:
             if (copy := member.copy) is None:
                 return Merged(diffs=await asyncio.to_thread(lambda: self._files.commit(more())))
@@ -134,8 +134,8 @@ class Crew:
             return await asyncio.to_thread(lambda: copy.merged(self._files, more()))
 
     async def _reviewed(self, member: Member, more: More) -> tuple[Merged, str]:
-        """As `merge`, after the person was asked; also what they left out, in words. Where the workspace changes while
-        they read, they are asked again."""
+        """Like `merge`, but ask the person first; also return what they left out, in words. If the workspace changes
+        while they read, ask again."""
         if self._review is None or member.copy is None:
             return await self.merge(member, more), ""
         copy = member.copy
@@ -156,7 +156,7 @@ class Crew:
                 return Merged(diffs=await asyncio.to_thread(self._files.commit, [*kept, *ours])), left_out
 
     def _keep(self, member: Member) -> tuple[str, str]:
-        """What could not be merged is kept as a patch: the file, and its text."""
+        """Keep what could not be merged as a patch; return the file and its text."""
         assert member.copy is not None
         folder = self.settings.home / "patches"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""The tool by which a model gives tasks to subagents; calls of one step run beside each other."""
+"""The tool by which a model gives tasks to subagents; the calls of one step run in parallel."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fulgur.agent.crew.roles import Role
 from fulgur.protocol.agent import MemberFinished
 from fulgur.tools.base import Arguments, Report, Tool, ToolResult
 
-_MOST_DIFF = 12_000  # characters of what could not be merged
+_MOST_DIFF = 12_000  # characters of a diff that could not be merged
 
 
 class DelegateArguments(Arguments, frozen=True):
-    """What to do, and who."""
+    """The role, and the task for it."""
 
     role: str
     task: str
@@ -22,7 +22,8 @@ class DelegateArguments(Arguments, frozen=True):
 def delegate_tool(
     crew: Callable[[], Crew], roles: Mapping[str, Role], record: Callable[[MemberFinished], None]
 ) -> Tool[DelegateArguments]:
-    """`crew` makes the crew when the first task is given; `record` keeps each end in the transcript."""
+    """Return the tool. `crew` makes the crew when the first task is given; `record` keeps each end in the
+    transcript."""
 
     async def run(arguments: DelegateArguments, report: Report) -> ToolResult:
         role = roles.get(arguments.role)
@@ -50,7 +51,7 @@ def delegate_tool(
 
 
 def told(finished: MemberFinished) -> str:
-    """What whoever gave the task gets to read."""
+    """The tool output that the delegating model reads."""
     parts = [finished.text or "(no message)"]
     if finished.how != "done":
         parts.append(f"It ended early ({finished.how}); nothing of it is in the project.")

@@ -1,4 +1,4 @@
-"""Connections that several subagents share: one warm socket a provider, a lane for each of them."""
+"""Connections that several subagents share: one warm socket per provider, one lane per subagent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.config.settings import Provider, Settings
 
 
 class Links:
-    """`first` is a link whose connection is used too, and is not closed here."""
+    """`first` is a link whose connection is reused but not closed here."""
 
     def __init__(self, first: ModelLink | None = None) -> None:
         self._open: dict[Provider, ModelLink] = {}
@@ -22,14 +22,14 @@ class Links:
         self._opening = asyncio.Lock()
 
     async def lane(self, settings: Settings, more: dict[str, Any]) -> tuple[ModelLink, int]:
-        """A link to the model of the settings in a lane of its own, and the lane's number for `free`."""
+        """Return a link to the settings' model in a separate lane, and the lane's number for `free`."""
         provider = settings.provider
-        async with self._opening:  # two that begin at once share one, too
+        async with self._opening:  # two that start at once share one connection too
             base = self._open.get(provider)
             if base is None or base.connection.closed:
                 base = await ModelLink.open(settings)
                 if not base.connection.is_fulgur:
-                    return base, 0  # lanes are ours: elsewhere everybody has a connection
+                    return base, 0  # only Fulgur servers have lanes: elsewhere each subagent gets its own connection
                 self._open[provider] = base
                 self._borrowed = None if provider == self._borrowed else self._borrowed
         assert isinstance(base.connection, Connection)
@@ -44,11 +44,11 @@ class Links:
         return link, number
 
     def free(self, number: int) -> None:
-        """A lane that is not used any more."""
+        """Release a lane."""
         self._lanes.discard(number)
 
     async def close(self) -> None:
-        """Close what was opened here."""
+        """Close the connections that were opened here."""
         for provider, link in self._open.items():
             if provider != self._borrowed:
                 await link.connection.close()

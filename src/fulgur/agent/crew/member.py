@@ -1,4 +1,4 @@
-"""One subagent: an agent with its role's model, tools and sandbox, in a copy of the workspace when it may write."""
+"""One subagent: an agent with its role's model, tools and sandbox, in a copy of the workspace if it may write."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_A_COPY = (
 
 @dataclass
 class Outcome:
-    """How it ended. `problems` are what the last checks found, by their name."""
+    """How a member ended. `problems` holds what the last run of each check found, by check name."""
 
     how: str = "failed"
     text: str = ""
@@ -42,11 +42,12 @@ class Outcome:
     output_tokens: int = 0
     cost: float | None = None
     problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    unchecked: dict[str, str] = field(default_factory=dict)  # checks that could not be made, and why
+    unchecked: dict[str, str] = field(default_factory=dict)  # checks that could not run, and why
 
 
 class Member:
-    """Runs one task once. `more` goes into every request (a temperature, say); `fork` is a session to go on from."""
+    """Runs one task once. `more` is added to every request (a temperature, say); `fork` is a session to continue
+    from."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Member:
         self.model = role.model or settings.model or ""
         self.copy: WorkspaceCopy | None = None
         self.outcome = Outcome()
-        self.begun = asyncio.Event()  # its first answer is being written
+        self.begun = asyncio.Event()  # set once its first answer starts to arrive
         self._settings = settings
         self._links = links
         self._emit = emit
@@ -78,7 +79,7 @@ class Member:
         self._over_budget = False
 
     async def run(self, task: str) -> Outcome:
-        """Work on the task to its end; whatever goes wrong is in the outcome. `close` afterwards."""
+        """Work on the task to its end; failures are reported in the outcome. Call `close` afterwards."""
         began = time.monotonic()
         lane = 0
         try:
@@ -101,28 +102,28 @@ class Member:
         return self.outcome
 
     def steer(self, text: str) -> None:
-        """Redirect it at the next token; before it has begun, as its first words."""
+        """Redirect the member at the next token; before it has started, add to its task."""
         if self._agent is not None and self._agent.running:
             self._agent.steer(text)
         else:
             self._steers.append(text)
 
     def stop(self) -> None:
-        """End it and keep what it did."""
+        """Stop it and keep what it did."""
         if self._agent is not None:
             self._agent.stop()
 
     def close(self) -> None:
-        """Remove its copy."""
+        """Remove its copy of the workspace."""
         if self.copy is not None:
             self.copy.close()
 
     def _prepared(self, task: str) -> Settings:
-        """Its settings, and its copy when it may write."""
+        """Build its settings, and its copy of the workspace if it may write."""
         role, parent = self.role, self._settings
         mode = narrower(parent.sandbox_mode, role.sandbox)
         if parent.approval_policy == "untrusted":
-            mode = narrower(mode, "workspace-write")  # a person who is asked about everything is not, there
+            mode = narrower(mode, "workspace-write")  # a person who wants to approve everything cannot be asked there
         own = [text for text in (parent.text("developer_instructions"), role.prompt) if text]
         changes: dict[str, Value] = {
             "sandbox_mode": mode,
@@ -181,7 +182,7 @@ class Member:
                 self._tell("file", f"{event.path} (+{event.added} -{event.removed})")
             case events.TurnSteered():
                 self._tell("steered", event.text)
-            case events.Warned() if not event.quiet:  # of this machine: its session has said it
+            case events.Warned() if not event.quiet:  # about this machine: its session has shown it
                 self._tell("warning", event.message)
             case events.GuardReported():
                 outcome.problems[event.check] = event.problems

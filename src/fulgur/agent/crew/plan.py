@@ -1,4 +1,4 @@
-"""Plan mode: a model that may only read makes a task list, which the person edits before it runs."""
+"""Plan mode: a read-only model writes a task list, which the person edits before it runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TASK_LINE = re.compile(r"[ \t]*[-*] \[[ xX!]\] ")
 
 
 async def make_plan(crew: Crew, wish: str, path: Path) -> list[Task]:
-    """Write a list for the wish to `path`, which must not be there yet; its tasks."""
+    """Write a task list for the wish to `path`, which must not exist yet; return its tasks."""
     if path.exists():
         raise FulgurError(f"{path} is already there", hint="Run it, remove it, or choose another name.")
     deep = crew.settings.text("router.deep") or ""
@@ -47,7 +47,7 @@ async def make_plan(crew: Crew, wish: str, path: Path) -> list[Task]:
 
 
 def _list_in(said: str) -> str:
-    """From the first task line to the last, with what stands under them."""
+    """Cut out the list: from the first task line to the last, with the indented lines below them."""
     lines = [line.rstrip() for line in said.splitlines()]
     places = [index for index, line in enumerate(lines) if _TASK_LINE.match(line)]
     if not places:

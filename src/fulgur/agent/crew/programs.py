@@ -1,4 +1,5 @@
-"""What a person starts in a session and a crew works on: task lists, plans, variants. Each is a turn of the session."""
+"""The commands by which a person puts a crew to work: task lists, plans, variants. Each runs as a turn of the
+session."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ USUAL_VARIANTS = 5
 
 
 def need_words(agent: Agent, what: str) -> None:
-    """UsageError where the model only edits: nothing would come of a prompt that asks for words."""
+    """UsageError if the model only edits: it cannot answer a prompt that asks for prose."""
     status = agent.status()
     if status.way == "edit" and agent.settings.model != AUTO:
         raise UsageError(
@@ -32,9 +33,9 @@ def need_words(agent: Agent, what: str) -> None:
 
 
 async def run_tasks(agent: Agent, path: Path, jobs: int = 4) -> bool:
-    """Work a task list; True when every task is done."""
+    """Work through a task list; True when every task is done."""
     team = _team(agent)
-    read_list(path)  # a wrong name is said before a turn begins
+    read_list(path)  # report a wrong path before a turn starts
 
     async def work() -> str:
         with alone(agent.settings, path) as (files, copies):
@@ -53,7 +54,7 @@ async def run_tasks(agent: Agent, path: Path, jobs: int = 4) -> bool:
 
 
 async def make_variants(agent: Agent, count: int, task: str) -> Variants:
-    """Several solutions of one task, which `take_variant` chooses from."""
+    """Make several solutions of one task; `take_variant` chooses one."""
     if not task.strip():
         raise UsageError("variants of what?", hint="/variants 5 make load() faster")
     check_count(count)
@@ -84,7 +85,7 @@ async def make_variants(agent: Agent, count: int, task: str) -> Variants:
 
 
 async def take_variant(agent: Agent, variants: Variants, number: int) -> bool:
-    """Make the changes of one; the others are let go of."""
+    """Apply one variant's changes and drop the others."""
 
     async def work() -> str:
         finished, diffs = await variants.take(number)
@@ -92,14 +93,14 @@ async def take_variant(agent: Agent, variants: Variants, number: int) -> bool:
             agent.note_change(diff)
         variants.close()
         agent.tell_event(VariantsRanked(task=variants.task))
-        by = f", by {', '.join(finished.models)}" if finished.models else ""  # none where it was done without a model
+        by = f", by {', '.join(finished.models)}" if finished.models else ""  # empty if no model was needed
         return f"Took variant {number}{by}: {finished.text}"
 
     return await agent.as_turn(f"/take {number}", work)
 
 
 async def plan(agent: Agent, wish: str, path: Path) -> bool:
-    """Make a task list for a wish, to be edited; True when there is one."""
+    """Write a task list for a wish, for the person to edit; True when there is one."""
     if not wish.strip():
         raise UsageError("a plan for what?", hint="/plan add a cache to the loader")
     if not agent.settings.text("router.deep"):
@@ -120,7 +121,7 @@ def _team(agent: Agent) -> Team:
 
 
 async def run_line(agent: Agent, line: str) -> None:
-    """One of the commands that begin such a turn, as it is typed: /tasks, /plan, /variants, /take."""
+    """Run a command that starts such a turn, as typed: /tasks, /plan, /variants, /take."""
     name, _, argument = line.strip().partition(" ")
     argument = argument.strip()
     match name:

@@ -28,7 +28,8 @@ _MODES: tuple[SandboxMode, ...] = ("read-only", "workspace-write", "danger-full-
 
 @dataclass(frozen=True)
 class Role:
-    """How a subagent works. Empty and 0: as the session that starts it, without a budget of its own."""
+    """How a subagent works. An empty or zero field inherits from the session that starts it; budgets default to
+    none."""
 
     name: str
     prompt: str = ""
@@ -41,13 +42,13 @@ class Role:
 
 
 def find_roles(settings: Settings) -> dict[str, Role]:
-    """Every role by its name; the project's come before those of the home. UsageError when a file is wrong."""
+    """Return every role by name; a project's role replaces one of the home. UsageError for a faulty file."""
     roles = [parse_role(text) for text in named_texts(settings, "agents")]
     return {role.name: role for role in roles}
 
 
 def parse_role(text: NamedText) -> Role:
-    """One file."""
+    """Parse one role file."""
     where, fields = shown(str(text.path)), text.head
     for key in fields:
         if key not in _KEYS:
@@ -67,7 +68,7 @@ def parse_role(text: NamedText) -> Role:
 
 
 def role_named(settings: Settings, name: str) -> Role:
-    """A role by its name; FulgurError with those there are."""
+    """Return a role by name; the FulgurError lists the known ones."""
     roles = find_roles(settings)
     if name not in roles:
         raise FulgurError(f"there is no role {name!r}", hint=f"There are: {', '.join(roles) or 'none'}")
@@ -75,5 +76,5 @@ def role_named(settings: Settings, name: str) -> Role:
 
 
 def narrower(one: SandboxMode, other: SandboxMode | None) -> SandboxMode:
-    """Of two modes the one that allows less: a role never gets more than the session that starts it."""
+    """Return the stricter of two modes: a role never gets more access than the session that starts it."""
     return min(one, other or one, key=_MODES.index)

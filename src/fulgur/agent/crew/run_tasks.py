@@ -1,7 +1,7 @@
-"""Works a task list: what is independent runs in parallel, each task by a subagent, and is ticked off in the file.
+"""Works through a task list: independent tasks run in parallel, one subagent each, and are ticked off in the file.
 
-A task's changes and its tick are made in one step, so a kill at any moment leaves both or neither; what had begun is
-done anew by the next run. The file is read again before each start: it may be edited while it runs.
+A task's changes and its tick are committed in one step, so a kill at any moment leaves both or neither; the next run
+repeats what was under way. The file is read again before each start, so it may be edited during the run.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class TaskRun:
     _ended: dict[Key, _Result] = field(default_factory=dict)
 
     async def run(self) -> bool:
-        """Until nothing can go on; True when every task is done. What runs is stopped when this is cancelled."""
+        """Run until no task can start; True when every task is done. Cancelling this stops the running tasks."""
         tasks = self._read()
         if not tasks:
             raise UsageError(f"{self.path} has no tasks", hint="A task is a line such as `- [ ] [FAST] rename …`")
         for task in tasks:
-            self._role(task)  # a wrong tag is said before anything runs
+            self._role(task)  # report a wrong tag before anything runs
         self._tell(tasks)
         try:
             while True:
@@ -109,7 +109,7 @@ class TaskRun:
                     self._tick_outside(task, "x")
                     return _Result("done", finished)
                 if not merged.conflicts:
-                    break  # else once more, on what the others have made of the workspace
+                    break  # on a conflict, try once more with the changed workspace
         except (FulgurError, OSError) as error:
             self.emit(Warned(message=f"task {task.number}: {error}"))
         await self.crew.change(lambda: self._ticked(task, "!"))
@@ -117,14 +117,15 @@ class TaskRun:
         return _Result("failed", finished)
 
     def _ticked(self, task: Task, mark: str) -> list[Change]:
-        """The mark as a change that is made together with the task's own."""
+        """The tick as a change to commit together with the task's own."""
         if not self._inside:
             return []
         before = self.path.read_bytes()
         return [Change(self.path, before, marked(before.decode(), task.key, mark).encode())]
 
     def _tick_outside(self, task: Task, mark: str) -> None:
-        """In a list outside the workspace. Others may write to its folder, so no one can know the new file's name."""
+        """Tick a list that lies outside the workspace. Others may write to its folder, so the new file's name must be
+        unpredictable."""
         if self._inside:
             return
         text = marked(self.path.read_bytes().decode(), task.key, mark)
@@ -157,8 +158,8 @@ class TaskRun:
 
 @contextlib.contextmanager
 def alone(settings: Settings, path: Path) -> Iterator[tuple[Files, Path]]:
-    """The files and a folder for copies of a run from the command line. One run a list at a time; what a killed one
-    left half made is taken back, and its copies are removed."""
+    """Yield the files and a folder for the copies of one run; allow one run per list at a time. Roll back what a killed
+    run left half done, and remove its copies."""
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     folder = settings.home / "tasks"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Task:
-    """One item. `key` finds it again in a file that was edited meanwhile: its words, and which one of equal ones."""
+    """One item. `key` finds it again after the file was edited: its text, and its number among equal texts."""
 
     number: int
     line: int
@@ -46,12 +46,12 @@ class Task:
 
     @property
     def prompt(self) -> str:
-        """What the model is told to do."""
+        """What the model is asked to do."""
         return "\n".join([self.text, *self.details])
 
 
 def parse_tasks(text: str, where: str) -> list[Task]:
-    """The tasks of a list in order; UsageError when one waits for something that is not there, or for itself."""
+    """Parse the tasks of a list, in order; UsageError if one waits for a task that does not exist, or for itself."""
     tasks: list[Task] = []
     above: list[tuple[int, Task]] = []
     wanted: list[tuple[Task, str]] = []
@@ -86,7 +86,7 @@ def parse_tasks(text: str, where: str) -> list[Task]:
 
 
 def marked(text: str, key: Key, mark: str) -> str:
-    """The list with another mark at one task; unchanged when it is not there any more."""
+    """Return the list with one task's mark replaced; unchanged if the task is gone."""
     lines = text.splitlines(keepends=True)
     seen: Counter[str] = Counter()
     for index, line in enumerate(lines):
@@ -103,7 +103,7 @@ def marked(text: str, key: Key, mark: str) -> str:
 
 
 def read_list(path: Path) -> str:
-    """The file's text."""
+    """Read the file's text."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What a session has of subagents: its roles, the crew at work, and solutions to choose from.
+"""What a session knows about subagents: its roles, the running crew, and variants to choose from.
 
-A crew is made of agents, so what makes one is imported when the first is wanted.
+A crew is made of agents, so the modules that build one are imported only when it is first needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Team:
-    """The subagents of one session."""
+    """The roles, crew and variants of one session."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -30,7 +30,7 @@ class Team:
         self._problem = ""
 
     def tools(self) -> list[Tool[Any]]:
-        """The tool that gives tasks to subagents, where there are roles."""
+        """The tool that gives tasks to subagents, if there are roles."""
         roles = self._roles()
         if not roles:
             return []
@@ -39,13 +39,13 @@ class Team:
         return [delegate_tool(self.crew, roles, self._agent.state.member)]
 
     def crew(self) -> Crew:
-        """The one that works in this session."""
+        """The session's crew, created on first use."""
         if self._crew is None:
             self._crew = self._new_crew(self._agent.bench.files, None)
         return self._crew
 
     async def replace_crew(self, files: Files, copies: Path) -> Crew:
-        """One for a task list, which has its own way to write files; `close_crew` ends it."""
+        """Return a crew for a task list, which writes files in its own way; `close_crew` ends it."""
         await self.close_crew()
         self._crew = self._new_crew(files, copies)
         return self._crew
@@ -58,18 +58,18 @@ class Team:
 
     @property
     def members(self) -> list[str]:
-        """The names of those at work."""
+        """The names of the running subagents."""
         return self._crew.running if self._crew is not None else []
 
     def tell(self, member: str, text: str) -> None:
-        """Redirect one at work, or `all` of them."""
+        """Redirect one running subagent, or `all` of them."""
         if self._crew is None:
             raise FulgurError("no subagent is at work")
         self._crew.steer(member, text)
 
     @property
     def variants(self) -> Variants | None:
-        """Solutions to choose from."""
+        """The variants to choose from."""
         return self._variants
 
     @variants.setter
@@ -79,13 +79,13 @@ class Team:
         self._variants = variants
 
     async def close_crew(self) -> None:
-        """End its connections."""
+        """Close the crew's connections."""
         if self._crew is not None:
             await self._crew.close()
             self._crew = None
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Remove the variants and close the crew."""
         self.variants = None
         await self.close_crew()
 
@@ -93,7 +93,7 @@ class Team:
         try:
             return find_roles(self._agent.settings)
         except FulgurError as error:
-            if error.message != self._problem:  # said once
+            if error.message != self._problem:  # report it once
                 self._problem = error.message
                 self._agent.tell_event(Warned(message=error.message, hint=error.hint or ""))
             return {}

@@ -1,4 +1,5 @@
-"""Several solutions of one task from one shared prefix, each checked in its own copy, ranked, and one of them taken."""
+"""Several solutions of one task from one shared prefix: each is checked in its own copy, they are ranked, one is
+taken."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from fulgur.protocol.agent import AgentEvent, MemberFinished, VariantInfo
 from fulgur.workspace.copies import Merged
 from fulgur.workspace.files import FileDiff
 
-MOST = 9  # one key takes one
-_TEMPERATURE = 0.8  # of all but the first, which is what the model would have done anyway
-_HEAD_START = 30.0  # seconds that the others wait at most for the first to have the prefix in the cache
+MOST = 9  # a single digit selects one
+_TEMPERATURE = 0.8  # of all but the first, which is what the model would have written anyway
+_HEAD_START = 30.0  # seconds to wait at most for the first one to prefill the shared prefix
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Variant:
 
     @property
     def passes(self) -> bool:
-        """Whether it was done, changed something and no check complains."""
+        """Whether it finished, changed something and passed every check that ran."""
         outcome = self.member.outcome
         return outcome.how == "done" and bool(self.diffs) and not any(outcome.problems.values())
 
@@ -46,14 +47,15 @@ class Variant:
         return sum(diff.added + diff.removed for diff in self.diffs)
 
     def rank(self) -> tuple[object, ...]:
-        """The better the smaller: it works, it is not a repetition, few problems, few lines, few tokens."""
+        """Sort key, best first: it passes, is no duplicate, finished with changes; then fewest problems, lines and
+        tokens."""
         outcome = self.member.outcome
         problems = sum(len(found) for found in outcome.problems.values())
         ended = outcome.how != "done" or not self.diffs
         return (not self.passes, bool(self.same_as), ended, problems, self._size, outcome.output_tokens, self.number)
 
     def reasons(self) -> tuple[str, ...]:
-        """Why it stands where it does."""
+        """Why it ranks where it does."""
         outcome = self.member.outcome
         found = [f"fails “{check}”: {'; '.join(problems)}" for check, problems in outcome.problems.items() if problems]
         unchecked = list(filter(None, outcome.unchecked.values()))
@@ -73,7 +75,7 @@ class Variant:
         return tuple(told)
 
     def info(self) -> VariantInfo:
-        """For the screens."""
+        """Describe it for the screens."""
         outcome = self.member.outcome
         return VariantInfo(
             number=self.number,
@@ -90,7 +92,7 @@ class Variant:
 
 
 def check_count(count: int) -> None:
-    """UsageError for so many that nobody would want to choose from, and for fewer than two."""
+    """UsageError for fewer than two variants, or more than one would want to choose from."""
     if not 2 <= count <= MOST:
         raise UsageError(f"{count} variants: 2 to {MOST} can be made")
 
@@ -105,7 +107,7 @@ class Variants:
         self._emit = emit
 
     async def make(self, count: int, fork: str | None) -> list[Variant]:
-        """Let `count` members solve the task, from the session `fork` on; the best first."""
+        """Let `count` members solve the task, continuing from the session `fork`; return the variants, best first."""
         members = []
         for number in range(1, count + 1):
             other = {"temperature": _TEMPERATURE, "seed": number} if number > 1 else {}
@@ -125,7 +127,7 @@ class Variants:
         return self.ranked
 
     async def _solve(self, members: list[Member]) -> None:
-        """The first one reads the shared prefix; when it writes, the others find it in the cache."""
+        """Start the first member alone; once it writes, the others find the shared prefix in the cache."""
         async with asyncio.TaskGroup() as group:
             first = group.create_task(members[0].run(self.task))
             begun = group.create_task(members[0].begun.wait())
@@ -135,7 +137,7 @@ class Variants:
                 group.create_task(member.run(self.task))
 
     async def take(self, number: int) -> tuple[MemberFinished, list[FileDiff]]:
-        """Make the changes of one in the workspace."""
+        """Apply one variant's changes to the workspace."""
         variant = next((variant for variant in self.ranked if variant.number == number), None)
         if variant is None:
             raise FulgurError(f"there is no variant {number}", hint=f"There are 1 to {len(self.ranked)}.")
@@ -148,7 +150,7 @@ class Variants:
         return self._crew.finished(variant.member, merged), merged.diffs
 
     def close(self) -> None:
-        """Remove the copies; none can be taken any more."""
+        """Remove the copies; no variant can be taken afterwards."""
         for variant in self.ranked:
             variant.member.close()
         self.ranked = []

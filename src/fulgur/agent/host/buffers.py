@@ -1,6 +1,7 @@
-"""Files as an editor has them open: read with what is not saved yet, written through it so that it shows the change.
+"""Files as an editor has them open: reads include unsaved text, and writes go through the editor so that it shows them.
 
-Only plain text goes this way: what has carriage returns, a byte order mark or another encoding would come back changed.
+Only plain text takes this way: carriage returns, a byte order mark or another encoding would not survive the round
+trip.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LARGEST = 1 << 20
 
 
 class EditorBuffers:
-    """One editor's buffers, asked from the threads that read and write files."""
+    """One editor's buffers, queried from the threads that read and write files."""
 
     def __init__(self, peer: Peer, session: str, *, reads: bool, writes: bool) -> None:
         self._peer = peer
@@ -29,14 +30,14 @@ class EditorBuffers:
         self._thread = threading.get_ident()
 
     def read(self, path: Path, on_disk: bytes) -> bytes | None:
-        """The text that the editor shows; None when it is not asked, or does not say."""
+        """The text that the editor shows; None if it is not asked or does not answer."""
         if not self._reads or not _plain(on_disk):
             return None
         text = self._ask("buffer.read", {"session": self._session, "path": str(path)}, str | None, None)
         return text.encode() if text is not None else None
 
     def write(self, path: Path, content: bytes) -> bool:
-        """Whether the editor took the new text; the caller looks what is on disk then."""
+        """Whether the editor took the new text; the caller then looks at what is on disk."""
         if not self._writes or not _plain(content):
             return False
         params = {"session": self._session, "path": str(path), "text": content.decode()}

@@ -1,11 +1,11 @@
-"""Who may come in: programs by the token of `host.json`, browsers by a ticket that becomes a cookie.
+"""Who may connect: programs with the token of `host.json`, browsers with a ticket that they trade for a cookie.
 
-`fulgur app` asks for a ticket and puts it into the fragment of the address, which is sent to no server. The page takes
-it out of the address, hands it in at `/login` and gets a cookie that no script can read. A ticket is good once and for
-ten minutes.
+`fulgur app` asks for a ticket and puts it into the fragment of the URL, which browsers send to no server. The page
+removes it from the URL, posts it to `/login` and gets a cookie that no script can read. A ticket works once and expires
+after ten minutes.
 
-Browsers send a cookie to every port of this machine, and other people of this machine reach this port. So a page must
-come from exactly this origin, and a browser must run as the same user, where the system says who it is.
+Browsers send a cookie to every port of this machine, and other users of this machine can reach this port. So a page
+must come from exactly this origin, and the browser must run as the same user where the system can tell.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _MOST_COOKIES = 256
 
 
 class Door:
-    """The checks of one listener; `port` is set once it listens."""
+    """The access checks of one listener; `port` is set once it listens."""
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(32)
         self.port = 0
-        self._tickets: dict[str, tuple[float, str]] = {}  # until when, and the folder it was asked for
+        self._tickets: dict[str, tuple[float, str]] = {}  # expiry time, and the folder it was asked for
         self._cookies: dict[str, str] = {}  # the folder of each
 
     @property
     def cookie_name(self) -> str:
         return f"fulgur_{self.port}"  # cookies are shared by all ports of a machine
 
-    # ---- checks: each gives the reason for a refusal, or nothing -------------------------------------------------
+    # ---- checks: each returns the reason for a refusal, or "" ----------------------------------------------------
 
     def wrong_address(self, request: web.BaseRequest) -> str:
-        """`Host` must name this very port (DNS rebinding), and a page must come from it."""
+        """Refuse unless `Host` names exactly this port (DNS rebinding) and a page comes from the same origin."""
         names = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         host = request.headers.get("Host")
         if host not in names:
@@ -51,18 +51,18 @@ class Door:
         return ""
 
     def refusal(self, request: web.BaseRequest) -> str:
-        """Why a request may not connect: it needs the token, or the cookie of a page."""
+        """Why a request may not connect: it needs the token, or a page's cookie."""
         if self.cookie_name in request.cookies and not _token(request):
             return self.wrong_address(request) or self.no_page(request)
         return self.no_program(request)
 
     def no_program(self, request: web.BaseRequest) -> str:
-        """Why a request is not one of a program that has the token."""
+        """Why a request does not come from a program with the token."""
         wrong = "" if _same(_token(request), self.token) else "the token is missing or wrong"
         return self.wrong_address(request) or wrong
 
     def no_page(self, request: web.BaseRequest) -> str:
-        """Why a request is not one of a page that is logged in. A socket must say where it comes from."""
+        """Why a request does not come from a logged-in page. A WebSocket must send its `Origin`."""
         if request.headers.get("Upgrade") is not None and request.headers.get("Origin") is None:
             return "a cookie is taken from pages only"
         if self.folder_of(request) is None:
@@ -72,7 +72,7 @@ class Door:
     # ---- logging in --------------------------------------------------------------------------------------------
 
     def ticket(self, workspace: str) -> str:
-        """A new ticket, for a page that will offer this folder first."""
+        """Make a ticket for a page that will offer this folder first."""
         now = time.monotonic()
         self._tickets = {name: kept for name, kept in self._tickets.items() if kept[0] > now}
         while len(self._tickets) >= _MOST_TICKETS:
@@ -82,7 +82,7 @@ class Door:
         return ticket
 
     def log_in(self, ticket: str) -> tuple[str, str] | None:
-        """The value of a cookie and the folder, for a good ticket."""
+        """Trade a valid ticket for a cookie value and the ticket's folder."""
         known = next((name for name in self._tickets if _same(name, ticket)), None)
         until, workspace = self._tickets.pop(known) if known is not None else (0.0, "")
         if time.monotonic() > until:
@@ -94,7 +94,7 @@ class Door:
         return cookie, workspace
 
     def folder_of(self, request: web.BaseRequest) -> str | None:
-        """The folder of the page whose cookie this is; None when it is none of ours."""
+        """The folder of the page with this cookie; None if the cookie is not ours."""
         given = request.cookies.get(self.cookie_name, "")
         return next((folder for cookie, folder in self._cookies.items() if _same(cookie, given)), None)
 
@@ -112,14 +112,14 @@ def _token(request: web.BaseRequest) -> str:
 
 
 def other_user(request: web.BaseRequest) -> str:
-    """A refusal when the connection is known to be another user's; Linux says whose it is, others do not."""
+    """Refuse a connection known to be another user's; only Linux reports whose it is."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     owner = _owner(*peer[:2]) if peer else None
     return "" if owner in (None, 0, os.getuid()) else "this program belongs to another user of this machine"
 
 
 def _owner(address: str, port: int) -> int | None:
-    """The user of a local TCP socket; None when it cannot be told (a tunnel of another kind, another system)."""
+    """The user of a local TCP socket; None if unknown (a tunnel of another kind, another system)."""
     word = f"{int.from_bytes(socket.inet_aton(address), 'little'):08X}"
     for table, local in (("tcp", word), ("tcp6", f"0000000000000000FFFF0000{word}")):
         try:

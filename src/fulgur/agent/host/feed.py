@@ -1,6 +1,7 @@
-"""The events of one session, numbered, for any number of readers, in bounded memory.
+"""The numbered events of one session, for any number of readers, in bounded memory.
 
-There is one buffer and no queue a reader: a reader is a number. Who reads too slowly finds that its number is gone.
+There is one buffer and no queue per reader: a reader is just a position. A reader that is too slow finds its position
+gone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import asyncio
 import itertools
 from collections import deque
 
-MOST_BYTES = 4 << 20  # at 2,000 tokens a second about half a minute of a session
+MOST_BYTES = 4 << 20  # about half a minute of a session at 2,000 tokens a second
 
 
 class Feed:
-    """Encoded events `first`..`last`; the oldest go when there are too many bytes, but never the newest one."""
+    """Encoded events `first`..`last`. The oldest are dropped beyond the byte limit, but never the newest one."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -25,11 +26,11 @@ class Feed:
 
     @property
     def first(self) -> int:
-        """The oldest number that is kept; `last + 1` when none is."""
+        """The oldest number still kept; `last + 1` if none is."""
         return self.last - len(self._kept) + 1
 
     def append(self, event: bytes) -> int:
-        """Add an event and wake the readers; its number."""
+        """Add an event, wake the readers and return its number."""
         self._kept.append(event)
         self._size += len(event)
         self.last += 1
@@ -39,15 +40,15 @@ class Feed:
         return self.last
 
     def get(self, number: int) -> bytes:
-        """The event of a number from `first` to `last`."""
+        """The event with this number, from `first` to `last`."""
         return self._kept[number - self.first]
 
     def since(self, number: int) -> list[bytes]:
-        """The events after a number from `first - 1` on."""
+        """The events after this number, which is at least `first - 1`."""
         return list(itertools.islice(self._kept, number + 1 - self.first, None))
 
     async def beyond(self, number: int) -> bool:
-        """Wait for an event after `number`; False when none will come."""
+        """Wait for an event after `number`; False if none will come."""
         while self.last <= number:
             if self.closed:
                 return False
@@ -61,7 +62,7 @@ class Feed:
         return True
 
     def close(self) -> None:
-        """No event follows; readers end after what is kept."""
+        """Allow no more events; readers end after those that are kept."""
         self.closed = True
         self._wake()
 

@@ -1,4 +1,4 @@
-"""The host: many sessions in one process, found by their ids, shared by whoever is connected."""
+"""The host: many sessions in one process, found by id, shared by all connected clients."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fulgur.tools.shell import ShellArguments
 from fulgur.workspace import folders
 
 MOST_SESSIONS = 64
-REST_SECONDS = 1800.0  # a session nobody looks at and in which nothing runs is put away; opening it again is quick
+REST_SECONDS = 1800.0  # an idle session without clients is closed after this; opening it again is quick
 
 
 class Host:
-    """Opens, finds, lists and puts away sessions."""
+    """Opens, finds, lists and closes sessions."""
 
     def __init__(self) -> None:
         self.epoch = secrets.token_hex(6)
@@ -36,7 +36,7 @@ class Host:
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def open(self, asked: Open) -> HostedSession:
-        """A new session, a stored one (the live one if it is live), or a copy of one."""
+        """Open a new session, a stored one (or the live one with that id), or a copy of one."""
         self.used = time.monotonic()
         workspace = Path(asked.workspace)
         if not workspace.is_absolute():
@@ -66,7 +66,7 @@ class Host:
         return session
 
     async def get(self, name: str) -> HostedSession:
-        """A session by id: live, or opened from disk in the workspace it was made in."""
+        """Return a session by id: the live one, or one opened from disk in its own workspace."""
         self.used = time.monotonic()
         if name in self.sessions:
             return self.sessions[name]
@@ -78,11 +78,12 @@ class Host:
         return await self._stored(name, load_settings(Path(summary.workspace)))
 
     def read(self, name: str) -> Sequence[TranscriptEntry]:
-        """What was said, also where nothing can be added: in a subagent's session, or when the folder is gone."""
+        """The transcript, also of a session that cannot go on: a subagent's, or one whose folder is gone."""
         return SessionState.read(SessionLog(Path(_stored_summary(name).path))).transcript
 
     def list(self, workspace: str | None) -> list[SessionInfo]:
-        """Live sessions first where they need somebody, then by time. Subagents are listed once they have ended."""
+        """List sessions: those that wait for a person, then running ones, then by time. Subagents appear once they have
+        ended."""
         live = [session.info() for session in self.sessions.values()]
         chosen = Path(workspace).resolve() if workspace else None
         known = summaries(folders.home(), chosen)
@@ -96,7 +97,7 @@ class Host:
         return sorted(found, key=lambda info: (info.waiting == 0, not info.running, -info.updated))
 
     async def close(self, name: str, *, discard: bool = False) -> None:
-        """End a live session; its file stays. `discard` removes its worktree."""
+        """End a live session; its file stays. `discard` also removes its worktree."""
         session = self.sessions.pop(name, None)
         if session is None:
             return
@@ -105,18 +106,18 @@ class Host:
             await asyncio.to_thread(worktree.remove, session.worktree)
 
     async def delete(self, name: str) -> None:
-        """End a session and remove its file; what it changed in the workspace stays."""
+        """End a session and remove its file; its changes in the workspace stay."""
         await self.close(name)
         path = Path(_stored_summary(name).path)
         for file in (path, path.with_suffix(".journal")):
             file.unlink(missing_ok=True)
 
     async def close_all(self) -> None:
-        """When the host ends."""
+        """End all sessions, when the host ends."""
         await asyncio.gather(*(self.close(name) for name in [*self.sessions]))
 
     async def put_away(self) -> None:
-        """Close sessions that rest; called now and then."""
+        """Close idle sessions; called now and then."""
         now = time.monotonic()
         for name, session in [*self.sessions.items()]:
             if not session.clients and not session.agent.running and now - session.used > REST_SECONDS:
@@ -124,13 +125,13 @@ class Host:
 
     @property
     def idle_seconds(self) -> float:
-        """Since the last client was there, or a turn ran."""
+        """Seconds since a client was connected or a turn ran."""
         if any(session.clients or session.agent.running for session in self.sessions.values()):
             self.used = time.monotonic()
         return time.monotonic() - self.used
 
     async def _stored(self, name: str, settings: Settings) -> HostedSession:
-        """Two clients that open the same session at once get the same one."""
+        """Open a stored session once, even if two clients ask for it at the same time."""
         async with self._opening.setdefault(name, asyncio.Lock()):
             if name not in self.sessions:
                 settings = with_own_options(settings, find_session(settings.home, name, settings.workspace))
@@ -155,7 +156,7 @@ def _stored_summary(name: str) -> SessionSummary:
 
 
 async def _set_up(session: HostedSession, command: str) -> None:
-    """Run the set-up command of a worktree in the sandbox; what goes wrong is shown, and the session lives."""
+    """Run a worktree's set-up command in the sandbox; a failure is shown, and the session goes on."""
     try:
         result = await session.agent.bench.shell.run(ShellArguments(command=command, timeout=600), lambda text: None)
         output, ok = result.output, result.ok

@@ -25,7 +25,7 @@ _EVENTS = b'{"jsonrpc":"2.0","method":"events","params":{"session":%s,"seq":%d,"
 
 
 class HostLink:
-    """`peer.run` serves the client until it goes; then `close`."""
+    """`peer.run` serves the client until it disconnects; then call `close`."""
 
     def __init__(self, host: Host, send: Send) -> None:
         self._host = host
@@ -69,7 +69,7 @@ class HostLink:
         }
 
     async def close(self) -> None:
-        """The client is gone; its sessions go on."""
+        """Clean up after the client has gone; its sessions go on."""
         tasks = [*self._attached.values(), *([self._board] if self._board is not None else [])]
         for task in tasks:
             task.cancel()
@@ -100,7 +100,8 @@ class HostLink:
         return self._follow(session, asked.after, asked.epoch, asked.frame_ms / 1000)
 
     def _follow(self, session: HostedSession, after: int, epoch: str, pause: float = 0.0) -> wire.Attached:
-        """Send its events from now on; a client that returns gets those it has not seen, where they are still kept."""
+        """Send a session's events from now on; a client that reconnects gets those it missed, if they are still
+        kept."""
         if len(self._attached) >= MOST_ATTACHED and session.id not in self._attached:
             raise rpc.RpcError(rpc.FAILED, f"attached to {MOST_ATTACHED} sessions already")
         if (old := self._attached.pop(session.id, None)) is not None:
@@ -114,7 +115,7 @@ class HostLink:
         return snapshot
 
     async def _events(self, session: HostedSession, number: int, pause: float) -> None:
-        """From the feed to the client, at the client's pace; with a pause, what came meanwhile goes in one message."""
+        """Send events at the client's pace; with a pause, those that came meanwhile go into one message."""
         session.clients += 1
         name, feed = msgspec.json.encode(session.id), session.feed
         try:
@@ -142,7 +143,7 @@ class HostLink:
             self._board = asyncio.create_task(self._boards())
 
     async def _boards(self) -> None:
-        """Looking is cheap, and a client needs no more than it can show."""
+        """Poll: looking is cheap, and a client needs no more than it can show."""
         told: list[wire.SessionInfo] | None = None
         with contextlib.suppress(ConnectionError, OSError):
             while True:

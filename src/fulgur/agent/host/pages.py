@@ -1,7 +1,8 @@
-"""The web app over HTTP: its built files, and the login. Everything else goes over the WebSocket.
+"""The web app over HTTP: its built files and the login. Everything else goes over the WebSocket.
 
-The files are in the package (`assets/web`, built from `apps/web`). They hold no secret and need no login. Every answer
-forbids what the page does not need: other origins, inline scripts and styles, frames, and text that becomes HTML.
+The files are in the package (`assets/web`, built from `apps/web`). They hold no secret and need no login. Every
+response forbids what the page does not need: other origins, inline scripts and styles, frames, and text that becomes
+HTML.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Login(msgspec.Struct):
 
 
 def add_pages(app: web.Application, door: Door) -> None:
-    """Route the app's files and its login."""
+    """Route the app's files and the login."""
     files = _built_files()
 
     async def file(request: web.Request) -> web.StreamResponse:
@@ -45,7 +46,7 @@ def add_pages(app: web.Application, door: Door) -> None:
             return web.Response(status=404, text="there is no such file\n")
         content, zipped = files[name]
         headers = {"Content-Type": f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8"}
-        headers |= {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}  # another version may be here tomorrow
+        headers |= {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}  # the next version may differ
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=zipped, headers={**headers, "Content-Encoding": "gzip"})
         return web.Response(body=content, headers=headers)
@@ -103,7 +104,7 @@ def _headers(port: int) -> dict[str, str]:
 
 
 def _built_files() -> dict[str, tuple[bytes, bytes]]:
-    """Each file, and the same compressed; read once, there are few."""
+    """Every file, plain and compressed; read once, since there are few."""
     folder = resources.files("fulgur") / "assets" / "web"
     found = {}
     for entry in folder.iterdir():

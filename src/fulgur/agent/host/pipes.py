@@ -1,4 +1,4 @@
-"""Standard input and output as one connection, for a program that is started by its client."""
+"""Standard input and output as one connection, for a program that its client starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fulgur.errors import UsageError
 async def connect_pipes(
     source: IO[str], sink: IO[bytes], *, longest: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A reader of lines up to `longest` bytes, and a writer. UsageError when one of the two is a file or closed: the
-    event loop cannot wait for those."""
+    """Return a reader of lines up to `longest` bytes, and a writer. UsageError if either stream is a file or closed:
+    the event loop cannot wait for those."""
     for stream, name in ((source, "input"), (sink, "output")):
         if not _can_wait(stream.fileno()):
             raise UsageError(

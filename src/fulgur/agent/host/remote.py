@@ -1,4 +1,4 @@
-"""A session of the host with the face of `Agent`, so that the terminal UI shows it like one of its own."""
+"""A session of the host with the interface of `Agent`, so that the terminal UI shows it like a local one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RemoteAgent:
 
     @classmethod
     async def open(cls, settings: Settings, session: str | None) -> RemoteAgent:
-        """Attach to a session (id, its beginning, or "last"); without one, to a new session."""
+        """Attach to a session (id, prefix of an id, or "last"); without one, to a new session."""
         client = await HostClient(settings.home).open()
         try:
             attached, following = await client.attach("session.open", **_wishes(settings), session=session)
@@ -93,7 +93,7 @@ class RemoteAgent:
     async def _refresh(self) -> None:
         self._status = await self._client.call("session.status", Status, session=self._session)
 
-    # ---- the face of Agent ----------------------------------------------------------------------------------
+    # ---- the interface of Agent -----------------------------------------------------------------------------
 
     def events(self) -> AsyncIterator[AgentEvent]:
         return self._broadcast.subscribe()
@@ -193,7 +193,7 @@ class RemoteAgent:
         return list(self._transcript)
 
     def diff(self) -> str:
-        """Called in a thread, as `Agent.diff` is."""
+        """Runs in a thread, as `Agent.diff` does."""
         work = self._client.call("session.diff", str, session=self._session)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
@@ -201,7 +201,7 @@ class RemoteAgent:
         return self._status
 
     async def close(self) -> None:
-        """Leave; the session goes on in the host."""
+        """Disconnect; the session goes on in the host."""
         await asyncio.gather(*self._sending, return_exceptions=True)
         self._end_listening()
         await self._client.close()
@@ -212,7 +212,7 @@ class RemoteAgent:
             self._listening.cancel()
 
     def _later(self, work: Any) -> None:
-        """Send without holding up a key; what goes wrong is shown."""
+        """Send in the background, so that no key waits; errors are shown."""
 
         async def sent() -> None:
             try:
@@ -226,7 +226,7 @@ class RemoteAgent:
 
 
 def _wishes(settings: Settings) -> dict[str, Any]:
-    """The folder and the flags of this terminal, for a session that is opened from it."""
+    """The folder and flags of this terminal, for a session opened from it."""
     request = settings.request
     given = {name: request.get(name) for name in ("profile", "model")}
     return {"workspace": str(settings.workspace), "overrides": request.get("overrides") or [], **given}

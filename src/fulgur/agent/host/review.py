@@ -1,8 +1,7 @@
-"""What a session changed and nobody has judged yet, by file and by hunk.
+"""The changes of a session that nobody has accepted or rejected yet, by file and by hunk.
 
-Each file has a base: its content as far as it was accepted. Accepting moves the base towards what is on disk,
-rejecting moves what is on disk back to the base. What the person changes in between belongs to the base: it is theirs
-to keep.
+Each file has a base: its content as far as it was accepted. Accepting moves the base towards what is on disk; rejecting
+moves what is on disk back to the base. What the person changes in between goes into the base, so it is kept either way.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from fulgur.workspace.merge import merge
 from fulgur.workspace.snapshots import Manifest, SnapshotEntry, differences, read_manifest
 from fulgur.workspace.textfile import shown_text
 
-Content = bytes | None  # None: the file is not there
-JUDGED = "judged"  # the kind of record by which a session remembers a base
+Content = bytes | None  # None: the file does not exist
+JUDGED = "judged"  # the type of the log record that stores a base
 
 
 @dataclass
@@ -45,10 +44,10 @@ class Review:
 
     @property
     def _files(self) -> Files:
-        return self._get_files()  # a change of settings makes new ones
+        return self._get_files()  # new settings replace the files object
 
     def load(self, log: SessionLog) -> None:
-        """What the stored turns changed, and what was judged of it."""
+        """Replay the stored turns' changes, and what was accepted or rejected of them."""
         before: Manifest | None = None
         blobs = self._files.blobs
         for record in log.records():
@@ -62,10 +61,10 @@ class Review:
                     base = blobs.get(record["base"]) if record["base"] else None
                     self._known[record["path"]] = _File(base, base)
             except (OSError, msgspec.DecodeError, FulgurError):
-                continue  # undo's contents were let go: what they were about counts as accepted
+                continue  # undo has dropped the contents: those changes count as accepted
 
     def changed(self, path: str, before: Content, after: Content) -> None:
-        """The agent changed a file."""
+        """Note that the agent changed a file."""
         with self._lock:
             file = self._known.get(path)
             if file is None:
@@ -75,14 +74,14 @@ class Review:
             file.seen = after
 
     def turn_of(self, before: str, after: str) -> None:
-        """The same, by the names of a turn's snapshots."""
+        """Like `turn_changed`, by the names of a turn's snapshots."""
         try:
             self.turn_changed(*(read_manifest(name, self._files.blobs) for name in (before, after)))
         except (OSError, msgspec.DecodeError, FulgurError):
-            return  # undo says that it does not cover this turn
+            return  # undo reports that it does not cover this turn
 
     def turn_changed(self, before: Manifest, after: Manifest) -> None:
-        """Everything that changed during a turn, also by commands."""
+        """Note everything that changed during a turn, commands included."""
         for difference in differences(before, after):
             old, new = self._content(difference.before), self._content(difference.after)
             known = self._known.get(difference.path)
@@ -90,7 +89,7 @@ class Review:
                 self.changed(difference.path, old if known is None else known.seen, new)
 
     def pending(self) -> list[FileChange]:
-        """The files that differ from their base, in order."""
+        """The files that differ from their base, sorted by path."""
         with self._lock:
             found = []
             for path in sorted(self._known):
@@ -102,11 +101,11 @@ class Review:
             return found
 
     def count(self) -> int:
-        """How many files wait to be judged."""
+        """How many files wait for a decision."""
         return len(self.pending())
 
     def accept(self, path: str | None, hunk: str | None) -> list[str]:
-        """Keep everything, a file or a hunk; the paths that are judged now."""
+        """Keep everything, a file or a hunk; return the paths this decided."""
         with self._lock:
             done = []
             for name, file, now in self._chosen(path):
@@ -116,7 +115,7 @@ class Review:
             return done
 
     def reject(self, path: str | None, hunk: str | None) -> list[str]:
-        """Take everything, a file or a hunk back on disk; the paths that changed."""
+        """Revert everything, a file or a hunk on disk; return the paths that changed."""
         with self._lock:
             done = []
             for name, file, now in self._chosen(path):
@@ -146,7 +145,7 @@ class Review:
 
     @staticmethod
     def _follow(file: _File, now: Content) -> None:
-        """Somebody else changed it from `seen` to `now`: their part goes into the base."""
+        """Someone else changed the file from `seen` to `now`: merge their part into the base."""
         if now == file.seen:
             return
         if None in (file.base, file.seen, now):
@@ -166,7 +165,7 @@ def _lines(content: Content) -> list[bytes]:
 
 
 def _hunks(path: str, base: Content, now: Content) -> list[tuple[str, int, int, int, int]]:
-    """Runs of changed lines: their id and both line ranges."""
+    """Runs of changed lines: each with its id and both line ranges."""
     old, new = _lines(base), _lines(now)
     found = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -177,7 +176,7 @@ def _hunks(path: str, base: Content, now: Content) -> list[tuple[str, int, int, 
 
 
 def _moved(path: str, now: Content, base: Content, hunk: str) -> tuple[Content, Content]:
-    """`now` with the hunk taken back, and the base with the hunk accepted."""
+    """Return `now` with the hunk reverted, and the base with the hunk accepted."""
     old, new = _lines(base), _lines(now)
     for name, a, b, c, d in _hunks(path, base, now):
         if name == hunk:

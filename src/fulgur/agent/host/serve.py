@@ -1,6 +1,6 @@
-"""Where clients reach the host: a WebSocket on loopback that wants the token, and stdio for whoever started it.
+"""Where clients reach the host: a WebSocket on loopback with the token, or stdio for the program that started it.
 
-The token is in `host.json`, which only its owner may read; it may also stand in a subprotocol, `fulgur.token.TOKEN`,
+The token is in `host.json`, which only its owner may read. It may also be sent as a subprotocol, `fulgur.token.TOKEN`,
 next to `fulgur.host`. The web app has a cookie instead. `door.py` has the rules.
 """
 
@@ -37,7 +37,7 @@ class Listener:
         self._sockets: set[web.WebSocketResponse] = set()
 
     async def start(self, port: int = 0) -> None:
-        """Listen on loopback; 0 takes a free port."""
+        """Listen on loopback; port 0 takes a free one."""
         app = web.Application()
         app.router.add_get("/host", self._connect)
         add_pages(app, self.door)
@@ -94,7 +94,7 @@ class Listener:
 
 
 def write_note(file: Path, listener: Listener) -> None:
-    """Leave where the host is and its token for programs of the same user: readable by nobody else from the start."""
+    """Write the host's address and token for programs of the same user; created unreadable for anybody else."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     record = {"url": listener.url, "token": listener.token, "pid": os.getpid(), "version": __version__}
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
@@ -106,7 +106,7 @@ def write_note(file: Path, listener: Listener) -> None:
 
 
 async def serve_stdio(host: Host) -> None:
-    """One client on stdin and stdout, a message a line; ends with the input."""
+    """Serve one client on stdin and stdout, one message per line; ends with the input."""
     reader, writer = await connect_pipes(sys.stdin, sys.stdout.buffer, longest=LARGEST_MESSAGE)
 
     async def send(data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""One session of the host: an agent, its numbered events, and what of its changes is not judged yet."""
+"""One session of the host: an agent, its numbered events, and its changes that nobody has accepted or rejected yet."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fulgur.protocol import agent as events
 from fulgur.protocol.host import Attached, FileChange, Merged, SessionInfo, Submit, Submitted
 from fulgur.protocol.session import SessionSummary
 
-_USAGE = "usage"  # the kind of record that keeps an answer's numbers
+_USAGE = "usage"  # the record type for an answer's numbers
 _MOST_USAGE = 2000
-_OPTIONS = "options"  # the kind of record that keeps what was chosen for this session
+_OPTIONS = "options"  # the record type for options chosen for this session
 _KEPT = ("sandbox_mode", "approval_policy")
-_NEVER_KEPT = "danger-full-access"  # what takes the fence away is chosen anew each time
-_REMEMBERED = 256  # ids of messages, so that one sent again after a lost connection is taken once
+_NEVER_KEPT = "danger-full-access"  # leaving the sandbox is chosen anew each time
+_REMEMBERED = 256  # message ids, so that one sent again after a lost connection is handled once
 
 
 class HostedSession:
@@ -43,12 +43,12 @@ class HostedSession:
         self.clients = 0
         self.used = time.monotonic()
         self.review = Review(lambda: agent.bench.files, self._judged)
-        self._turn_began = 0  # the number of the first event of the turn that readers see running
+        self._turn_began = 0  # the number of the first event of the turn that readers see running; 0 if none
         self._turn = len(agent.state.turns)  # the last turn that readers know of; the agent may be ahead of them
-        self._fresh = True  # no turn yet: whoever joins gets the warnings of the opening too
+        self._fresh = True  # no turn yet: a client that joins also gets the warnings of the opening
         self._waiting: dict[str, events.ApprovalAsked] = {}
         self._usage: deque[events.UsageReported] = deque(_stored_usage(agent), maxlen=_MOST_USAGE)
-        self._turn_usage = 0  # how many of them are the running turn's
+        self._turn_usage = 0  # how many of them belong to the running turn
         self._unjudged = 0
         self._messages: deque[tuple[str, Submitted]] = deque(maxlen=_REMEMBERED)
         self._notes: list[str] = []
@@ -57,10 +57,10 @@ class HostedSession:
         self._events = agent.events()
         self._pump = asyncio.create_task(self._run())
 
-    # ---- what clients ask -----------------------------------------------------------------------------------
+    # ---- what clients call ----------------------------------------------------------------------------------
 
     def attached(self) -> Attached:
-        """The session now, for a client that joins."""
+        """A snapshot of the session, for a client that joins."""
         running = self._turn_began >= self.feed.first and self._turn_began > 0
         known = self._turn - 1 if running else self._turn
         transcript = [entry for entry in self.agent.transcript() if entry.turn <= known]
@@ -98,7 +98,7 @@ class HostedSession:
         )
 
     def submit(self, asked: Submit) -> Submitted:
-        """Start, redirect or queue. The same message sent again gets the same answer and does nothing."""
+        """Start, redirect or queue a prompt. Idempotent: a message sent again gets the same answer and does nothing."""
         if asked.message:
             for known, outcome in self._messages:
                 if known == asked.message:
@@ -120,19 +120,19 @@ class HostedSession:
         return outcome
 
     async def set_options(self, overrides: list[str]) -> None:
-        """Set config keys; sandbox and approvals are those of the session from now on, also when it is opened again."""
+        """Set config keys; sandbox and approvals stay with the session, also when it is opened again."""
         await self.agent.set_options(overrides)
         if kept := [one for one in overrides if one.partition("=")[0] in _KEPT]:
             self.agent.state.log.append(_OPTIONS, overrides=kept)
 
     async def changes(self) -> list[FileChange]:
-        """What waits to be judged."""
+        """The changes that wait for a decision."""
         found = await asyncio.to_thread(self.review.pending)
         self._unjudged = len(found)
         return found
 
     async def judge(self, *, accept: bool, path: str | None, hunk: str | None) -> list[str]:
-        """Accept or reject; the model is told what was taken back before its next prompt."""
+        """Accept or reject changes; before its next prompt the model is told what was reverted."""
         if accept:
             done = await asyncio.to_thread(self.review.accept, path, hunk)
         else:
@@ -145,8 +145,8 @@ class HostedSession:
         return done
 
     async def merge(self) -> Merged:
-        """Merge its worktree into the folder it was made from; both stay, whatever comes of it. What is merged counts
-        as accepted."""
+        """Merge its worktree into the folder it was made from; both stay in any case. What is merged counts as
+        accepted."""
         tree = self._quiet_worktree()
         done = await asyncio.to_thread(worktree_of.merge, tree, self._title())
         if not done.conflicts:
@@ -159,7 +159,7 @@ class HostedSession:
         return Merged(merged=not done.conflicts, commit=done.commit, conflicts=list(done.conflicts), text=text)
 
     async def resolve(self) -> None:
-        """Bring the folder's changes into the worktree, and let the agent resolve what conflicts there."""
+        """Merge the folder's changes into the worktree, and let the agent resolve the conflicts."""
         done = await asyncio.to_thread(worktree_of.bring, self._quiet_worktree(), self._title())
         if done.conflicts:
             files = ", ".join(done.conflicts)
@@ -181,11 +181,11 @@ class HostedSession:
         return self.worktree
 
     def use_buffers(self, buffers: EditorBuffers | None) -> None:
-        """Read and write files through an editor that has them open; the last one that offers it."""
+        """Read and write files through an editor that has them open; the last editor that offers it wins."""
         self._buffers = self.agent.bench.files.buffers = buffers
 
     def emit(self, event: events.AgentEvent) -> None:
-        """Number an event and hand it to every reader."""
+        """Number an event and pass it to every reader."""
         match event:
             case events.TurnStarted():
                 self._turn_began = self.feed.last + 1
@@ -200,7 +200,7 @@ class HostedSession:
                 self._waiting[event.approval_id] = event
             case events.ApprovalSettled():
                 self._waiting.pop(event.approval_id, None)
-            case events.ModelChosen():  # the settings changed, and the bench with them
+            case events.ModelChosen():  # the settings changed, and maybe the bench with them
                 self.agent.bench.files.buffers = self._buffers
         self.feed.append(events.encode(event))
         if isinstance(event, events.TURN_ENDS):
@@ -208,7 +208,7 @@ class HostedSession:
             self._waiting.clear()
 
     async def close(self) -> None:
-        """Stop the turn and let go; the session stays on disk."""
+        """Stop the turn and release everything; the session stays on disk."""
         await self.agent.close()
         await self._pump
         self.feed.close()
@@ -223,7 +223,7 @@ class HostedSession:
             self.emit(event)
 
     async def _turn_over(self) -> None:
-        """What commands changed is only known from the snapshots around the turn."""
+        """Add what commands changed, which only the snapshots around the turn show."""
         turns = self.agent.state.turns
         if turns and turns[-1].before and turns[-1].after:
             before, after = turns[-1].before, turns[-1].after
@@ -240,7 +240,7 @@ class HostedSession:
 
 
 async def open_session(agent: Agent, epoch: str, worktree: Worktree | None) -> HostedSession:
-    """Host an agent; what a stored session changed is looked up first."""
+    """Host an agent; load what a stored session changed first."""
     session = HostedSession(agent, epoch, worktree)
     if agent.state.turns:
         await asyncio.to_thread(session.review.load, agent.state.log)
@@ -249,14 +249,14 @@ async def open_session(agent: Agent, epoch: str, worktree: Worktree | None) -> H
 
 
 def with_own_options(settings: Settings, path: Path) -> Settings:
-    """The settings with what was chosen for the session in this file."""
+    """Return the settings with the options that the session in this file chose."""
     kept = [one["overrides"] for one in read_records(path, damaged="stop") if one["type"] == _OPTIONS]
     chosen: list[str] = kept[-1] if kept else []
     return settings if any(_NEVER_KEPT in one for one in chosen) else settings.with_changes(overrides=chosen)
 
 
 def _stored_usage(agent: Agent) -> list[events.UsageReported]:
-    """The numbers of a stored session's answers."""
+    """The numbers of a stored session's answers, oldest first."""
     if not agent.state.turns:
         return []
     found = [record[_USAGE] for record in agent.state.log.records() if record["type"] == _USAGE]
@@ -264,7 +264,7 @@ def _stored_usage(agent: Agent) -> list[events.UsageReported]:
 
 
 def stored_info(summary: SessionSummary, parent: SessionSummary | None = None) -> SessionInfo:
-    """A session that only lives on disk; a subagent's has its name as a title."""
+    """Describe a session that exists only on disk; a subagent's title is its member name."""
     return SessionInfo(
         session=summary.session_id,
         workspace=summary.workspace,

@@ -1,4 +1,4 @@
-"""A git worktree for one session: made on a branch of its own, set up, merged, taken away again."""
+"""A git worktree for one session: created on a separate branch, set up, merged, removed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Worktree:
 
 
 def make(settings: Settings, name: str) -> Worktree:
-    """A worktree of the workspace's repository at its last commit, with the untracked files that the config names."""
+    """Create a worktree of the workspace's repository at its last commit, with the untracked files that the config
+    names."""
     top = git.top_folder(settings.workspace)
     if top is None:
         raise FulgurError(f"{settings.workspace} is in no git repository", hint="A worktree needs one with a commit.")
@@ -49,7 +50,7 @@ def make(settings: Settings, name: str) -> Worktree:
 
 
 def _reach(folder: Path, inside: Path) -> None:
-    """Make a folder of the worktree. Where the commit has a link in its place, a session would work elsewhere."""
+    """Create a folder inside the worktree. Refuse a link in its place: the session would work somewhere else."""
     try:
         with beneath.folder(folder, inside, create=True):
             pass
@@ -58,7 +59,7 @@ def _reach(folder: Path, inside: Path) -> None:
 
 
 def of(settings: Settings) -> Worktree | None:
-    """The worktree that a stored session works in; None when its workspace is none that was made here."""
+    """The worktree that a stored session works in; None if its workspace was not made here."""
     top = git.top_folder(settings.workspace)
     if top is None or not top.is_relative_to(_base(settings)):
         return None
@@ -72,19 +73,19 @@ def of(settings: Settings) -> Worktree | None:
 
 
 def _base(settings: Settings) -> Path:
-    """Beside Fulgur's home and not in it: what is inside, no command may write."""
+    """Beside Fulgur's home, not inside it: commands may not write there."""
     return folders.expanded(settings.text("worktree.folder") or settings.home.parent / ".fulgur-worktrees").resolve()
 
 
 def merge(worktree: Worktree, title: str) -> git_merge.Merge:
-    """Commit what is in the worktree and merge it into the folder it was made from; both stay."""
+    """Commit the worktree and merge it into the folder it was made from; both stay."""
     message = _message(title)
     commit = git_merge.commit_all(worktree.repository, _top(worktree), message)
     return git_merge.merge(worktree.repository, commit, f"Merge {worktree.branch}: {message}")
 
 
 def bring(worktree: Worktree, title: str) -> git_merge.Merge:
-    """Bring what the folder has meanwhile into the worktree, conflicts between markers."""
+    """Merge the folder's newer changes into the worktree, with conflict markers."""
     git_merge.commit_all(worktree.repository, _top(worktree), _message(title))
     return git_merge.bring(worktree.repository, _top(worktree), f"Merge into {worktree.branch}")
 
@@ -94,12 +95,12 @@ def _message(title: str) -> str:
 
 
 def remove(worktree: Worktree) -> None:
-    """Take the folder and the branch away, with everything that was changed there."""
+    """Remove the folder and the branch, with everything that was changed there."""
     git.remove_worktree(worktree.repository, _top(worktree), worktree.branch)
 
 
 def _top(worktree: Worktree) -> Path:
-    """The worktree's own top: the session may work in a folder below it."""
+    """The worktree's top folder: the session may work in a folder below it."""
     folder = worktree.folder
     while git.top_folder(folder) not in (folder, None) and folder != folder.parent:
         folder = folder.parent
@@ -107,7 +108,7 @@ def _top(worktree: Worktree) -> Path:
 
 
 def _copy(top: Path, folder: Path, path: str) -> None:
-    """Copy one file or folder that git does not track; a link is not followed out of the repository."""
+    """Copy one file or folder that git does not track; refuse a link that leads out of the repository."""
     source = (top / path).resolve()
     if not source.is_relative_to(top.resolve()) or ".git" in source.relative_to(top.resolve()).parts:
         raise FulgurError(f"worktree.copy: {path} is not in the repository")
@@ -128,5 +129,5 @@ def _copy(top: Path, folder: Path, path: str) -> None:
                 continue
             with contextlib.suppress(FileExistsError), beneath.folder(folder, into.parent, create=True) as parent:
                 os.symlink(os.readlink(file), into.name, dir_fd=parent)
-        except OSError as error:  # such as a link of the commit that stands in its way
+        except OSError as error:  # such as a link from the commit in its way
             raise FulgurError(f"worktree.copy: {shown(str(into))}: {error.strerror}") from None

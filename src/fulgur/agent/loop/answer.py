@@ -1,6 +1,6 @@
 """One answer of the model, from the request to its last item: deltas become events, output becomes history.
 
-What was said is never lost: a steer, a stop or an error keeps the text so far as a message of its own.
+What was said is never lost: after a steer, a stop or an error the text so far is kept as a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STOP_SECONDS = 3.0
 
 
 class Answer:
-    """Runs one create (and the successors that steering opens)."""
+    """Runs one create and the successors that steering opens."""
 
     def __init__(self, context: TurnContext) -> None:
         self._context = context
@@ -48,16 +48,17 @@ class Answer:
 
     @property
     def late_steers(self) -> list[str]:
-        """Steers that came too late for this answer; the caller says them next."""
+        """Steers that came too late for this answer; the caller sends them next."""
         return [*self._waiting_steers, *self._steers]
 
     @property
     def begun(self) -> bool:
-        """Whether anything of it has come."""
+        """Whether any part of the answer has arrived."""
         return self._first > 0
 
     async def run(self, body: dict[str, Any]) -> list[Item]:
-        """Stream it to its end; the tool calls to run next. FulgurError when the server or the model failed."""
+        """Stream the answer to its end and return the tool calls to run next. FulgurError if the server or the model
+        failed."""
         self._started = time.perf_counter()
         calls: list[Item] = []
         try:
@@ -69,13 +70,13 @@ class Answer:
             async for event in self._stream:
                 calls = self._take(event, calls)
         finally:
-            self._keep_open_text()  # of a stream that broke off without an end
+            self._keep_open_text()  # when the stream broke off without an end
             self._stream = None
         return calls
 
     def steer(self, text: str, *, cut: bool = False) -> None:
-        """Redirect the running answer at the next token; from here on the text is applied or in `late_steers`.
-        `cut`: end the answer instead, so that the caller says it next."""
+        """Redirect the running answer at the next token; from here on the text is applied or in `late_steers`. With
+        `cut`, cancel the answer instead, so that the caller sends the text next."""
         self._waiting_steers.append(text)
         self._cuts |= cut
         if self._stream is not None:
@@ -84,19 +85,20 @@ class Answer:
             task.add_done_callback(self._sending.discard)
 
     async def stop(self) -> None:
-        """End it now and keep what was said."""
+        """End the answer now and keep what was said."""
         self._stopped = True
         stream = self._stream
         if stream is not None:
             with contextlib.suppress(FulgurError, TimeoutError):
                 async with asyncio.timeout(_STOP_SECONDS):
                     await stream.cancel()
-            # A server that does not answer a cancel must not keep the person waiting.
+            # A server that does not answer the cancel must not keep the person waiting.
             asyncio.get_running_loop().call_later(_STOP_SECONDS, stream.end)
 
     async def _send_steer(self, stream: ResponseStream, text: str) -> None:
         if self._cuts or not self._link.connection.is_fulgur:
-            # Steering is our own: elsewhere the answer is cut and asked for anew, with what was said before it.
+            # Only Fulgur servers steer a running answer. Otherwise cancel it; the caller asks again with what was said
+            # so far.
             await stream.cancel()
             return
         if text not in self._waiting_steers:
@@ -105,7 +107,7 @@ class Answer:
         self._steers.append(text)
         try:
             await stream.steer(text)
-        except FulgurError:  # it ended meanwhile: then the text is said next
+        except FulgurError:  # it ended meanwhile: the text is sent next
             if text in self._steers:
                 self._steers.remove(text)
                 self._waiting_steers.append(text)
@@ -133,7 +135,7 @@ class Answer:
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
                 return self._finish(event.response)
             case ev.SteerPending():
-                # The response asks for tools first; the server puts the steer before their outputs.
+                # The response calls tools first; the server inserts the steer before their outputs.
                 self._steers_applied()
             case ev.SteerFailed():
                 self._waiting_steers = [*self._steers, *self._waiting_steers]
@@ -190,18 +192,18 @@ class Answer:
 
 
 def waiting(turn: int, event: ev.Event, *, waited: bool) -> Waiting | None:
-    """The place in the server's queue, or that the wait is over."""
+    """Return the place in the server's queue, or that the wait is over."""
     if isinstance(event, ev.ResponseQueued) and isinstance(event.queue, ev.QueuePlace):
         return Waiting(turn=turn, position=event.queue.position, seconds=event.queue.expected_wait_seconds)
     return Waiting(turn=turn, position=0) if waited else None
 
 
 def _keeps(item: Item) -> bool:
-    """Messages are kept even when they were cut; a call that was cut was never made."""
+    """Keep messages even if they were cut off; a call that was cut off was never made."""
     return item.get("type") == "message" or item.get("status", "completed") == "completed"
 
 
 def _clean(item: Item) -> Item:
-    """Without what only the server that made it understands."""
+    """Drop the fields that only the server that made the item understands."""
     drop = {"status", "logprobs", "id"} if item.get("type") != "reasoning" else set()
     return {key: value for key, value in item.items() if key not in drop}

@@ -1,4 +1,4 @@
-"""Who decides whether a call may run: the policy, what was remembered for this project, or the person."""
+"""Who decides whether a call may run: the policy, the project's remembered answers, or the person."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EVERY_CHANGE = "asked before every change: approval_policy is untrusted"
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is asked: what would run, why it is asked, and what `always` would remember of it."""
+    """What a person is asked: what would run, why they are asked, and what `always` would remember."""
 
     call_id: str
     title: str
@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answered:
-    """A person's answer. `rejected`: hunks that are left out, counted from 1."""
+    """A person's answer. `rejected`: hunks to leave out, counted from 1."""
 
     decision: Decision
     rejected: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Answered:
 
 
 class Approvals:
-    """Asks by event and waits for `settle`. `interactive` False (exec): what would be asked is denied."""
+    """Asks by event and waits for `settle`. With `interactive` False (exec), whatever would be asked is denied."""
 
     def __init__(
         self, settings: Settings, policy: Policy, emit: Callable[[AgentEvent], None], interactive: bool
@@ -70,8 +70,8 @@ class Approvals:
     def about_command(
         self, call_id: str, command: str, folder: Path, *, unsandboxed: bool, reason: str
     ) -> Question | None:
-        """What must be asked before a command runs; None when nothing. Leaving the sandbox is always asked, but for
-        a command that a person allowed outside of it, word for word."""
+        """The question to ask before a command runs, or None. Leaving the sandbox always asks, unless the person has
+        allowed exactly this command outside it before."""
         outside = unsandboxed or self._policy.mode == "danger-full-access"
         if covered(command, self._allowed(), str(folder), outside=outside):
             return None
@@ -83,23 +83,23 @@ class Approvals:
         return None
 
     def allowed_outside(self, command: str, folder: Path) -> bool:
-        """Whether a person allowed the command outside the sandbox for good."""
+        """Whether a person has permanently allowed the command outside the sandbox."""
         return covered(command, self._allowed(), str(folder), outside=True)
 
     def spared(self, command: str) -> bool:
-        """Whether a command would have to be asked about but only looks, inside the sandbox."""
+        """Whether a command escapes a question only because it is read-only and stays inside the sandbox."""
         inside = self._policy.mode != "danger-full-access"
         return inside and self._settings.approval_policy == "untrusted" and only_looks(command)
 
     @property
     def asks_about_changes(self) -> bool:
-        """Whether tools of ours may not change files unasked."""
+        """Whether our own tools must ask before they change files."""
         return self._settings.approval_policy == "untrusted"
 
     def about_change(
         self, call_id: str, title: str, paths: Sequence[str], diff: str, hunks: Sequence[str]
     ) -> Question | None:
-        """What must be asked before a tool of ours changes these files; `always` is for these files."""
+        """The question to ask before one of our tools changes these files; `always` covers these files."""
         if not self.asks_about_changes:
             return None
         names = tuple(("edit", path) for path in paths)
@@ -110,20 +110,21 @@ class Approvals:
         return Question(call_id, title, _EVERY_CHANGE, names, shown, diff=diff, hunks=parts)
 
     def about_tool(self, call_id: str, name: str, title: str) -> Question | None:
-        """What must be asked before a tool of an MCP server runs: it is outside the sandbox."""
+        """The question to ask before a tool of an MCP server runs: it is outside the sandbox."""
         tool = ("mcp", name)
         if self._settings.approval_policy != "untrusted" or tool in self._stored():
             return None
         return Question(call_id, title, _EVERY_CHANGE, (tool,), tool)
 
     def about_work(self, call_id: str, title: str, why: str) -> Question | None:
-        """What must be asked before a tool does what nobody can be shown beforehand; that is never remembered."""
+        """The question to ask before a tool whose effects cannot be shown beforehand; its answer is never
+        remembered."""
         if not why or self._settings.approval_policy != "untrusted":
             return None
         return Question(call_id, title, f"{_EVERY_CHANGE}; {why}")
 
     def about_failure(self, call_id: str, command: str, folder: Path, output: str) -> Question | None:
-        """Whether to offer a run outside after the sandbox seems to have refused something (`on-failure`)."""
+        """Offer a run outside the sandbox after the sandbox seems to have refused something (`on-failure`)."""
         if self._settings.approval_policy != "on-failure" or self._policy.mode == "danger-full-access":
             return None
         found = _DENIED_BY_SANDBOX.search(output)
@@ -147,7 +148,7 @@ class Approvals:
         return [allowed for stored in self._stored() if (allowed := Allowed.decode(stored)) is not None]
 
     async def ask(self, turn: int, question: Question) -> Answered:
-        """The person's answer; `deny` where nobody can be asked."""
+        """Return the person's answer; `deny` if nobody can be asked."""
         approval_id = secrets.token_hex(4)
         if not self._interactive or self._settings.approval_policy == "never":
             self._emit(ApprovalSettled(turn=turn, approval_id=approval_id, decision="deny", by="policy"))
@@ -185,7 +186,7 @@ class Approvals:
         return Answered(decision, rejected)
 
     def settle(self, approval_id: str, answer: Answered) -> bool:
-        """A person's answer; False when nothing waits under that id."""
+        """Deliver a person's answer; False if nothing waits under that id."""
         future = self._waiting.get(approval_id)
         if future is None or future.done():
             return False

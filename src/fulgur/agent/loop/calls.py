@@ -1,4 +1,4 @@
-"""Tool calls of one step: checked, asked about, run (beside each other where that is safe), answered one for one."""
+"""Tool calls of one step: checked, approved, run (in parallel where that is safe) and answered one by one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fulgur.tools.writing import PatchArguments, summary
 from fulgur.workspace.files import Change, FileDiff, Files, diff_of
 from fulgur.workspace.textfile import shown_text
 
-_REWRITE = "rewrite"  # what hooks know an edit by that no tool made
+_REWRITE = "rewrite"  # the tool name that hooks see for an edit without a tool call
 _MOST_DIFF = 4000  # characters of what a hook changed, for the model
 _PATCH_COMMAND = re.compile(r"\s*apply_patch\s+<<")
 
@@ -81,7 +81,7 @@ class Calls:
         self.malformed_in_a_row = 0
 
     async def run(self, turn: int, items: list[Item], record: Callable[[list[Item]], None]) -> None:
-        """Run all calls; each output is recorded as soon as it is known. StopTurn when the person wants to stop."""
+        """Run all calls; record each output as soon as it is known. StopTurn if the person wants to stop."""
         parsed = [self._parse(item) for item in items]
         good = any(not call.problem for call in parsed)
         self.malformed_in_a_row = 0 if good else self.malformed_in_a_row + 1
@@ -96,8 +96,8 @@ class Calls:
         await self._together(turn, beside, record)
 
     async def apply(self, turn: int, title: str, changes: list[Change]) -> str | None:
-        """Make the changes of one edit, asked about like any other. None when it was not allowed, else what of it was
-        left out."""
+        """Apply one edit's changes, with approval like any other edit. None if it was not allowed, else what was left
+        out of it."""
         left_out = ""
         planned = Planned.of(changes, self._files)
         question = self._approvals.about_change("", title, *planned.shown)
@@ -127,7 +127,8 @@ class Calls:
         self._emit(file_changed(turn, diff, call_id))
 
     async def _after_edits(self, turn: int, diffs: Sequence[FileDiff], call_id: str) -> str:
-        """Run the hooks of edits; what the model should read. A hook may have changed the file, a formatter say."""
+        """Run the after-edit hooks; return what the model should read. A hook, such as a formatter, may have changed
+        the file."""
         told = []
         for diff in diffs if self._hooks.after_edits else []:
             if diff.after is None:
@@ -168,7 +169,7 @@ class Calls:
             arguments = tool.parse(str(item.get("arguments", "")))
             patch = self.tools.get("apply_patch")
             if isinstance(arguments, ShellArguments) and patch is not None and _PATCH_COMMAND.match(arguments.command):
-                # Models used to Codex type the patch into the shell: it means the tool.
+                # Models trained with Codex type the patch into the shell: they mean the tool.
                 return _Call(item, patch, PatchArguments(patch=arguments.command.strip()))
             return _Call(item, tool, arguments)
         except BadCall as error:
@@ -223,7 +224,7 @@ class Calls:
     async def _allowed(
         self, turn: int, call_id: str, title: str, tool: Tool[Any], arguments: Any, report: Callable[[str], None]
     ) -> ToolResult:
-        """Ask the hooks, and the person if they must be asked, then run."""
+        """Ask the hooks, then the person if needed, then run the tool."""
         if refused := await self._hooks.before_tool(tool.name, msgspec.json.encode(arguments).decode()):
             return ToolResult(False, refused)
         if isinstance(arguments, ShellArguments):
@@ -243,7 +244,7 @@ class Calls:
             answer = await self._asked(turn, question)
         if not answer.allows:
             return ToolResult(False, "The person did not allow this.")
-        # What was shown is what is done: the files may have changed while the person read.
+        # Do exactly what was shown: the files may have changed while the person read.
         if question is not None and tool.plan is not None and await self._planned(tool, arguments) != planned:
             return ToolResult(False, "The files changed meanwhile; nothing was changed. Read them again.")
         if tool.mutates:
@@ -282,7 +283,7 @@ class Calls:
 
 
 def file_changed(turn: int, diff: FileDiff, call_id: str = "") -> FileChanged:
-    """The event of a changed file."""
+    """Build the event for a changed file."""
     return FileChanged(
         turn=turn,
         path=diff.path,

@@ -1,4 +1,4 @@
-"""What `always` remembers of a command, and which commands that covers."""
+"""What `always` remembers of a command, and which other commands that covers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fulgur.agent.loop.looks import Rule, looks, rule
 from fulgur.agent.loop.shell_words import simple_commands
 from fulgur.config.settings import Settings
 
-_INSIDE = r"(?!/)(?!(.*/)?\.\.(/|$)).*"  # a path below the folder it runs in
+_INSIDE = r"(?!/)(?!(.*/)?\.\.(/|$)).*"  # a path below the folder that the command runs in
 _PYTEST = rule("-q -v -x -s -k: -m: --lf --ff --co --tb= --maxfail= --no-header --collect-only", operand=_INSIDE)
 _CARGO = rule("-q -v -p: --release --workspace --all --all-features --lib --bins --tests --package:", operand=r"[\w:]+")
 _GO = rule("-v -race -short -run: -count:", operand=_INSIDE)
 
-# Commands that may be remembered by their beginning. The options keep an answer given to one of them from covering
+# Commands that may be remembered by their beginning. The listed options ensure that allowing one command does not cover
 # another that runs, reads or writes something else (`git commit --template=`, `pytest -p`, `go test -exec`).
 BEGINNINGS: Mapping[tuple[str, ...], Rule] = {
     ("cargo", "build"): _CARGO,
@@ -42,10 +42,10 @@ BEGINNINGS: Mapping[tuple[str, ...], Rule] = {
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a person allowed for good: every command with a beginning of the table, or one command as it is written.
+    """What a person has allowed permanently: all commands with a beginning of the table, or one exact command.
 
-    What was allowed inside the sandbox is not allowed outside of it, nor the other way round, and a command that was
-    remembered as it is written counts in the folder it was allowed in. Outside, only that kind is remembered.
+    Permission inside the sandbox does not carry over to the outside, nor the other way round. An exact command counts
+    only in the folder it was allowed in. Outside the sandbox only exact commands are remembered.
     """
 
     outside: bool
@@ -54,13 +54,13 @@ class Allowed:
     folder: str = ""
 
     def encode(self) -> tuple[str, ...]:
-        """As it is stored; `decode` gives it back."""
+        """Encode it for storage; `decode` reads it back."""
         where = "outside" if self.outside else "inside"
         return (where, "begins", *self.beginning) if self.beginning else (where, "exactly", self.folder, self.command)
 
     @classmethod
     def decode(cls, stored: tuple[str, ...]) -> Allowed | None:
-        """None for what is something else, such as the wide prefixes of earlier versions."""
+        """Read it back; None for anything else, such as the wide prefixes of earlier versions."""
         match stored:
             case ("inside", "begins", *words) if tuple(words) in BEGINNINGS:
                 return cls(False, beginning=tuple(words))
@@ -75,7 +75,7 @@ class Allowed:
 
 
 def to_remember(command: str, folder: str, *, outside: bool) -> Allowed:
-    """What `always` would remember for this command."""
+    """Return what `always` would remember for this command."""
     parts = simple_commands(command)
     if not outside and parts is not None and len(parts) == 1:
         words = parts[0].words
@@ -87,7 +87,7 @@ def to_remember(command: str, folder: str, *, outside: bool) -> Allowed:
 
 
 def covered(command: str, memory: Iterable[Allowed], folder: str, *, outside: bool) -> bool:
-    """Whether a person allowed this for good, as a whole or, inside the sandbox, in each of its parts."""
+    """Whether a person has allowed this permanently: as a whole or, inside the sandbox, each of its parts."""
     known = [allowed for allowed in memory if allowed.outside == outside and allowed.folder in ("", folder)]
     if any(allowed.command == command for allowed in known if not allowed.beginning):
         return True
@@ -101,7 +101,7 @@ def covered(command: str, memory: Iterable[Allowed], folder: str, *, outside: bo
     def allows(words: tuple[str, ...], piped: bool) -> bool:
         if looks(words):
             return True
-        if piped:  # what a command is fed decides what it does: `echo … | sh`
+        if piped:  # a command's input decides what it does: `echo … | sh`
             return False
         return words in whole or any(
             words[: len(start)] == start and BEGINNINGS[start].fits(words[len(start) :]) for start in beginnings
@@ -111,7 +111,7 @@ def covered(command: str, memory: Iterable[Allowed], folder: str, *, outside: bo
 
 
 def remembered(settings: Settings) -> tuple[str, ...]:
-    """What `always` allowed in this project, for people; what no longer counts is left out."""
+    """What `always` allowed in this project, as readable text; entries that no longer count are left out."""
     found = []
     for stored in settings.records.approved(settings.project):
         if (allowed := Allowed.decode(stored)) is not None:

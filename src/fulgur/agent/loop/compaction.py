@@ -1,8 +1,8 @@
-"""When the context runs full: a summary takes the place of what was said, and rules and open work stay word for word.
+"""Compaction: when the context is full, a summary replaces the conversation, while rules and open work stay verbatim.
 
-The model writes the summary. The person's own messages are kept verbatim beside it (the latest first, within a
-limit), and so are the files changed. If the model cannot summarise, what is known for certain is used alone:
-compaction never fails.
+The model writes the summary. The person's own messages are kept verbatim beside it (the latest first, within a limit),
+and so is the list of changed files. If the model cannot summarise, what is known for certain is used alone: the lack of
+a summary never stops it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REQUEST = """Summarise our work so far, for yourself: everything before this mes
 4. What is still open, and the very next step.
 Be exact with names and paths. No code longer than a few lines."""
 
-_KEPT_SHARE = 0.2  # of the context, for the person's own words
+_KEPT_SHARE = 0.2  # of the context, for the person's own messages
 _OUTPUT_KEPT = 400  # characters of a tool output that is shortened to make room
 
 
 def shortened(items: Sequence[Item], tokens: int) -> list[Item]:
-    """The items with tool outputs cut, the oldest first, until they fit.
+    """Truncate tool outputs, the oldest first, until the items fit.
 
-    Then the oldest items left out in whole turns.
+    Then drop the oldest items, never leaving an output without its call.
     """
     result = [dict(item) for item in items]
     for item in result:
@@ -45,14 +45,14 @@ def shortened(items: Sequence[Item], tokens: int) -> list[Item]:
     while len(result) > 1 and estimate_tokens(result) > tokens:
         result.pop(0)
         while result and result[0].get("type") == "function_call_output":
-            result.pop(0)  # an output must not stand without its call
+            result.pop(0)  # an output must not remain without its call
     return result
 
 
 def beginning(
     items: Sequence[Item], summary: str, changed: Sequence[str], plan: Sequence[PlanStep], context: int
 ) -> list[Item]:
-    """What the model sees instead of `items`."""
+    """Build what the model sees instead of `items`."""
     parts = [RECORD]
     if kept := _words(items, int(context * _KEPT_SHARE * CHARACTERS_PER_TOKEN)):
         parts.append("The person said, word for word:\n" + "\n".join(f"- {text}" for text in kept))
@@ -65,7 +65,7 @@ def beginning(
 
 
 def _words(items: Sequence[Item], room: int) -> list[str]:
-    """The person's messages, oldest first; if they do not all fit the latest are kept, and what is missing is said."""
+    """The person's messages, oldest first; if they do not all fit, keep the latest and say how many are missing."""
     said = [item_text(item) for item in items if is_said(item)]
     kept: list[str] = []
     while said and room > 0:
@@ -81,7 +81,7 @@ def _words(items: Sequence[Item], room: int) -> list[str]:
 
 
 def _bare(items: Sequence[Item]) -> str:
-    """Without a summary: the last things said and done, as they were."""
+    """Stand in for a missing summary: the last messages and calls, as they were."""
     said = [item_text(item) for item in items if item.get("type") == "message" and item.get("role") == "assistant"]
     done = [
         f"{item['name']} {str(item.get('arguments', ''))[:160]}"

@@ -1,4 +1,4 @@
-"""What every way of working a turn is given."""
+"""What every kind of turn loop is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.protocol.agent import AgentEvent
 
 @dataclass
 class Progress:
-    """What lasts from turn to turn: how full the context is, and what the server still holds of it."""
+    """State that lasts from turn to turn: how full the context is, and what the server still holds of it."""
 
     context_used: int = 0
     covered: int = 0
@@ -27,11 +27,11 @@ class Progress:
     """Whether the hooks of the session's start have run."""
 
     def forget_server(self) -> None:
-        """After a change of connection nothing is held there any more."""
+        """After a change of connection, the server holds nothing."""
         self.response_id = None
 
     def forget_model(self) -> None:
-        """After a change of model its counts mean nothing to the next one, which estimates anew."""
+        """After a change of model, its token counts mean nothing to the next one, which estimates anew."""
         self.response_id = None
         self.context_used = self.covered = 0
 

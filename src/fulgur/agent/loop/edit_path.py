@@ -1,7 +1,7 @@
 """The edit path, for a model made for edits: locate the region, rewrite it, check it, show the diff, apply it.
 
-The region itself is the draft of its rewrite, and the instruction comes last in the prompt: a steer only changes the
-end.
+The region serves as the draft of its own rewrite. The instruction comes last in the prompt, so a steer changes only the
+prompt's end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OTHER_TEMPERATURE = 0.6
 
 
 class EditPath:
-    """One turn by one rewrite; the same face as the tool loop."""
+    """One turn by one rewrite; has the same interface as the tool loop."""
 
     def __init__(self, context: TurnContext, files: Files, calls: Calls, guards: Guards, recent: list[str]) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class EditPath:
         self._cutting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Work the prompt; FulgurError when there is no place or no usable answer."""
+        """Work on the prompt; FulgurError if there is no place to edit or no usable answer."""
         instruction = self._context.state.turn.text
         info, settings = self._context.link.info, self._context.settings
         if "chat" not in info.abilities and is_question(instruction):
@@ -82,18 +82,18 @@ class EditPath:
                 raise FulgurError(f"the rewrite was not applied: {outcome}", hint=hint)
             if not outcome:
                 break
-            problem = outcome  # given back once
+            problem = outcome  # feed the problem back once
         if self._calls.changed and await self._guards.check(self._calls.changed, read=False):
             self._say("\nThe edit stays, though its tests fail: `/undo` takes it back.")
 
     def steer(self, text: str) -> None:
-        """Cut the rewrite and start another with the new instruction."""
+        """Cancel the rewrite and start another with the new instruction."""
         self._steers.append(text)
         if self._stream is not None:
             self._cutting = asyncio.get_running_loop().create_task(self._stream.cancel())
 
     async def stop(self) -> bool:
-        """End the rewrite; nothing is applied."""
+        """Cancel the rewrite; nothing is applied."""
         self._stopped = True
         if self._stream is None:
             return False
@@ -102,11 +102,11 @@ class EditPath:
 
     @property
     def unsaid(self) -> list[str]:
-        """Steers that were not taken up."""
+        """Steers that no rewrite has taken up."""
         return self._steers
 
     async def summarise(self) -> None:
-        """Nothing is carried from edit to edit, so there is nothing to compact."""
+        """Refuse: nothing is carried from edit to edit, so there is nothing to compact."""
         raise FulgurError("nothing to compact: every edit starts from the file alone")
 
     def _locate(self, instruction: str) -> Place:
@@ -120,7 +120,7 @@ class EditPath:
             raise FulgurError("there is no file to edit in this folder yet", hint=hint) from error
 
     async def _attempt(self, place: Place, problem: str) -> str:
-        """Rewrite and apply; what is wrong with the answer, or nothing."""
+        """Rewrite and apply; return what is wrong with the answer, or ""."""
         path = self._files.writable(str(place.target.path))
         document = Document.of(path, self._files.show(path), self._files.read(path))
         task = task_at(document, place.target, place.instruction, self._context.settings.workspace)
@@ -140,7 +140,7 @@ class EditPath:
             if result.check != NOTHING:
                 return result.reason
             name = self._context.link.info.name
-            # A failure, so that a script and a task list know that nothing was done, and the prompt comes back.
+            # Raise, so that a script or a task list knows that nothing was done, and the prompt comes back.
             hint = f"`help` says what {name} can do; for more choose a larger model: /model."
             raise FulgurError(f"no edit: {result.reason}", hint=hint)
         if result.understood:
@@ -159,11 +159,11 @@ class EditPath:
         return ""
 
     def _changes(self, proposal: Proposal) -> list[Change]:
-        """The proposal's files, each allowed to be written."""
+        """Return the proposal's changes, each verified to be writable."""
         return [replace(change, path=self._files.writable(str(change.path))) for change in proposal.changes()]
 
     def _report_checks(self, result: Proposal | Refusal, *, again: bool) -> None:
-        """Show what each check found; a refusal is fed back once, and the second one is the turn's end."""
+        """Show what each check found; the first refusal is fed back, the second one ends the turn."""
         refused = result.check if isinstance(result, Refusal) else ""
         fed_back = not again
         if refused == AS_ASKED and isinstance(result, Refusal):
@@ -180,16 +180,16 @@ class EditPath:
                 self._guards.report(NAMES, problems, left, fed_back=refused == NAMES and fed_back)
 
     def _end(self, rewritten: ToolFinished | None, *, ok: bool) -> None:
-        """Say how the rewrite ended: well only when it can be applied."""
+        """Report how the rewrite ended: successfully only if it can be applied."""
         if rewritten is not None:
             self._context.emit(msgspec.structs.replace(rewritten, ok=rewritten.ok and ok))
 
     async def _rewrite(self, title: str, task: Task, problem: str) -> tuple[str, float | None, ToolFinished | None]:
-        """The model's answer, shown as it is written, its probability, and the event that ends it, which is sent when
-        the answer was judged. `problem` is what was wrong with the one before.
+        """Stream the model's answer; return it with its probability and its final event, which is sent once the answer
+        has been judged. `problem` says what was wrong with the previous answer.
 
-        A model that chats is told. One that only knows edits would take the words for a part of the instruction: it is
-        asked the same once more, and draws its words instead of taking the likeliest, which were wrong.
+        A chat model is told the problem. An edit-only model would read it as part of the instruction, so it gets the
+        same prompt again, but samples instead of taking the likeliest tokens, which were wrong.
         """
         context = self._context
         chats = "chat" in context.link.info.abilities
@@ -242,7 +242,7 @@ class EditPath:
                 call_id=call_id,
                 name="rewrite",
                 ok=bool(said),
-                output="" if CALL in said else _shown(said),  # what the call means is told in words
+                output="" if CALL in said else _shown(said),  # a call's meaning is shown in words instead
                 seconds=round(time.perf_counter() - began, 3),
             )
             if not whole:
@@ -280,11 +280,11 @@ class EditPath:
 
 
 def _first_changed(before: str, after: str) -> int:
-    """The line in which two texts begin to differ."""
+    """The first line in which two texts differ."""
     pairs = enumerate(zip_longest(before.split("\n"), after.split("\n")), 1)
     return next((number for number, (old, new) in pairs if old != new), 1)
 
 
 def _shown(said: str) -> str:
-    """A model's answer without the markers that only `propose` reads."""
+    """Strip the markers that only `propose` reads."""
     return said.replace(CALL, "").replace(NOEDIT, "")

@@ -1,6 +1,6 @@
-"""Checks between an edit and the word `done`: it parses, what it names exists, the tests that touch it pass.
+"""Checks between an edit and the word `done`: it parses, the names it uses exist, the tests that cover it pass.
 
-What fails is shown, and fed back to the model once.
+Failures are shown, and fed back to the model once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fulgur.workspace.textfile import TextFile
 
 @dataclass(frozen=True)
 class Report:
-    """One check: what is wrong, or why it was not made (or not of everything)."""
+    """One check: what is wrong, or why it did not run (or not for everything)."""
 
     check: str
     problems: list[str] = field(default_factory=list)
@@ -58,15 +58,16 @@ class Guards:
 
     @property
     def on(self) -> bool:
-        """Whether anything is checked."""
+        """Whether checks are enabled."""
         return self._context.settings.flag("features.guards")
 
     def warm(self) -> None:
-        """Get ready while the model writes."""
+        """Start what the checks need while the model writes."""
         warm_guards(self._context.settings, self._bench)
 
     async def check(self, changed: Mapping[str, FileDiff], *, read: bool = True) -> str:
-        """Check the files; what the model is told to mend, empty when all is well. `read` False: only the tests."""
+        """Check the files; return what the model should fix, empty if all is well. With `read` False, run only the
+        tests."""
         if not self.on:
             return ""
         present = {path: diff for path, diff in changed.items() if diff.kind != "deleted"}
@@ -88,7 +89,7 @@ class Guards:
         self._context.emit(GuardStarted(turn=self._context.turn, check=check))
 
     def report(self, check: str, problems: Sequence[str], unchecked: str = "", *, fed_back: bool) -> None:
-        """Show what a check found, that it passed, or why it was not made."""
+        """Show what a check found, that it passed, or why it did not run."""
         self._context.emit(
             GuardReported(
                 turn=self._context.turn,
@@ -101,7 +102,7 @@ class Guards:
 
     @property
     def members(self) -> MemberCheck:
-        """What judges attributes and parameters."""
+        """The checker of attributes and parameters."""
         return self._bench.members
 
     async def _all_static(self, changed: Mapping[str, FileDiff]) -> list[Report]:
@@ -123,7 +124,7 @@ class Guards:
         return [Report(PARSES, parses), Report(NAMES, names, "; ".join(unchecked))]
 
     async def _tests(self, changed: Mapping[str, FileDiff]) -> Report:
-        """New failures of the tests that cover these files, or why nothing is known of them."""
+        """New failures of the tests that cover these files, or why nothing is known about them."""
         if not self._context.settings.flag("features.quick_tests"):
             return Report(TESTS, unchecked="tests not run: `features.quick_tests` is off")
         if why := self._unasked:
@@ -148,7 +149,7 @@ class Guards:
 
     @property
     def _unasked(self) -> str:
-        """Why tests, which are commands of the project, may not run without a question; empty: they may."""
+        """Why tests, which are commands of the project, may not run without approval; empty if they may."""
         settings = self._context.settings
         if settings.approval_policy == "untrusted":
             return "`approval_policy` is untrusted, and nobody was asked"
@@ -157,21 +158,21 @@ class Guards:
         return ""
 
     async def _runs(self, shell: Shell, python: str, folder: Path, parts: Sequence[list[str]]) -> list[TestRun]:
-        """One run after the other, in the time that one has."""
+        """Run the parts one after the other, within the time limit of one run."""
         deadline = time.monotonic() + MOST_SECONDS
         return [
             await self._pytest(shell, python, folder, part, max(deadline - time.monotonic(), 1.0)) for part in parts
         ]
 
     async def _baseline(self, python: str, parts: list[list[str]], before: Mapping[str, bytes | None]) -> TestRun:
-        """The same tests on a copy of the workspace as it was before the edit."""
+        """Run the same tests on a copy of the workspace as it was before the edit."""
         with tempfile.TemporaryDirectory(prefix="fulgur-before-") as place:
             folder = Path(place).resolve()
             if not await asyncio.to_thread(copy_with, self._bench.policy.workspace, before, folder):
                 return TestRun(missing="the workspace is too large to copy")
             there = [[test for test in part if (folder / test).exists()] for part in parts]
             if not any(there):
-                return TestRun()  # the edit brought the tests
+                return TestRun()  # the edit added the tests
             return together(
                 await self._runs(self._bench.shell.inside(folder), python, folder, list(filter(None, there)))
             )
@@ -190,12 +191,12 @@ class Guards:
 
 
 def unjudged(path: str, why: str) -> str:
-    """What is said of members that were not judged."""
+    """The note about members that were not checked."""
     return f"attributes and parameters in {path} not all checked: {why}"
 
 
 def warm_guards(settings: Settings, bench: Workbench) -> None:
-    """Start what the checks need, if they are on."""
+    """Start what the checks need, if they are enabled."""
     if settings.flag("features.guards"):
-        with contextlib.suppress(FulgurError, OSError):  # said when there is something to check
+        with contextlib.suppress(FulgurError, OSError):  # reported when there is something to check
             bench.members.warm()

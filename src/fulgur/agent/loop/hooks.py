@@ -1,8 +1,8 @@
-"""Runs the hooks of the config, each in the sandbox in a shell of its own.
+"""Runs the hooks of the config, each in the sandbox in a separate shell.
 
-A hook reads what happened as JSON on its standard input, the most wanted parts also from variables. One that ends with
-0 has nothing against it. What any other end means depends on the event: before a tool the call is not made, after it
-the model reads the output, at the end of a turn the model gets another try, once.
+A hook reads the event as JSON on standard input; the most useful fields are also in variables. Exit code 0 means no
+objection. What any other exit code means depends on the event: before a tool, the call is not made; after it, the model
+reads the output; at the end of a turn, the model gets one more try.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fulgur.errors import FulgurError
 from fulgur.protocol.agent import AgentEvent, Warned
 from fulgur.tools.shell import Shell, ShellArguments
 
-_TOLD = 4000  # characters of a hook's output
-_GIVEN = 200_000  # characters of what a hook is given
+_TOLD = 4000  # characters kept of a hook's output
+_GIVEN = 200_000  # characters of input above which a tool's output is cut
 
 
 class Hooks:
-    """The hooks of one turn. Where none are configured nothing is started."""
+    """The hooks of one turn. Without configured hooks nothing is started."""
 
     def __init__(
         self, settings: Settings, shell: Shell, session_id: str, emit: Callable[[AgentEvent], None], turn: int
@@ -38,9 +38,9 @@ class Hooks:
             self._hooks, self._problem = [], error
 
     async def session_start(self, *, resumed: bool) -> str:
-        """Before the first turn since the session was opened; what the model should know."""
+        """Run before the first turn since the session was opened; return what the model should know."""
         if self._problem is not None:
-            raise self._problem  # no turn without hooks that were wanted
+            raise self._problem  # run no turn without hooks that the config asks for
         told = []
         for hook in self._of("session_start"):
             ok, output = await self._run(hook, {"resumed": resumed})
@@ -51,7 +51,7 @@ class Hooks:
         return "\n\n".join(told)
 
     async def before_tool(self, tool: str, arguments: str) -> str:
-        """Why the call may not be made; empty: it may."""
+        """Why the call may not be made; empty if it may."""
         for hook in self._of("before_tool"):
             if hook.fits(tool=tool):
                 ok, output = await self._run(hook, {"tool": tool, "arguments": arguments})
@@ -60,21 +60,21 @@ class Hooks:
         return ""
 
     async def after_tool(self, tool: str, arguments: str, ok: bool, output: str) -> str:
-        """What the model should read besides the call's own output."""
+        """What the model should read in addition to the call's output."""
         given = {"tool": tool, "arguments": arguments, "ok": ok, "output": output}
         return await self._after("after_tool", given, tool=tool)
 
     async def after_edit(self, path: str) -> str:
-        """The same for one file that was changed."""
+        """Like `after_tool`, for one changed file."""
         return await self._after("after_edit", {"path": path}, path=path)
 
     @property
     def after_edits(self) -> bool:
-        """Whether any hook waits for edits."""
+        """Whether any hook listens for edits."""
         return any(self._of("after_edit"))
 
     async def turn_end(self, text: str) -> str:
-        """What the model should still do; empty: the turn may end."""
+        """What the model should still do; empty if the turn may end."""
         return await self._after("turn_end", {"text": text})
 
     async def _after(self, event: HookEvent, given: dict[str, Any], *, tool: str = "", path: str = "") -> str:
@@ -94,7 +94,7 @@ class Hooks:
         self._emit(Warned(message=f"hook {hook.name} ({hook.event}): {output or 'failed without a word'}"))
 
     async def _run(self, hook: Hook, given: dict[str, Any]) -> tuple[bool, str]:
-        """Whether it ended with 0, and what it said."""
+        """Run a hook; return whether it ended with 0, and its output."""
         data = json.dumps({"hook": hook.name, "event": hook.event, **self._about, **given})
         if len(data) > _GIVEN and "output" in given:
             return await self._run(hook, {**given, "output": given["output"][: _GIVEN // 4], "cut": True})

@@ -1,4 +1,4 @@
-"""Images that a prompt names: `@shot.png`, or a whole path as terminals paste it when a file is dropped on them."""
+"""Images that a prompt names: `@shot.png`, or a full path, which terminals paste when a file is dropped on them."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _MOST_IMAGES, _MOST_BYTES = 8, 10 << 20
 
 @dataclass(frozen=True)
 class Image:
-    """One image, as it was named."""
+    """One image, under the name it was given."""
 
     name: str
     kind: str
     data: bytes
 
     def part(self) -> dict[str, str]:
-        """As a message holds it."""
+        """Encode it as a content part of a message."""
         encoded = base64.b64encode(self.data).decode()
         return {"type": "input_image", "detail": "auto", "image_url": f"data:image/{self.kind};base64,{encoded}"}
 
 
 @dataclass(frozen=True)
 class Named:
-    """The names of a prompt. Those `asked` for with `@` must be sent; those `pasted` may be meant as paths only."""
+    """The image names in a prompt. Those `asked` for with `@` must be sent; those `pasted` may just be paths."""
 
     asked: tuple[str, ...] = ()
     pasted: tuple[str, ...] = ()
 
 
 def images_named(text: str) -> Named:
-    """What a prompt names that ends as images do."""
+    """Find the names in a prompt that look like image files."""
     pasted = [match[2] for match in _QUOTED.finditer(text)]
     pasted += [re.sub(r"\\(.)", r"\1", match[1]) for match in _BARE.finditer(_QUOTED.sub(" ", text))]
     paths = [unquote(path.removeprefix("file://")) if path.startswith("file://") else path for path in pasted]
@@ -51,7 +51,7 @@ def images_named(text: str) -> Named:
 
 
 def read_images(named: Named, files: Files) -> list[Image]:
-    """The images; a pasted path that leads to none is only text. FulgurError for one that cannot be sent."""
+    """Read the images; a pasted path that does not exist stays plain text. FulgurError for one that cannot be sent."""
     found = [_read(name, files) for name in named.asked]
     for path in named.pasted:
         if files.locate(path).is_file():
@@ -62,7 +62,7 @@ def read_images(named: Named, files: Files) -> list[Image]:
 
 
 def message_of(images: Sequence[Image]) -> Item:
-    """The message that brings them, each after its name."""
+    """Build the message that carries them, each after its name."""
     content: list[dict[str, str]] = []
     for image in images:
         content += [{"type": "input_text", "text": f"[image: {image.name}]"}, image.part()]
@@ -70,7 +70,7 @@ def message_of(images: Sequence[Image]) -> Item:
 
 
 def without_images(item: Item) -> Item:
-    """An item for a model that sees none: only the names stay."""
+    """Strip images from an item for a model without vision; the names stay."""
     content = item.get("content")
     if not isinstance(content, list) or not any(part.get("type") == "input_image" for part in content):
         return item

@@ -1,8 +1,8 @@
-"""The commands that only look: a table of programs with the exact options that are safe.
+"""The read-only commands: a table of programs with exactly the options that are safe.
 
-An option that is not listed asks, so an abbreviation, a new option or a typing mistake can only cost a question. Left
-out on purpose: programs that run what a project says (`cargo`, `npm`, `pip`, `make`), `git diff`, `show`, `status`
-and `blame` (filters, textconv and external diffs of the repository's own config), and `cd`, `env`, `awk`, `xargs`.
+An unlisted option asks the person, so an abbreviation, a new option or a typo costs a question at worst. Left out on
+purpose: programs that run what a project says (`cargo`, `npm`, `pip`, `make`), `git diff`, `show`, `status` and `blame`
+(filters, textconv and external diffs of the repository's own config), and `cd`, `env`, `awk`, `xargs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fulgur.agent.loop.shell_words import simple_commands
 
 @dataclass(frozen=True)
 class Rule:
-    """What may follow a program's name. An option ends in `:` when it takes a value, in `=` when it may (`--x=v`)."""
+    """What may follow a program's name. An option ends in `:` if it takes a value, in `=` if it may (`--x=v`)."""
 
     options: frozenset[str]
     operands: int | None = None
@@ -25,7 +25,7 @@ class Rule:
     """What every operand must look like."""
 
     def fits(self, words: Sequence[str]) -> bool:
-        """Whether the arguments hold nothing but these options and operands."""
+        """Whether the arguments contain only these options and operands."""
         operands: list[str] = []
         rest = list(words)
         while rest:
@@ -42,7 +42,7 @@ class Rule:
         return all(re.fullmatch(self.operand, operand) for operand in operands)
 
     def _option(self, word: str, rest: list[str]) -> bool:
-        """One option and, taken from `rest`, its value."""
+        """Check one option; its value, if any, is popped from `rest`."""
         name, equals, _ = word.partition("=")
         if equals and (f"{name}=" in self.options or f"{name}:" in self.options):
             return True
@@ -62,12 +62,12 @@ class Rule:
         return True
 
     def _value(self, rest: list[str]) -> bool:
-        # A value that looks like an option is more likely an option that was misread.
+        # A value that looks like an option is more likely a misread option.
         return bool(rest) and not rest.pop(0).startswith("-")
 
 
 def rule(options: str = "", operands: int | None = None, operand: str = ".*") -> Rule:
-    """A rule from options in one string."""
+    """Build a rule from a string of options."""
     return Rule(frozenset(options.split()), operands, operand)
 
 
@@ -123,13 +123,13 @@ LOOKING: Mapping[str, Rule] = {
     "true": rule(),
     "tty": rule("-s", 0),
     "uname": rule("-a -s -r -m -n -v -o", 0),
-    "uniq": rule("-c -d -u -i -f: -s: -w:", 1),  # a second operand is written to
+    "uniq": rule("-c -d -u -i -f: -s: -w:", 1),  # it writes to a second operand
     "wc": rule("-l -c -m -w -L --lines --words --bytes"),
     "which": rule("-a"),
     "whoami": rule("", 0),
 }
 
-# All arguments together, with a NUL between them.
+# Patterns for all arguments together, joined by NUL.
 LOOKING_WHOLE: Mapping[str, str] = {
     "command": r"-v\0[^-\0][^\0]*",
     "echo": r"(?s:.*)",
@@ -142,7 +142,8 @@ _LOG = (
     "--first-parent --follow --abbrev-commit -i -n: --max-count: --since: --until: --after: --before: --author: "
     "--grep: -#"
 )
-# Those that neither compare with the working tree (filters, fsmonitor) nor show contents (textconv, external diffs).
+# Subcommands that neither compare with the working tree (filters, fsmonitor) nor show contents (textconv, external
+# diffs).
 LOOKING_GIT: Mapping[str, Rule] = {
     "branch": rule("-a -r -v -vv --show-current --list", 0),
     "describe": rule("--tags --always --long --all"),
@@ -153,7 +154,7 @@ LOOKING_GIT: Mapping[str, Rule] = {
     "tag": rule("-l --list -n", 0),
 }
 
-# What a repository's config could still make those run.
+# Overrides of repository config that could still run a program.
 _GIT_CONFIG = {
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
@@ -175,7 +176,7 @@ LOOKING_ENVIRONMENT: Mapping[str, str] = {
 
 
 def only_looks(command: str) -> bool:
-    """Whether every part of it only reads; False for whatever is not plainly understood."""
+    """Whether every part of the command only reads; False for anything not plainly understood."""
     commands = simple_commands(command)
     return commands is not None and all(looks(simple.words) for simple in commands)
 

@@ -1,4 +1,4 @@
-"""The tool loop: ask, run what is called, answer, until the model has nothing more to call."""
+"""The tool loop: ask the model, run its calls, send the outputs, until it has nothing more to call."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ from fulgur.protocol.errors import ApiError
 
 MOST_STEPS = 200
 _MOST_MALFORMED = 5
-_SHOWN_SECONDS = 0.1  # between two words on how far a summary is
+_SHOWN_SECONDS = 0.1  # between two progress events of a summary
 
 
 class ToolLoop:
     """One turn by tool calls (or, without tools, one plain answer).
 
-    `check` runs the guards over the changed files and says what the model should mend, or nothing. `at_end` does the
-    same with the hooks of the turn's end; it is told whether it had its say before. `attach` sends the images that a
-    new direction names.
+    `check` runs the guards over the changed files and returns what the model should fix, or "". `at_end` does the same
+    with the turn-end hooks; its argument says whether they ran before. `attach` sends the images that a steer names.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class ToolLoop:
 
     async def run(self) -> None:
         """Work until the model is done; FulgurError when it cannot go on."""
-        checks = 1 if self._context.drift is None else 2  # the second shows whether the model can mend what it did
+        checks = 1 if self._context.drift is None else 2  # the second one shows whether the model can fix its own edit
         hooked = False
         for _ in range(MOST_STEPS):
             if self._context.drift is not None and (why := self._context.drift()):
@@ -96,16 +95,16 @@ class ToolLoop:
         raise FulgurError(f"stopped after {MOST_STEPS} steps", hint="Say `go on` to let it continue.")
 
     def steer(self, text: str) -> None:
-        """At the next token while the model writes; before its next answer while tools run."""
+        """Steer at the next token while the model writes; before its next answer while tools run."""
         if self._answer is not None:
             named = images_named(text) if "vision" in self._context.link.info.abilities else Named()
-            # A running answer takes words only: with images it is cut, and what was said before them stays.
+            # A running answer takes only text: for images it is cut, and what was said before them stays.
             self._answer.steer(text, cut=bool(named.asked or named.pasted))
         else:
             self._steers.append(text)
 
     async def stop(self) -> bool:
-        """End the running answer; False when tools run instead, which the caller cancels."""
+        """End the running answer; False if tools run instead, which the caller cancels."""
         self._stopped = True
         if self._answer is None:
             return False
@@ -118,14 +117,14 @@ class ToolLoop:
         return self._steers
 
     async def summarise(self) -> None:
-        """Compact now."""
+        """Compact the conversation now."""
         context = self._context
         state, info = context.state, context.link.info
         before, items = self._would_be(), state.history.visible()
         room = int(info.context * 0.7) - estimate_tokens([message("developer", context.instructions)])
         question = [*compaction.shortened(items, room), message("user", compaction.REQUEST)]
         summary = ""
-        context.progress.forget_server()  # of a lane the server holds the latest response only
+        context.progress.forget_server()  # the server holds only a lane's latest response
         try:
             stream = await context.link.connection.create(request_body(context, question, tools=[]))
             try:
@@ -137,7 +136,8 @@ class ToolLoop:
             context.emit(
                 Warned(message=f"the model could not summarise: {error.message}", hint="Kept what is certain.")
             )
-        # From everything ever said, not from an earlier record of it: a second compaction loses no more than the first.
+        # Start from everything ever said, not from an earlier record of it: a second compaction loses no more than the
+        # first.
         said, changed, plan = state.history.everything(), state.recent_files(), state.plan
         starts = [compaction.beginning(said, text, changed, plan, info.context) for text in (summary.strip(), "")]
         start = next((start for start in starts if estimate_tokens(start) < estimate_tokens(items)), None)
@@ -149,7 +149,7 @@ class ToolLoop:
         context.emit(Compacted(before_tokens=before, after_tokens=progress.context_used))
 
     async def _read_summary(self, stream: ResponseStream, reads: int) -> str:
-        """The summary, with a word now and then on how far it is: reading and writing it takes a while."""
+        """Read the summary and report progress now and then: reading and writing it takes a while."""
         told, written = 0.0, 0
         self._context.emit(Compacting(reads_tokens=reads))
         async for event in stream:
@@ -162,7 +162,8 @@ class ToolLoop:
         return (await stream.final()).output_text
 
     async def _in_form(self) -> None:
-        """The result once more in the wanted form: a grammar and tool calls exclude each other, so this comes last."""
+        """Ask for the result again in the wanted format. A grammar and tool calls exclude each other, so this comes
+        last."""
         self._formatting = True
         for attempt in (IN_FORM, NOT_IN_FORM):
             self._context.state.add_items([message("user", attempt)])
@@ -179,7 +180,7 @@ class ToolLoop:
         return True
 
     async def _step(self) -> list[Item]:
-        """One answer; compacts first when it would not fit, and once more when the server says it did not."""
+        """Get one answer; compact first if the request would not fit, and once more if the server says it did not."""
         if self._would_be() > self._limit():
             await self.summarise()
         compacted = False
@@ -220,7 +221,7 @@ class ToolLoop:
             self._begun = answer.begun
             self._steers += answer.late_steers
             progress.answering_model = answer.model or progress.answering_model
-            # An answer that was cut off may come without numbers: then what was said is estimated.
+            # An answer that was cut off may come without usage: then estimate what was said.
             progress.context_used = answer.context_used or self._would_be()
             progress.covered = len(history.visible())
             if answer.cost:
@@ -228,7 +229,7 @@ class ToolLoop:
         return calls
 
     async def _take_steers(self) -> None:
-        while self._steers:  # more may come while images are read
+        while self._steers:  # more may arrive while images are read
             text = self._steers.pop(0)
             self._context.state.add_items([message("user", text)], kind="steer")
             self._context.emit(TurnSteered(turn=self._context.turn, text=text))
@@ -243,7 +244,7 @@ class ToolLoop:
         return estimate_tokens([message("developer", self._context.instructions), *visible])
 
     def _would_be(self) -> int:
-        """What the server counted last, and a guess of what was added since."""
+        """The server's last count, plus an estimate of what was added since."""
         progress = self._context.progress
         if not progress.context_used:
             return self._size()

@@ -1,4 +1,4 @@
-"""`!command`: what a person runs by their own hand. It is theirs, so it runs outside the sandbox; the model sees it."""
+"""`!command`: a command that the person runs, not the model. It runs outside the sandbox; the model sees it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fulgur.protocol.ids import CALL, new_id
 from fulgur.tools.shell import Shell, ShellArguments
 
 _SECONDS = 3600.0
-_TOLD = 8000  # characters of its output that the model gets
+_TOLD = 8000  # characters of its output that the model sees
 
 
 async def run_own(command: str, shell: Shell, state: SessionState, emit: Callable[[AgentEvent], None]) -> None:
-    """Run it and keep what it said in the session."""
+    """Run the command and record its output in the session."""
     call, turn, began = new_id(CALL), len(state.turns), time.monotonic()
     emit(ToolStarted(turn=turn, call_id=call, name="shell", title=f"$ {command}", kind="execute"))
     result = await shell.run(

@@ -1,4 +1,4 @@
-"""What an edit would change: shown to the person before it is made, and what of it they accept."""
+"""What an edit would change: shown to the person before it is made, and what they accept of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fulgur.workspace.hunks import Hunk, hunks_of, without
 
 @dataclass(frozen=True)
 class Planned:
-    """Changes, as diffs a file and as hunks that can be left out one by one."""
+    """Changes, as one diff per file and as hunks that can be rejected one by one."""
 
     changes: list[Change]
     diffs: list[FileDiff]
@@ -20,18 +20,18 @@ class Planned:
 
     @classmethod
     def of(cls, changes: Sequence[Change], files: Files) -> Planned:
-        """`files` names them for people."""
+        """Build the diffs and hunks; `files` gives the paths to show."""
         diffs = [diff_of(files.show(c.path), c.before, c.after) for c in changes if c.before != c.after]
         return cls([*changes], diffs, hunks_of(changes, files.show))
 
     @property
     def shown(self) -> tuple[list[str], str, list[str]]:
-        """The files, the whole diff, and the diff in parts."""
+        """The paths, the whole diff, and the diff hunk by hunk."""
         paths = [diff.path for diff in self.diffs]
         return paths, "".join(diff.diff for diff in self.diffs), [hunk.diff for hunk in self.hunks]
 
     def accepted(self, answer: Answered) -> tuple[list[Change], str]:
-        """What of it the person accepted, and the rest in words for the model: empty when that is all of it."""
+        """Return the accepted changes, and the rejected ones in words for the model: empty if there are none."""
         if not answer.rejected:
             return self.changes, ""
         rejected = {number - 1 for number in answer.rejected}

@@ -1,4 +1,4 @@
-"""A turn that the program works itself, such as a task list: on disk like any other, undone and stopped like any."""
+"""A turn that the program works on itself, such as a task list: saved, undone and stopped like any other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def program_turn(
     text: str,
     work: Callable[[], Awaitable[str]],
 ) -> bool:
-    """Do the work between the beginning and the end of a turn; what it returns is said. True when it was done."""
+    """Run `work` inside a turn; the string it returns is the turn's message. True when it finished."""
     turn = state.begin_turn(text)
     emit(TurnStarted(turn=turn, text=text, way="tools", reason=""))
     said, how, problem = "", "done", FulgurError("")

@@ -1,4 +1,4 @@
-"""What the model is told before anything is said: how to work, the project's rules (AGENTS.md) and where it is."""
+"""The model's instructions: how to work, the project's rules (AGENTS.md) and where it is."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class RuleFile:
     text: str
 
 
-# A link may lead to another file of instructions, not to whatever a project holds.
+# A link may lead to another instructions file, not to anything else in the project.
 _INSTRUCTIONS = (".md", ".mdc", ".txt", "rules")
 
 
 def find_rules(settings: Settings) -> list[RuleFile]:
-    """The AGENTS.md files of Fulgur's home, then from the project's top down to the workspace, up to the size limit."""
+    """The AGENTS.md files of Fulgur's home, then from the project root down to the workspace, up to the size limit."""
     room = settings.integer("project_doc_max_bytes") or 0
     found: list[RuleFile] = []
     for names in _candidates(settings):
@@ -60,7 +60,7 @@ def find_rules(settings: Settings) -> list[RuleFile]:
 
 
 def rules_left_out(settings: Settings) -> list[str]:
-    """A word on each file of rules that is a link and was not followed."""
+    """One warning for each rules file that is a link and was not followed."""
     return [
         f"{shown(str(path))} was not read: it is a link to {shown(os.readlink(path))}"
         for names in _candidates(settings)
@@ -70,7 +70,7 @@ def rules_left_out(settings: Settings) -> list[str]:
 
 
 def _candidates(settings: Settings) -> Iterator[list[Path]]:
-    """The names of rules, folder by folder; the first that is there counts."""
+    """The candidate file names, folder by folder; the first that can be read counts."""
     below = settings.workspace.relative_to(settings.project)
     inside = [settings.project.joinpath(*below.parts[:depth]) for depth in range(len(below.parts) + 1)]
     names = (
@@ -85,9 +85,10 @@ def _candidates(settings: Settings) -> Iterator[list[Path]]:
 
 
 def _read(path: Path, settings: Settings, limit: int) -> bytes | None:
-    """A person's own file may be a link to anywhere; the project's only to other instructions of the project.
+    """Read a rules file. A person's own may be a link to anywhere, the project's only to other instructions in the
+    project.
 
-    What it says is sent to the model: a link in a hostile project must not name a secret.
+    The text is sent to the model, so a link in a hostile project must not lead to a secret.
     """
     if path.parent != settings.home:
         if path.is_symlink() and not os.path.realpath(path).endswith(_INSTRUCTIONS):
@@ -101,7 +102,7 @@ def _read(path: Path, settings: Settings, limit: int) -> bytes | None:
 
 
 def instructions(settings: Settings, policy: Policy, rules: list[RuleFile], skills: Sequence[Skill] = ()) -> str:
-    """The instructions sent with every request; the same text each time, so that the server's cache stays warm."""
+    """The instructions sent with every request; always the same text, so that the server's cache stays warm."""
     extra = "".join(f" and {root}" for root in policy.extra_roots)
     network = (
         "The network can be used." if policy.network or policy.mode == "danger-full-access" else "There is no network."

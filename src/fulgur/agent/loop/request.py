@@ -1,4 +1,4 @@
-"""The body of a Responses create, from settings and history. A key the model has no use for is not sent."""
+"""The body of a Responses create, from settings and history. Keys that the model does not support are left out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fulgur.tools.base import Tool
 def request_body(
     context: TurnContext, items: list[Item], *, tools: list[Tool[Any]], format: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is asked of the model; `format` is a `text.format` for structured output."""
+    """Build the request body; `format` is a `text.format` for structured output."""
     settings, abilities = context.settings, context.link.info.abilities
     body: dict[str, Any] = {
         "model": context.link.info.name,
         "instructions": context.instructions,
-        # Reasoning is only understood by the server that wrote it, which still holds it.
+        # Only the server that wrote reasoning items understands them, and it still holds them.
         "input": [
             item if "vision" in abilities else without_images(item) for item in items if item.get("type") != "reasoning"
         ],
@@ -45,6 +45,6 @@ def request_body(
 
 
 def service_tier(context: TurnContext) -> str | None:
-    """The lane asked for. `fast` is what our own server and people call it; elsewhere its name is `priority`."""
+    """The requested service tier. Our server and people call it `fast`; elsewhere it is `priority`."""
     tier = context.settings.text("service_tier")
     return "priority" if tier == "fast" and not context.link.connection.is_fulgur else tier

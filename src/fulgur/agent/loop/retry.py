@@ -1,4 +1,4 @@
-"""Requests that failed for no fault of their own are repeated: after a pause, and with a word to the person."""
+"""Retries requests that failed through no fault of their own: after a pause, and with a warning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.protocol.errors import ApiError
 
 _SECONDS = (0.5, 2.0, 8.0, 16.0, 30.0, 60.0)
 _BUSY = ("rate_limit_exceeded", "server_is_overloaded")
-_LASTS = ("model_not_started",)  # a 503 of ours: its files are not there, or memory is too small
+_LASTS = ("model_not_started",)  # our 503: the files are missing, or memory is too small
 
 
 class Patience:
@@ -23,9 +23,9 @@ class Patience:
         self._reopened = False
 
     async def again(self, error: FulgurError, *, begun: bool) -> None:
-        """Return when the request may be sent again; raise the error when that is of no use, or was tried enough.
+        """Return when the request may be sent again; raise the error if a retry is useless or was tried often enough.
 
-        `begun`: the answer had begun. Then only a lost connection or a busy server is worth another attempt, so that
+        `begun`: part of the answer has arrived. Then only a lost connection or a busy server is worth a retry, so that
         nothing is said twice.
         """
         if self._context.link.connection.closed:
@@ -38,7 +38,7 @@ class Patience:
         await asyncio.sleep(delay)
 
     async def _reopen(self, error: FulgurError) -> None:
-        """The client has tried for a while to mend its connection: look for the server once more from the start."""
+        """Look for the server once more from scratch, since the client could not restore its connection."""
         if self._reopened:
             raise error
         self._reopened = True
@@ -48,7 +48,7 @@ class Patience:
 
 
 def _passes(error: FulgurError, begun: bool) -> bool:
-    """Whether an error is of the kind that passes by itself."""
+    """Whether the error is transient."""
     if not isinstance(error, ApiError) or error.code in _LASTS:
         return False
     return error.code in _BUSY or (not begun and (error.status >= 500 or error.status in (408, 429)))

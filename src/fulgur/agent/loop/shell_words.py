@@ -1,9 +1,9 @@
-"""A shell command read as bash would read it, or not at all.
+"""Parses a shell command as bash would, or not at all.
 
 Only plain words, quotes without expansions, and `&&`, `||`, `;`, `|` between commands are understood. Everything that
 bash would expand, substitute, assign, redirect or define (`$`, backticks, globs, braces, here-documents, functions,
-assignments, comments, escapes, job control) gives None, and whoever asks must ask a person. Two redirections are plain
-enough to pass: `2>&1`, and throwing output away to `/dev/null`.
+assignments, comments, escapes, job control) gives None, and the caller must ask a person. Two redirections are simple
+enough to pass: `2>&1`, and discarding output to `/dev/null`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SimpleCommand:
-    """One command as words; `piped` when it reads what the command before it writes."""
+    """One command as words; `piped` if it reads the output of the command before it."""
 
     words: tuple[str, ...]
     piped: bool = False
 
 
-# `~` expands at the start of a word and behind `=` and `:`, not inside `HEAD~2`.
+# `~` expands at the start of a word and after `=` and `:`, not inside `HEAD~2`.
 _BARE = re.compile(r"(?:[A-Za-z0-9_./:,@%+=^-]|(?<=[A-Za-z0-9^])~)+")
 _SINGLE = re.compile(r"'([^'\x00-\x1f\x7f]*)'")
 _DOUBLE = re.compile(r'"([^"$`\\!\x00-\x1f\x7f]*)"')
 _THROWN_AWAY = re.compile(r"(?:2>&1|2?>[ \t]?/dev/null)(?=[ \t;|&]|$)")
 _SEPARATOR = re.compile(r"(&&|\|\||;(?!;)|\|(?![&|]))")
-_NAME = re.compile(r"[A-Za-z0-9_./+-]+")  # of a program: no assignment (`a=b`), no job (`%1`)
+_NAME = re.compile(r"[A-Za-z0-9_./+-]+")  # a program's name: no assignment (`a=b`), no job (`%1`)
 _RESERVED = frozenset(
     {"if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "select", "function"}
     | {"time", "coproc", "in"}
@@ -35,7 +35,7 @@ _BLANK = re.compile(r"[ \t]+")
 
 
 def simple_commands(command: str) -> list[SimpleCommand] | None:
-    """The commands of a line in order, or None when any part of it is not plainly understood."""
+    """Parse the commands of a line, in order; None if any part is not plainly understood."""
     found: list[SimpleCommand] = []
     words: list[str] = []
     piped = False
@@ -63,7 +63,7 @@ def simple_commands(command: str) -> list[SimpleCommand] | None:
 
 
 def _word(command: str, start: int) -> tuple[str | None, int]:
-    """The word that starts here, and where it ends; None for one that bash would make something else of."""
+    """Return the word that starts here and where it ends; None for a word that bash would change."""
     position, pieces = start, []
     while position < len(command) and command[position] not in " \t;|&":
         for kind in (_BARE, _SINGLE, _DOUBLE):
@@ -73,5 +73,5 @@ def _word(command: str, start: int) -> tuple[str | None, int]:
             return None, position
         pieces.append(piece.group(piece.lastindex or 0))
         position = piece.end()
-    # Nothing moved: a lone `&`. The rest of the line is for nobody but a person.
+    # No progress: a lone `&`. Only a person can judge such a line.
     return ("".join(pieces), position) if position > start else (None, position)

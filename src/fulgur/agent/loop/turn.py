@@ -1,4 +1,4 @@
-"""One turn from the prompt to its end on disk, whichever way it is worked."""
+"""One turn from the prompt to its end on disk, by either loop."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Turn:
         context = self._context
         if self._way != "edit":
             return ToolLoop(context, self._calls, self._check, self._at_end, self._attach_or_warn, self._format)
-        from fulgur.agent.loop.edit_path import EditPath  # loads the refactoring engine, which others never need
+        from fulgur.agent.loop.edit_path import EditPath  # loads the refactoring engine, which other ways never need
 
         return EditPath(context, self._bench.files, self._calls, self._guards, context.state.recent_files())
 
     async def run(self, text: str) -> bool:
-        """Work the prompt to its end; True when what is queued must wait: it was stopped, or could not be saved.
+        """Run the turn; True if queued prompts must wait: it was stopped, or could not be saved.
 
-        Whatever happens, exactly one of the events that end a turn follows.
+        Whatever happens, exactly one turn-end event follows.
         """
         context, state = self._context, self._context.state
         try:
@@ -123,16 +123,16 @@ class Turn:
             context.emit(TurnStopped(turn=context.turn, text=said))
         else:
             context.emit(TurnFailed(turn=context.turn, message=problem.message, hint=problem.hint or "", text=said))
-        return how == "stopped" or self._stopping or not saved  # also a stop that came while it ended
+        return how == "stopped" or self._stopping or not saved  # a stop may also come while the turn ends
 
     async def _at_end(self, again: bool) -> str:
-        """What the hooks of the end still want done; `again`: it was told once, and that is enough."""
+        """What the turn-end hooks still want done; `again`: they were heard once, and that is enough."""
         wanted = await self._hooks.turn_end(self._last_said())
         return f"{HOOK} {wanted}" if wanted and not again else ""
 
     async def _attach(self, text: str) -> None:
-        """Send the images that the prompt names, to a model that sees; to another none named with `@` is kept back in
-        silence."""
+        """Send the images that the prompt names. If the model has no vision, an `@` name is an error and a pasted path
+        a warning."""
         named, info = images_named(text), self._context.link.info
         if not named.asked and not named.pasted:
             return
@@ -149,14 +149,14 @@ class Turn:
             self._context.emit(ImagesSent(turn=self._context.turn, names=tuple(image.name for image in images)))
 
     async def _attach_or_warn(self, text: str) -> None:
-        """The images of a new direction: one that cannot be sent does not end the turn."""
+        """Send the images that a steer names; one that cannot be sent does not end the turn."""
         try:
             await self._attach(text)
         except FulgurError as error:
             self._context.emit(Warned(message=error.message, hint=error.hint or ""))
 
     async def _greet(self) -> None:
-        """The hooks of the session's start, before its first turn in this program."""
+        """Run the session-start hooks, before the first turn in this process."""
         if self._context.progress.greeted:
             return
         told = await self._hooks.session_start(resumed=self._context.turn > 1)
@@ -165,8 +165,8 @@ class Turn:
             self._context.state.add_items([message("user", f"{HOOK} {told}")], kind="note")
 
     async def _worked(self) -> None:
-        """The loop to its end, and where another model takes over, that one's."""
-        while not self._stopping:  # it may be stopped before there is anything to cancel
+        """Run the loop to its end; if another model takes over, run that one's too."""
+        while not self._stopping:  # a stop may come before there is anything to cancel
             why, rule = "", "drift"
             self._task = asyncio.get_running_loop().create_task(self._attempted())
             try:
@@ -192,13 +192,13 @@ class Turn:
             await self._hand_over(self._relay, why, rule)
 
     async def _attempted(self) -> None:
-        """It repeats single requests itself; a rewrite is repeated as a whole."""
+        """Run the loop. The tool loop retries single requests itself; a rewrite is retried here as a whole."""
         await self._greet()
         patience = Patience(self._context)
         while True:
             try:
                 await self._loop.run()
-                if self._way == "edit":  # a rewrite is not asked for once more: what the hooks say is shown
+                if self._way == "edit":  # a rewrite gets no second try: hook output is only shown
                     await self._hooks.turn_end(self._last_said())
                 return
             except FulgurError as error:
@@ -207,7 +207,7 @@ class Turn:
                 await patience.again(error, begun=False)
 
     async def _hand_over(self, relay: Relay, why: str, rule: str) -> None:
-        """The other model goes on with what was said and done so far."""
+        """Let the other model continue with what was said and done so far."""
         self._close_what_is_open()
         before, unsaid = self._context.link.info.name, self._loop.unsaid
         link = await relay.pass_on(why, rule=rule)
@@ -226,7 +226,7 @@ class Turn:
 
     @property
     def link(self) -> ModelLink:
-        """The model at work."""
+        """The link to the current model."""
         return self._context.link
 
     def overrule(self) -> None:
@@ -241,11 +241,11 @@ class Turn:
         state.add_items([call_output(str(c["call_id"]), STOPPED_OUTPUT) for c in state.history.open_calls()])
 
     def steer(self, text: str) -> None:
-        """Redirect it; what no answer takes up any more is in `unsaid`."""
+        """Redirect the turn; text that no answer takes up is in `unsaid`."""
         self._loop.steer(text)
 
     def stop(self) -> None:
-        """End it and keep what was said."""
+        """End the turn and keep what was said."""
         self._stopping = True
         self._stop_task = asyncio.get_running_loop().create_task(self._stop())
 
@@ -259,7 +259,7 @@ class Turn:
 
     @property
     def unsaid(self) -> list[str]:
-        """Steers that were not taken up."""
+        """Steers that no answer has taken up."""
         return self._loop.unsaid
 
     async def _before_change(self) -> None:
@@ -285,7 +285,7 @@ class Turn:
         return ""
 
     def _unexpected(self, error: Exception) -> FulgurError:
-        """A mistake of ours: the turn fails, the session lives, and the trace is kept for a report."""
+        """Wrap a bug of ours: the turn fails, the session goes on, and the traceback is logged for a report."""
         log = self._context.settings.home / "errors.log"
         with contextlib.suppress(OSError), open(log, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write("".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""The numbers of one answer, as the screen, `exec` and the session log get them."""
+"""The usage numbers of one answer, for the screen, `exec` and the session log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.protocol.response import Response, ResponseUsage
 
 
 def tell_tier(context: TurnContext, response: Response) -> None:
-    """Say once that the fast tier was asked for and another one answered."""
+    """Warn once that the fast tier was requested and another one answered."""
     wanted, given, progress = context.settings.text("service_tier"), response.service_tier, context.progress
     if wanted == "fast" and given not in ("fast", "priority", None) and not progress.tier_told:
         progress.tier_told = True
@@ -21,7 +21,8 @@ def tell_tier(context: TurnContext, response: Response) -> None:
 def usage_event(
     turn: int, model: str, usage: ResponseUsage, info: ModelInfo, began: float, first: float
 ) -> UsageReported:
-    """`began` and `first` are when the request went out and when its first token came (0: none did)."""
+    """Compute the numbers. `began` and `first` are when the request was sent and when its first token came (0: none
+    did)."""
     now = time.perf_counter()
     cached, details = usage.input_tokens_details.cached_tokens, usage.output_tokens_details
     ours = info.cost(usage.input_tokens, cached, usage.output_tokens)

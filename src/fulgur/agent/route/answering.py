@@ -1,4 +1,4 @@
-"""Who answers in a session: the link to its model, or with `model = "auto"` the pair it chooses from."""
+"""Which model answers in a session: one link, or with `model = "auto"` the pair to choose from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fulgur.protocol.session import ModelOffer
 
 
 class Answering:
-    """`link` is the model at work, or the one that worked last."""
+    """`link` is the current model, or the one that worked last."""
 
     def __init__(self, settings: Settings, link: ModelLink, pair: Pair | None = None) -> None:
         self.link = link
@@ -33,7 +33,7 @@ class Answering:
         return cls(settings, await pair.link("fast"), pair)
 
     async def change(self, settings: Settings) -> None:
-        """Another model, or another provider; what there is stays when it cannot be had."""
+        """Switch the model or provider; if that fails, the current link stays."""
         same = self.pair is None and settings.model != AUTO and settings.provider == self._settings.provider
         if same and not self.link.outdated:
             self.link = await self.link.beside(settings)
@@ -44,7 +44,7 @@ class Answering:
         self._settings = settings
 
     async def choose(self, text: str, context_used: int) -> Choice | None:
-        """With `model = "auto"`: who works on the prompt; `link` is that model's from here on."""
+        """With `model = "auto"`, choose who works on the prompt; `link` is that model's from here on."""
         if self.pair is None:
             return None
         choice = self.pair.decide(text, context_used)
@@ -52,7 +52,8 @@ class Answering:
         return choice
 
     async def look_again(self) -> None:
-        """After the connection was lost for good; when nobody answers, the next request fails and says why."""
+        """Look for the server after the connection was lost for good; if none answers, the next request fails and says
+        why."""
         with contextlib.suppress(FulgurError):
             await self.link.reopen()
 
@@ -61,7 +62,7 @@ class Answering:
         return await offers(settings, self.link)
 
     def note_speed(self, link: ModelLink, usage: UsageReported) -> None:
-        """How fast an answer was, for the list of models."""
+        """Record how fast an answer was, for the list of models."""
         rate = usage.raw_tokens_per_second or usage.tokens_per_second
         self._speeds.note(f"{link.settings.provider.id}:{usage.model}", usage.output_tokens, rate)
 

@@ -1,4 +1,4 @@
-"""Signs that the fast model is out of its depth, read from the events of a turn."""
+"""Signs that the fast model is out of its depth, from the events of a turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fulgur.protocol.agent import AgentEvent, FileChanged, GuardReported, ToolFi
 
 
 class Drift:
-    """Watches one turn; `why` says what gave it away, once something did. A limit of 0 is off."""
+    """Watches one turn; once a sign appears, `why` says which. A limit of 0 disables its sign."""
 
     def __init__(self, settings: Settings) -> None:
         self.why = ""
@@ -23,7 +23,7 @@ class Drift:
         self._results: Counter[tuple[str, str, str]] = Counter()
 
     def watch(self, event: AgentEvent) -> None:
-        """One event of the turn."""
+        """Process one event of the turn."""
         match event:
             case GuardReported() if event.problems:
                 self._guards += 1
@@ -35,7 +35,7 @@ class Drift:
             case ToolStarted():
                 self._calls[event.call_id] = (event.name, event.arguments)
             case ToolFinished():
-                # The same call with the same result brings nothing new; waiting for a job does.
+                # The same call with the same result makes no progress, unlike polling a job whose output grows.
                 same = (*self._calls.pop(event.call_id, (event.name, "")), event.output)
                 self._results[same] += 1
                 times = self._results[same]

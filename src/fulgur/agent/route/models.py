@@ -1,4 +1,4 @@
-"""The model that answers: where it is reached, what it can do, how much it holds."""
+"""The model that answers: where it is reached, what it can do, how large its context is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fulgur.config.settings import Settings
 from fulgur.errors import FulgurError, UsageError
 from fulgur.protocol.errors import ApiError
 
-# What a server that does not say is taken to offer: any hosted model of today chats, calls tools and takes these keys.
+# Assumed of a server that lists no abilities: any hosted model today chats, calls tools and accepts these keys.
 _ASSUMED = frozenset({"chat", "tools", "reasoning", "verbosity", "vision"})
 _ASSUMED_CONTEXT = 128_000
 
@@ -29,7 +29,7 @@ class ModelInfo:
     """Per million tokens: `input`, `cached_input`, `output`; empty when unknown."""
 
     def cost(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> float | None:
-        """What an answer cost, None when the price is unknown."""
+        """Return what an answer cost; None if the price is unknown."""
         if "input" not in self.price or "output" not in self.price:
             return None
         cached = self.price.get("cached_input", self.price["input"])
@@ -38,7 +38,7 @@ class ModelInfo:
 
 
 def model_info(entry: dict[str, Any], settings: Settings) -> ModelInfo:
-    """From the server's catalog, with the config's window and prices over it."""
+    """Read a catalog entry; the config's context window and prices take precedence."""
     name = str(entry["id"])
     capabilities = entry.get("capabilities")
     if isinstance(capabilities, dict):
@@ -63,7 +63,7 @@ class ModelLink:
 
     @classmethod
     async def open(cls, settings: Settings) -> ModelLink:
-        """Connect to the provider (starting the local server if that is it and none runs) and choose the model."""
+        """Connect to the provider (starting a local server if needed) and choose the model."""
         provider = settings.provider
         key = None if provider.wire_api == "chat" else provider.api_key()
         base_url = await _place(settings)
@@ -89,24 +89,25 @@ class ModelLink:
             raise
 
     async def reopen(self) -> None:
-        """After the connection was lost for good: another, to the same server or a new one; FulgurError if none is."""
+        """Open a new connection after the old one was lost for good, to the same server or a new one; FulgurError if
+        none answers."""
         link = await ModelLink.open(self.settings)
         await self.connection.close()
         self.connection, self.base_url, self.info = link.connection, link.base_url, link.info
 
     @property
     def outdated(self) -> bool:
-        """Whether it leads to a local server whose config was changed since."""
+        """Whether it leads to a local server whose config has changed since."""
         return self.settings.provider.base_url is None and bool(outdated(self.settings.home))
 
     async def beside(self, settings: Settings) -> ModelLink:
-        """A link to another model on the same connection."""
+        """Return a link to another model on the same connection."""
         entries = await _catalog(self.connection, settings)
         return ModelLink(self.connection, self.base_url, _choose(entries, settings, self.base_url), settings)
 
 
 async def _place(settings: Settings) -> str:
-    """The base URL to connect to: the provider's, or that of a local server, which is started when none runs."""
+    """The base URL to connect to: the provider's, or a local server's, which is started if none runs."""
     provider = settings.provider
     if provider.base_url is None:
         return await ensure_server(LocalServer(settings.home))
@@ -125,7 +126,7 @@ async def _place(settings: Settings) -> str:
 
 
 async def _catalog(connection: Connection | Lane, settings: Settings) -> list[dict[str, Any]]:
-    """The server's models; one that has no such list is taken at its word for the model that was named."""
+    """The server's models; a server without a model list is assumed to have the configured one."""
     try:
         return await connection.models()
     except ApiError as error:

@@ -1,6 +1,6 @@
-"""The models that could answer: the provider's own, the embedded ones, what runs on this machine, APIs with a key set.
+"""The models that could answer: the provider's, the embedded ones, those on this machine, and APIs with a key set.
 
-Nothing outside this machine is contacted for the list but the provider that was chosen.
+To build the list, nothing outside this machine is contacted except the chosen provider.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from fulgur.config.settings import Settings
 from fulgur.protocol.session import ModelOffer
 from fulgur.workspace.folders import embedded_models
 
-EDITS_ONLY = "edits only"  # the end of such a model's note
+EDITS_ONLY = "edits only"  # how such a model's note ends
 
 
 async def offers(settings: Settings, link: ModelLink | None) -> list[ModelOffer]:
-    """Everything `/model` can choose, the chosen provider's models first; without a link it has none to offer."""
+    """List everything that `/model` can choose, the chosen provider's models first; without a link, none of that
+    provider."""
     chosen, speeds = settings.provider.id, Speeds(settings.home).all()
     found = []
     for entry in await link.connection.models() if link is not None else ():

@@ -1,4 +1,4 @@
-"""A question put to a model that only rewrites: the places it is about, and what could answer it."""
+"""Answers a question put to an edit-only model: the places it is about, and which models could answer it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _OF_ITSELF = re.compile(r"\b(?:you|your|yourself|i|fulgur)\b", re.IGNORECASE)
 
 
 def is_question(text: str) -> bool:
-    """Plainly something to be told, not something to be done ("can you rename x to y?" asks for an edit)."""
+    """Whether the text plainly asks for information ("can you rename x to y?" asks for an edit)."""
     greeting = _GREETS.match(text)
     rest = text[greeting.end() :] if greeting else text
     return not rest.strip() or _ASKS.match(rest) is not None
 
 
 def told_of(question: str, workspace: Path, home: Path, model: str) -> str:
-    """What the symbol index knows of it, and what to do for an answer in words; a greeting, or a question about the
-    model itself, is told what it can do."""
+    """Say what the symbol index knows about the question, and how to get an answer in words. A greeting, or a question
+    about the model itself, gets only what the model can do."""
     lines: list[str] = []
     if not _GREETS.match(question) and not _OF_ITSELF.search(question):
         index = SymbolIndex(workspace, home)

@@ -1,4 +1,4 @@
-"""`model = "auto"`: a fast and a deep model, and the turn that may pass from one to the other."""
+"""`model = "auto"`: a fast and a deep model, and a turn that may pass from one to the other."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ AUTO = "auto"
 
 
 class HandOver(Exception):
-    """The model at work gives the turn to the other one; the message says why."""
+    """Raised when the current model should hand the turn to the other one; the message says why."""
 
 
 class Pair:
-    """Both models, connected when they are first needed."""
+    """Both models, each connected on first use."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._links: dict[Side, ModelLink] = {}
         self._preferred: Side | None = None
         for side in OTHER:
-            model_of(settings, side)  # a missing one is said at once
+            model_of(settings, side)  # raises at once if one is not configured
 
     async def link(self, side: Side) -> ModelLink:
-        """The link to one of them. Both share a connection when they are of one provider."""
+        """Return the link to one of them. Both share a connection if they have the same provider."""
         if side not in self._links:
             settings = self._settings.choosing(model_of(self._settings, side))
             other = self._links.get(OTHER[side])
@@ -41,7 +41,8 @@ class Pair:
         return self._links[side]
 
     def prefer_another(self) -> str:
-        """Overrule the rules for the next prompt: the deep model, the fast one, or let them decide; in words."""
+        """Overrule the rules for the next prompt: cycle through the deep model, the fast one and the rules. Return the
+        choice in words."""
         preferences: dict[Side | None, Side | None] = {None: "deep", "deep": "fast", "fast": None}
         self._preferred = preferences[self._preferred]
         if self._preferred is None:
@@ -49,7 +50,7 @@ class Pair:
         return f"the next turn is for the {self._preferred} model, {model_of(self._settings, self._preferred)}"
 
     def decide(self, text: str, context_used: int) -> Choice:
-        """Which of them works on a prompt."""
+        """Choose which of them works on a prompt."""
         if self._preferred is not None:
             side, self._preferred = self._preferred, None
             return Choice(side, model_of(self._settings, side), "you chose it", "person")
@@ -66,7 +67,7 @@ class Pair:
 
 
 class Relay:
-    """Who works one turn: it watches for drift, hands over once by itself, and counts what each model cost."""
+    """Which model works on one turn: watches for drift, may hand over once on its own, and counts each model's cost."""
 
     def __init__(self, pair: Pair, decision: Choice, settings: Settings, emit: Callable[[AgentEvent], None]) -> None:
         self._pair = pair
@@ -79,7 +80,7 @@ class Relay:
         self._turn = 0
 
     def watch(self, event: AgentEvent) -> None:
-        """Pass an event on, and learn from it."""
+        """Forward an event after counting its usage and watching for drift."""
         if isinstance(event, UsageReported):
             self._count(event.model, event.input_tokens, event.output_tokens, event.cost)
         if self.may_escalate:
@@ -88,7 +89,7 @@ class Relay:
 
     @property
     def may_escalate(self) -> bool:
-        """Whether the turn may still pass to the deep model by itself."""
+        """Whether the turn may still pass to the deep model on its own."""
         return self.decision.side == "fast"
 
     def drift(self) -> str:
@@ -96,7 +97,7 @@ class Relay:
         return self._drift.why if self.may_escalate else ""
 
     def begin(self, turn: int, model: str) -> None:
-        """Say who works on it, and why."""
+        """Announce who works on the turn, and why."""
         self._turn, self._since = turn, time.monotonic()
         decision = self.decision
         why = f"{decision.why} ({decision.by})" if decision.by else decision.why
@@ -104,7 +105,7 @@ class Relay:
         self._emit(Routed(turn=turn, side=decision.side, model=model, why=why, rule=decision.rule, other=other))
 
     async def pass_on(self, why: str, *, rule: str) -> ModelLink:
-        """Give the turn to the other model; its link."""
+        """Hand the turn to the other model; return its link."""
         self._stop_clock()
         side = OTHER[self.decision.side]
         link = await self._pair.link(side)
@@ -113,7 +114,7 @@ class Relay:
         return link
 
     def costs(self) -> tuple[RouteCost, ...]:
-        """What each model that worked on the turn took."""
+        """What each model that worked on the turn cost."""
         self._stop_clock()
         return tuple(self._costs.values())
 

@@ -1,4 +1,4 @@
-"""Which way a turn is worked, by what the model can do and what is asked, said in one line."""
+"""Chooses how a turn is worked, by what the model can do, with a one-line reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fulgur.protocol.agent import Way
 
 
 def route(info: ModelInfo, settings: Settings) -> tuple[Way, str]:
-    """The way, and why."""
+    """Return the way and the reason for it."""
     if "tools" in info.abilities:
         return "tools", f"{info.name} works with tools"
     if "edit" in info.abilities and settings.flag("features.edit_path"):

@@ -1,7 +1,7 @@
-"""Fast or deep? The rules of `model = "auto"`: data in the config, the first that fits decides.
+"""Fast or deep? The rules of `model = "auto"`: data in the config, where the first rule that fits decides.
 
-A rule fits when everything it names holds. A rule of the config comes before the built-in ones; one with the name of a
-built-in rule takes its place, and with `use = "off"` removes it.
+A rule fits if everything it names holds. The config's rules come before the built-in ones; one with the name of a
+built-in rule replaces it, and `use = "off"` removes it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ OTHER: dict[Side, Side] = {"fast": "deep", "deep": "fast"}
 
 @dataclass(frozen=True)
 class Rule:
-    """`words`: regular expressions, one of which is found in the prompt. `files`: at least so many are named.
-    `context_percent`: of the fast model's context that the conversation fills. `question`: it asks to be told."""
+    """`words`: regular expressions, one of which must match in the prompt. `files`: at least this many are named.
+    `context_percent`: how much of the fast model's context the conversation fills. `question`: the prompt is one."""
 
     name: str
     use: Side
@@ -33,7 +33,7 @@ class Rule:
     question: bool = False
 
     def fits(self, task: Task) -> str:
-        """What in the task it goes by; empty when it does not fit."""
+        """What in the task matched; empty if the rule does not fit."""
         found = []
         if self.words:
             match = next((m for w in self.words if (m := re.search(w, task.text, re.IGNORECASE))), None)
@@ -107,7 +107,7 @@ BUILT_IN: tuple[Rule, ...] = (
     Rule("one-file", "fast", "it names one file", files=1),
 )
 
-# `@any/path`, or a word that ends as a file name does: `app.py`, `src/app.py:12`.
+# `@any/path`, or a word that ends like a file name: `app.py`, `src/app.py:12`.
 _FILE = re.compile(r"@([\w./-]+)|(?<![\w/.-])([\w./-]*\w\.[a-z]{1,4})(?=[\s:,;)?!]|\.?$)", re.IGNORECASE)
 
 
@@ -129,7 +129,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which model, and why: `rule` is the name of the rule, `by` what it found."""
+    """Which model, and why: `rule` is the name of the rule, `by` what it matched."""
 
     side: Side
     model: str
@@ -171,7 +171,7 @@ def _own(settings: Settings, name: str) -> Rule | None:
 
 
 def decide(task: Task, settings: Settings) -> Choice:
-    """The model for a task."""
+    """Choose the model for a task."""
     found = next(((rule, by) for rule in rules(settings) if (by := rule.fits(task))), None)
     rule, by = found if found is not None else (None, "")
     side: Side = rule.use if rule is not None else cast(Side, settings.text("router.default"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-_FEWEST_TOKENS = 32  # of an answer that says something about speed
+_FEWEST_TOKENS = 32  # shorter answers say too little about speed
 _WORTH_WRITING = 0.1
 
 
@@ -19,17 +19,17 @@ class Speeds:
         self._file = home / "speeds.json"
 
     def all(self) -> dict[str, float]:
-        """Every model that was measured; a file that cannot be read says nothing."""
+        """Every measured model; empty if the file cannot be read."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(self._file.read_bytes(), type=dict[str, float])
         return {}
 
     def note(self, name: str, tokens: int, rate: float) -> None:
-        """An answer of so many tokens was written at this rate."""
+        """Record that an answer of so many tokens was written at this rate."""
         known = self.all()
         if tokens < _FEWEST_TOKENS or abs(known.get(name, 0.0) - rate) <= _WORTH_WRITING * rate:
             return
-        with contextlib.suppress(OSError):  # nice to know, not worth an error
+        with contextlib.suppress(OSError):  # not worth an error
             part = self._file.with_suffix(f".{os.getpid()}.tmp")
             part.write_bytes(msgspec.json.encode({**known, name: round(rate, 1)}))
             os.replace(part, self._file)

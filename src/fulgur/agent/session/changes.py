@@ -1,4 +1,4 @@
-"""The workspace over a session: snapshots around each turn, the diff since the start, and undo."""
+"""The workspace during a session: snapshots around each turn, the diff since the start, and undo."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fulgur.workspace.undo import Restored, restore
 
 
 class NothingToUndo(FulgurError):
-    """No turn is left that changed a file."""
+    """No turn that changed a file is left."""
 
 
 class Changes:
-    """Knows what each turn changed, whoever changed it."""
+    """Knows what each turn changed, no matter who changed it."""
 
     def __init__(self, bench: Workbench, state: SessionState, enabled: bool) -> None:
         self._bench = bench
@@ -34,7 +34,8 @@ class Changes:
         self._said: set[str] = set()
 
     async def before(self) -> list[str]:
-        """Snapshot once a turn, before the first tool that can change files; new words on what is not covered."""
+        """Snapshot once per turn, before the first tool that can change files; return new notes on what undo does not
+        cover."""
         async with self._lock:
             if not self._enabled or self._state.turn.before is not None:
                 return []
@@ -44,14 +45,14 @@ class Changes:
             return new
 
     async def after(self) -> list[str]:
-        """Snapshot at the turn's end, if there was one before; the paths the turn changed."""
+        """Snapshot at the turn's end, if there was one before; return the paths that changed."""
         if self._state.turn.before is None:
             return []
         before = self._read(self._state.turn.before)
         return [shown(difference.path) for difference in differences(before, await self._take("after"))]
 
     async def undo(self, first: int = 1) -> tuple[int, Restored]:
-        """Take back the last turn (`first` or later) that changed files and was not taken back yet."""
+        """Undo the last turn (`first` or later) that changed files and was not undone yet."""
         for turn in reversed(self._state.turns):
             if turn.before is None or turn.undone or turn.number < first:
                 continue
@@ -72,7 +73,7 @@ class Changes:
         raise NothingToUndo("nothing to undo: no turn of this session changed a file")
 
     async def undo_back_to(self, first: int) -> list[Restored]:
-        """Take back every turn from the last down to `first`."""
+        """Undo every turn from the last down to `first`."""
         restored = []
         with contextlib.suppress(NothingToUndo):
             while True:
@@ -80,7 +81,7 @@ class Changes:
         return restored
 
     def diff(self) -> str:
-        """What the session changed, against the first snapshot."""
+        """Return what the session changed, against its first snapshot."""
         kept = (turn.before for turn in self._state.turns if turn.before is not None and not turn.let_go)
         first = next(kept, None)
         if first is None:
@@ -111,7 +112,7 @@ class Changes:
 
 
 def restored_events(turn: int, restored: Restored) -> Iterator[AgentEvent]:
-    """What screens hear of files that were put back."""
+    """The events for files that were restored."""
     for failure in restored.failed:
         yield Warned(message=f"not put back: {failure}")
     yield Undone(turn=turn, paths=tuple(restored.paths), kept=tuple(restored.kept))

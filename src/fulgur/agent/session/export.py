@@ -1,4 +1,4 @@
-"""A session as Markdown, to read or to send on."""
+"""A session as Markdown, to read or to share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADS = {"user": "## Prompt", "steer": "### Redirected", "assistant": ""}
 
 
 def to_markdown(entries: Iterable[TranscriptEntry], title: str) -> str:
-    """Prompts as headings, answers as they were written, calls and diffs in fences."""
+    """Format prompts as headings, answers as they were written, calls and diffs as fenced blocks."""
     parts = [f"# {title}"]
     for entry in entries:
         text = entry.text.strip("\n")
@@ -31,7 +31,7 @@ def to_markdown(entries: Iterable[TranscriptEntry], title: str) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """A fence longer than any inside."""
+    """Use a fence longer than any inside."""
     longest = max((len(run) for run in text.replace("\n", " ").split() if set(run) == {"`"}), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

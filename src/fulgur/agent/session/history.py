@@ -1,6 +1,6 @@
-"""What was said and done, as the model sees it: Responses items in one line, only ever added to.
+"""What was said and done, as the model sees it: one append-only list of Responses items.
 
-A compaction does not rewrite the line: it notes a new beginning, and what lies before it is no longer sent.
+A compaction does not rewrite the list: it marks a new start, and what lies before that is no longer sent.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 Item = dict[str, Any]
 
 CHARACTERS_PER_TOKEN = 3.5
-_IMAGE_TOKENS = 1500  # what a screenshot takes with most models
+_IMAGE_TOKENS = 1500  # what a screenshot costs with most models
 STOPPED_OUTPUT = "[stopped by the person before it ended]"
-# How messages begin that we put to the model in the person's place: a compaction does not take them for the person's.
+# Beginnings of messages that we send in the person's name; compaction does not take them for the person's own.
 CHECKED = "A check of your changes found this."
 IN_FORM = "Give the result as JSON that follows the schema, and nothing else."
 NOT_IN_FORM = f"That was not valid JSON. {IN_FORM}"
@@ -38,12 +38,12 @@ class History:
         self._items.extend(items)
 
     def begin_anew(self, summary: list[Item]) -> None:
-        """From now on the model sees `summary` instead of everything so far."""
+        """From now on, show the model `summary` instead of everything so far."""
         self._summary = summary
         self._start = len(self._items)
 
     def visible(self) -> list[Item]:
-        """What the model is sent."""
+        """The items that the model is sent."""
         return [*self._summary, *self._items[self._start :]]
 
     def everything(self) -> list[Item]:
@@ -68,7 +68,7 @@ def is_said(item: Item) -> bool:
 
 
 def call_output(call_id: str, output: str) -> Item:
-    """The answer to a tool call."""
+    """An item with the output of a tool call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
@@ -84,7 +84,7 @@ def item_text(item: Item) -> str:
 
 
 def estimate_tokens(items: list[Item]) -> int:
-    """A cautious guess, for the decision to compact before the server refuses."""
+    """Estimate cautiously, to decide on compaction before the server refuses."""
     characters = sum(len(item_text(item)) + len(str(item.get("name", ""))) + 12 for item in items)
     return int(characters / CHARACTERS_PER_TOKEN) + _IMAGE_TOKENS * sum(map(_images, items))
 
@@ -99,7 +99,7 @@ _LONGEST_VALUE = 200
 
 
 def call_title(name: str, arguments: str) -> str:
-    """A stored call in one line for people: `$ pytest -q`, `read app.py`, `apply_patch app.py, test_app.py`."""
+    """Format a stored call in one line: `$ pytest -q`, `read app.py`, `apply_patch app.py, test_app.py`."""
     try:
         given = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
     except msgspec.DecodeError:

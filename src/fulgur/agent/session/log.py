@@ -1,8 +1,8 @@
-"""A session on disk: one JSON object a line, only ever appended. The file is the truth; nothing else needs to survive.
+"""A session on disk: an append-only file, one JSON object per line. It is the truth; nothing else needs to survive.
 
-A line that was cut by a kill is the last one and has no newline: it is left out when reading and cut off before the
-next append. What a person typed, and a turn's end, are forced to disk (fsync) before anything says they are there.
-A damaged line is an error that says where; `--fork` goes on with what stands before it.
+A kill can only cut the last line, which then has no newline: readers ignore it, and the next append truncates it.
+Prompts and turn ends are forced to disk (fsync) before anything reports them. A damaged line is an error that says
+where; `--fork` continues with the lines before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SessionLog:
 
     @classmethod
     def create(cls, home: Path, workspace: Path, model: str, **more: Any) -> SessionLog:
-        """A new session; `more` goes into its first record."""
+        """Create a new session; `more` goes into its first record."""
         folder = home / "sessions"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -45,7 +45,7 @@ class SessionLog:
         return log
 
     def append(self, kind: str, /, *, durable: bool = False, **fields: Any) -> None:
-        """Write one record in one call; `durable` returns only when it is on disk."""
+        """Write one record; with `durable`, return only when it is on disk."""
         record = {"type": kind, "time": round(time.time(), 3), **fields}
         try:
             if self._file < 0:
@@ -60,7 +60,7 @@ class SessionLog:
             ) from None
 
     def _write(self, line: bytes) -> None:
-        """All of it or nothing: what a full disk took of it is taken back."""
+        """Write all of it or nothing: truncate what a full disk left half written."""
         size = os.fstat(self._file).st_size
         try:
             while line:
@@ -75,7 +75,7 @@ class SessionLog:
         return list(read_records(self.path))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -86,7 +86,7 @@ class SessionLog:
         if new:
             folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             with contextlib.suppress(OSError):
-                os.fsync(folder)  # the name itself
+                os.fsync(folder)  # makes the name durable
             os.close(folder)
         else:
             size = os.fstat(self._file).st_size
@@ -109,7 +109,7 @@ def _whole_size(descriptor: int, size: int) -> int:
 
 
 def read_records(path: Path, *, damaged: Literal["refuse", "stop", "skip"] = "refuse") -> Iterator[Record]:
-    """The whole records of a file. At a damaged line: an error with its number, the end, or the next one."""
+    """Yield the complete records of a file. At a damaged line, raise an error with its number, stop, or skip it."""
     sealed = False
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -126,7 +126,7 @@ def read_records(path: Path, *, damaged: Literal["refuse", "stop", "skip"] = "re
 
 
 def damage(path: Path, number: int, what: str) -> FulgurError:
-    """The error of a line that cannot be read."""
+    """Build the error for a line that cannot be read."""
     hint = "The file is left as it is."
     if number > 1:
         hint = (
@@ -141,7 +141,7 @@ class _Cached(msgspec.Struct, array_like=True):
 
 
 def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]:
-    """Stored sessions (of one workspace), the latest first. An index saves reading files that did not change."""
+    """Stored sessions (of one workspace), the latest first. An index avoids reading unchanged files again."""
     folder = home / "sessions"
     index = folder / "index.msgpack"
     known: dict[str, _Cached] = {}
@@ -166,13 +166,13 @@ def summaries(home: Path, workspace: Path | None = None) -> list[SessionSummary]
         cached.summary
         for cached in fresh.values()
         if workspace is None
-        or (cached.summary.workspace in ("", str(workspace)) and not cached.summary.subagent)  # "": it says no more
+        or (cached.summary.workspace in ("", str(workspace)) and not cached.summary.subagent)  # "": unreadable
     ]
     return sorted(found, key=lambda summary: (summary.updated, summary.session_id), reverse=True)
 
 
 def _summary(path: Path) -> SessionSummary:
-    """What a list shows of a session; of a damaged one what can still be read, and that it is damaged."""
+    """Summarise a session for lists; for a damaged one, what can still be read and the damage."""
     found = SessionSummary(
         session_id=path.stem,
         path=str(path),
@@ -219,7 +219,7 @@ def _summed(so_far: SessionSummary, record: Record) -> SessionSummary:
 
 
 def find_session(home: Path, name: str, workspace: Path) -> Path:
-    """The file of a session: by id, by the beginning of an id, or `last` (the latest of this workspace)."""
+    """Find a session's file: by id, by a prefix of an id, or `last` (the latest of this workspace)."""
     if name == "last":
         stored = [summary for summary in summaries(home, workspace) if summary.turns]
         if not stored:
@@ -238,8 +238,8 @@ def find_session(home: Path, name: str, workspace: Path) -> Path:
 
 
 def fork_session(home: Path, source: Path, before: int | None = None, **more: Any) -> SessionLog:
-    """A copy that goes its own way from here, or from just `before` a turn; the original stays as it is. `more` goes
-    into the copy's first record."""
+    """Copy a session up to its end, or to just before the turn `before`; the original is untouched. `more` goes into
+    the copy's first record."""
     records = list(read_records(source, damaged="stop"))
     if before is not None:
         ends = (n for n, record in enumerate(records) if record["type"] == "turn" and record["turn"] == before)
@@ -261,7 +261,7 @@ def fork_session(home: Path, source: Path, before: int | None = None, **more: An
 
 
 def stored_log(home: Path, workspace: Path, name: str | None, fork: str | None, **more: Any) -> SessionLog | None:
-    """The log of a session to resume (`name`) or of a new copy (`fork`, with `more` in its first record), or None."""
+    """The log of a session to resume (`name`) or of a new fork (`fork`, with `more` in its first record), or None."""
     if fork is not None:
         return fork_session(home, find_session(home, fork, workspace), **more)
     return SessionLog(find_session(home, name, workspace)) if name is not None else None

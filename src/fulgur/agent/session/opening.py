@@ -1,4 +1,4 @@
-"""What a session says when it is opened or resumed."""
+"""What a session reports when it is opened or resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def opening_events(
     refusal: FulgurError | None,
     recovered: Sequence[str],
 ) -> Iterator[AgentEvent]:
-    """That it is ready, what a person should know (quietly what the sandbox lacks), and the prompts that still wait."""
+    """Yield that it is ready, the warnings (quiet for what the sandbox lacks), and the prompts still queued."""
     log = state.log
     yield SessionStarted(session_id=log.id, path=str(log.path), model=model, resumed_turns=len(state.turns))
     for warning in warnings:

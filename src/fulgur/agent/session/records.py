@@ -1,7 +1,7 @@
-"""The records of a session file: what each kind holds, and one line a record with a checksum at its end.
+"""The records of a session file: what each type holds, one record per line with a checksum at its end.
 
-A line reads `{"type": …, …, "crc": "…"}`; the checksum is over everything before it, so that a damaged line is known as
-one whatever it has become. Files of earlier versions have no checksums; their records are checked by their shape.
+A line reads `{"type": …, …, "crc": "…"}`. The checksum covers everything before it, so damage of any kind is detected.
+Files of earlier versions have no checksums; their records are checked only by shape.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}$')
 
 
 class DamagedRecord(ValueError):
-    """A line that is not what was written."""
+    """A line that differs from what was written."""
 
 
 class _Item(msgspec.Struct):
@@ -133,13 +133,13 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
 
 
 def encode_record(record: Record) -> bytes:
-    """One line, with its newline."""
+    """Encode one line, with its newline."""
     body = msgspec.json.encode(record)
     return b'%s,"crc":"%08x"}\n' % (body[:-1], zlib.crc32(body))
 
 
 def decode_record(line: bytes, *, sealed: bool) -> Record:
-    """The record of a line without its newline; `sealed`: it must have a checksum. DamagedRecord says what is wrong."""
+    """Decode a line without its newline; `sealed` lines must have a checksum. DamagedRecord says what is wrong."""
     seal = _SEAL.search(line)
     if seal is None and sealed:
         raise DamagedRecord("its checksum is missing")
@@ -161,10 +161,10 @@ def decode_record(line: bytes, *, sealed: bool) -> Record:
 
 
 def is_sealed(first_line: bytes) -> bool:
-    """Whether a file's lines all have checksums, by its first one."""
+    """Whether all lines of a file have checksums, judged by its first one."""
     return b'"crc"' in first_line or b'"sealed":true' in first_line
 
 
 def is_cut(line: bytes) -> bool:
-    """Whether a last line without a newline is the beginning of one, as a kill leaves it, and not a damaged one."""
+    """Whether a last line without a newline was merely cut short, as a kill leaves it, and not damaged."""
     return not re.search(rb',"crc":"[0-9a-f]{8}"\}.', line, re.DOTALL)

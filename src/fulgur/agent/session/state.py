@@ -52,7 +52,7 @@ class SessionState:
 
     @classmethod
     def load(cls, log: SessionLog) -> SessionState:
-        """From the file. A turn that a kill cut off is closed, with what had been said kept."""
+        """Load a session. A turn that a kill cut off is closed, and what had been said is kept."""
         state = cls.read(log)
         if state.turns and not state.turns[-1].ended:
             state.interrupted = True
@@ -65,7 +65,7 @@ class SessionState:
 
     @classmethod
     def read(cls, log: SessionLog) -> SessionState:
-        """As the file says it, to look at: nothing is closed, and somebody may still be writing it."""
+        """Read a session without changing it: nothing is closed, and another process may still be writing it."""
         state = cls(log)
         number = 0
         for number, record in enumerate(log.records(), 1):
@@ -86,23 +86,23 @@ class SessionState:
 
     @property
     def open_text(self) -> str:
-        """What the model has said of a message that it still writes."""
+        """The text so far of the message that the model is writing."""
         return self._open_text
 
     def begin_turn(self, text: str) -> int:
-        """A prompt, on disk before anything is done with it."""
+        """Start a turn; its prompt is on disk when this returns."""
         number = len(self.turns) + 1
         self._write({"type": "turn", "turn": number, "text": text}, durable=True)
         return number
 
     def add_items(self, items: list[Item], *, kind: str = "") -> None:
-        """Items of the model or its tools; `kind` is `steer` for what the person said in mid-turn."""
+        """Add items of the model or its tools; `kind` is `steer` for what the person said in mid-turn."""
         if items:
             self._unsaved = ""
             self._write({"type": "items", "items": items} | ({"kind": kind} if kind else {}))
 
     def partial(self, text: str) -> None:
-        """More of a message that is still being written; saved now and then, so that a kill costs little."""
+        """Add to the message that is being written; saved now and then, so that a kill loses little."""
         self._open_text += text
         self._unsaved += text
         now = time.monotonic()
@@ -111,18 +111,18 @@ class SessionState:
             self._unsaved, self._saved_at = "", now
 
     def save_partial_as_message(self) -> None:
-        """What had been said when the stream was cut, as a message of its own."""
+        """Keep what was said before the stream was cut as a separate message."""
         if self._open_text:
             self.add_items([message("assistant", self._open_text)])
 
     def changed(self, diff: FileDiff) -> None:
-        """A file changed by a tool, for the transcript."""
+        """Record a file that a tool changed."""
         self._write({"type": "change", "path": diff.path, "kind": diff.kind, "diff": diff.diff})
         if self.watch_changes is not None:
             self.watch_changes(diff)
 
     def planned(self, steps: Sequence[PlanStep]) -> None:
-        """The model's plan as it stands now."""
+        """Record the model's current plan."""
         self._write({"type": "plan", "steps": [msgspec.structs.asdict(step) for step in steps]})
 
     def recent_files(self) -> list[str]:
@@ -130,45 +130,45 @@ class SessionState:
         return self._changed_files[::-1]
 
     def snapshot(self, when: str, manifest: str) -> None:
-        """A snapshot of the workspace `before` or `after` the turn's changes."""
+        """Record a snapshot of the workspace `before` or `after` the turn's changes."""
         self._write({"type": "snapshot", "when": when, "manifest": manifest})
 
     def compacted(self, items: list[Item]) -> None:
-        """The model sees `items` instead of everything so far."""
+        """From now on, show the model `items` instead of everything so far."""
         self._write({"type": "compaction", "items": items})
 
     def end_turn(self, how: str, text: str = "") -> None:
-        """The end of the turn, on disk when this returns."""
+        """End the turn; on disk when this returns."""
         self._write({"type": "end", "turn": self.turn.number, "how": how, "message": text}, durable=True)
 
     def queue(self, text: str) -> None:
-        """Keep a prompt for later."""
+        """Queue a prompt for later."""
         self._write({"type": "queued", "text": text}, durable=True)
 
     def take_queued(self) -> str:
-        """The next kept prompt."""
+        """Remove and return the next queued prompt."""
         text = self.queued[0]
         self._write({"type": "taken"})
         return text
 
     def withdraw(self, text: str) -> None:
-        """Take a kept prompt back, the last one with this text."""
+        """Remove a queued prompt: the last one with this text."""
         self._write({"type": "withdrawn", "text": text})
 
     def undone(self, turn: int, paths: list[str]) -> None:
-        """The turn's file changes were taken back; the model is told too."""
+        """Record that the turn's file changes were undone; the model sees it too."""
         self._write({"type": "undo", "turn": turn, "paths": paths})
 
     def chose_model(self, model: str, provider: str) -> None:
-        """Another model answers from here on."""
+        """Record that another model answers from here on."""
         self._write({"type": "model", "model": model, "provider": provider})
 
     def answered(self, model: str, response_id: str | None) -> None:
-        """Which model the server named in a response: the proof of who answered."""
+        """Record the model that the server named in a response: the proof of who answered."""
         self._write({"type": "answered", "model": model, "response_id": response_id or ""})
 
     def member(self, finished: MemberFinished) -> None:
-        """A subagent's end, with the models that answered it."""
+        """Record a subagent's end, with the models that answered it."""
         fields = msgspec.structs.asdict(finished)
         self._write({"type": "member", **fields})
 

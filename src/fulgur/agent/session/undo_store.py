@@ -1,7 +1,7 @@
-"""Keeps the contents that /undo needs within bounds: sessions by their age, then the oldest ones by size.
+"""Bounds the storage that /undo needs: drops sessions by age, then the oldest ones by size.
 
-Once a day. A session loses its undo as a whole, never in part; its file says so (a `let_go` record), lists of sessions
-show it, and whoever starts the program is told. Conversations are never touched.
+Runs once a day. A session loses its undo as a whole, never in part. Its file records that (`let_go`), lists of sessions
+show it, and the person is told. Conversations are never touched.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fulgur.workspace.journal import EditJournal
 from fulgur.workspace.snapshots import Manifest, read_cache, read_manifest
 
 DAY = 86_400.0
-_SPARED_SECONDS = DAY  # a session used within a day may be open somewhere
-_GRACE_SECONDS = 3600.0  # a content stored just now may not be in any session yet
+_SPARED_SECONDS = DAY  # a session used within a day may still be open somewhere
+_GRACE_SECONDS = 3600.0  # newly stored content may not be in any session yet
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """Sessions whose undo was let go, and what that freed."""
+    """Sessions whose undo was dropped, and how many bytes that freed."""
 
     sessions: tuple[str, ...]
     bytes: int
@@ -42,7 +42,7 @@ class Pruned:
 
 
 def due(home: Path) -> bool:
-    """Whether a day went by since the last time; marks it as done now."""
+    """Whether a day has passed since the last run; marks this one."""
     stamp = home / "blobs" / "pruned"
     with contextlib.suppress(OSError):
         if time.time() - stamp.stat().st_mtime < DAY:
@@ -54,7 +54,7 @@ def due(home: Path) -> bool:
 
 
 def prune(home: Path, *, most_days: float, most_bytes: int, spare: Collection[str] = ()) -> Pruned:
-    """Let go of what is beyond the bounds; `spare` are sessions that stay whatever they hold."""
+    """Drop what exceeds the bounds; `spare` names sessions to keep whatever they hold."""
     blobs = BlobStore(home / "blobs")
     now = time.time()
     kept: set[str] = {*_current(home, now - most_days * DAY), *_unfinished(home)}
@@ -87,7 +87,7 @@ def prune(home: Path, *, most_days: float, most_bytes: int, spare: Collection[st
 
 
 def prune_when_due(settings: Settings, spare: Collection[str] = ()) -> Pruned | None:
-    """Once a day, by the bounds of the configuration; what was let go, if sessions lost their undo."""
+    """Prune once a day by the configured bounds; return what was dropped, if sessions lost their undo."""
     if not due(settings.home):
         return None
     days, megabytes = settings.integer("undo_days") or 0, settings.integer("undo_megabytes") or 0
@@ -98,19 +98,19 @@ def prune_when_due(settings: Settings, spare: Collection[str] = ()) -> Pruned | 
 
 
 def prune_beside(settings: Settings, session: str, tell: Callable[[Pruned], None]) -> None:
-    """The same in a thread of its own, beside everything else; this session is spared."""
+    """Run `prune_when_due` in a separate thread; this session is spared."""
     loop = asyncio.get_running_loop()
 
     def work() -> None:
         if pruned := prune_when_due(settings, [session]):
-            with contextlib.suppress(RuntimeError):  # the loop may be over
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(tell, pruned)
 
     threading.Thread(target=work, daemon=True).start()
 
 
 def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[str]:
-    """What `fulgur edit --undo` wants; edits beyond the bounds are forgotten, the oldest first."""
+    """The contents that `fulgur edit --undo` needs; edits beyond the bounds are dropped, the oldest first."""
     journal = EditJournal(home)
     entries = journal.entries()
     needed: set[str] = set()
@@ -123,13 +123,13 @@ def _edits(home: Path, since: float, most_bytes: int, blobs: BlobStore) -> set[s
         needed |= more
         oldest = when
     if any(entry.time < oldest for entry in entries):
-        with journal.locked():  # another command may have written an edit since
+        with journal.locked():  # another command may have recorded an edit since
             journal.save(entry for entry in journal.entries() if entry.time >= oldest)
     return needed
 
 
 def _needed(session: Path, blobs: BlobStore) -> set[str]:
-    """Every content that an undo in the session may want."""
+    """Every content that an undo in the session may need."""
     found: set[str] = set()
     with contextlib.suppress(FulgurError, OSError):
         for record in read_records(session, damaged="skip"):
@@ -145,7 +145,7 @@ def _contents(manifest: Manifest) -> set[str]:
 
 
 def _current(home: Path, since: float) -> Iterator[str]:
-    """What the remembered state of each workspace names; a state nobody came back to is forgotten."""
+    """The contents in each workspace's snapshot cache; a cache that was not used for long is removed."""
     for path in (home / "index").glob("*.snapshot"):
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if path.stat().st_mtime < since:
@@ -155,7 +155,7 @@ def _current(home: Path, since: float) -> Iterator[str]:
 
 
 def _unfinished(home: Path) -> Iterator[str]:
-    """What a patch that was cut off by a kill has to put back."""
+    """The contents needed to roll back a patch that a kill cut off."""
     for folder in ("sessions", "tasks"):
         for path in (home / folder).glob("*.journal"):
             yield from (entry.before for entry in read_journal(path) if entry.before)
