@@ -1,12 +1,13 @@
-"""Steps over several sequences that follow each other without waiting for the host.
+"""Chained steps over several sequences, which do not wait for the host.
 
-While every sequence decodes a token at a time, and the device chooses them, the next step is queued before the tokens
-of the one under way are read: what the host does with them overlaps with it. Anything else (a request, a steer, a draft
-that is worth it, the end of a sequence) lets the step that is queued come to its end and goes on as usual.
+While every sequence decodes one token at a time and the device chooses them, the next step is queued before the tokens
+of the one under way are read, so the host's work on these overlaps with it. When anything else is to be done (a
+request, a steer, a draft that is worth it, the end of a sequence), the queued step still runs, and the engine plans the
+one after it as usual.
 
-A row of that step may belong to a sequence that has ended meanwhile, or was steered or cancelled: its token is dropped.
-What the row wrote lies behind what the sequence had computed, in blocks that it had then, and whoever has them next
-writes after it.
+A row of the queued step may belong to a sequence that has ended since, or was steered or cancelled: its token is
+dropped. The row wrote after what the sequence had computed, into blocks that the sequence held then. A later owner of
+these blocks writes to them only after that.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ class StepsAhead:
     def __init__(self, runtime: Runtime, cache: Cache) -> None:
         streaming = runtime.streaming
         self.entries: list[BatchEntry] = []
-        self.seconds = 0.0  # from the last step's end to that of the one that was taken
+        self.seconds = 0.0  # between the ends of the last two steps taken
         self._since = 0.0
         self._runtime = None if streaming is None else streaming.following
         self._cache = cache
-        self._tables: list[BlockTable | None] = []  # by row, as they were when it began
-        self._position: list[int] = []  # by row: of the token that it runs
+        self._tables: list[BlockTable | None] = []  # by row, as they were when the chain began
+        self._position: list[int] = []  # by row: the position of the token that it runs
 
     def start(self, batch: Batch, scheduler: Scheduler) -> bool:
-        """Queue the step that was planned, if others can follow it."""
+        """Queue the planned step, if a chain can begin with it."""
         rows = len(batch.entries)
         if self._runtime is None or scheduler.waiting or not rows == batch.rows == len(scheduler.running) > 1:
             return False
@@ -49,7 +50,7 @@ class StepsAhead:
         return True
 
     def follow(self, scheduler: Scheduler) -> bool:
-        """Queue the next step behind the one under way; False if it has to be planned, or there is no room for it."""
+        """Queue the next step after the one under way; False if it has to be planned, or there is no room for it."""
         rows, size = len(self.entries), self._cache.size
         if scheduler.waiting or rows != len(scheduler.running):
             return False
@@ -71,7 +72,8 @@ class StepsAhead:
         return True
 
     def take(self, follows: bool) -> list[tuple[BatchEntry, int]]:
-        """Wait for the step under way: the rows that count, each with its token. `follows`: the next one is queued."""
+        """Wait for the step under way and return the rows that count, each with its token. `follows`: the next step is
+        queued."""
         assert self._runtime is not None
         tokens = self._runtime.take()
         now = perf_counter()

@@ -1,7 +1,8 @@
-"""A long prompt beside sequences that decode.
+"""Prefill of a long prompt beside sequences that decode.
 
-A runtime that can prefills it in parts, which the device runs between their steps: they go on, slower, instead of
-waiting for the whole prompt, and the prompt is computed at the speed of long chunks instead of a few rows a step.
+A runtime that can prefills the prompt in parts, which the device runs between decoding steps. The other sequences go
+on, more slowly, instead of waiting for the whole prompt, and the prompt is computed at the speed of long chunks instead
+of a few rows per step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fulgur.engine.cache import BlockTable
 from fulgur.engine.runtime import PrefillRun, Runtime
 from fulgur.engine.sequence import Sequence
 
-SHARE = 0.55  # of the device's time that a prompt takes; a single stream keeps the rest of its speed
+SHARE = 0.55  # fraction of the device's time for the prompt; a single stream keeps the rest of its speed
 
 
 class BackgroundPrefill:
@@ -23,13 +24,13 @@ class BackgroundPrefill:
         self._runtime = runtime.prefilling
         self._run: PrefillRun | None = None
         self._table: BlockTable | None = None
-        self._refused: Sequence | None = None  # memory was short for it: it goes a few rows a step
+        self._refused: Sequence | None = None  # there was too little memory for it: it gets a few rows per step
         self._rows = 0
 
     def rows_of(self, sequence: Sequence) -> int:
-        """How many rows of a prompt it would take now. The last one stays: its result is wanted. Where more chunks
-        follow, the next begins at a whole multiple of the longest, or where a snapshot of the recurrent state is
-        wanted."""
+        """How many rows of a prompt to compute in the background now; 0: none. The last row is left for a step, which
+        gives its result. If more chunks follow, the next begins at a multiple of the longest one, or where a snapshot
+        of the recurrent state is taken."""
         at, table, left = sequence.computed, sequence.table, len(sequence.tokens) - sequence.computed - 1
         if self._runtime is None or self.sequence is not None or sequence is self._refused:
             return 0
@@ -49,10 +50,10 @@ class BackgroundPrefill:
         self.sequence, self._table, self._rows = sequence, sequence.table, rows
 
     def advance(self, alone: bool) -> None:
-        """Parts of it run beside the step that comes next, all of them at once if nothing decodes."""
+        """Queue parts of the prompt beside the next step, or all of them at once if there is no step."""
         if self.sequence is None or self._run is None:
             return
-        if self.sequence.table is not self._table:  # it gave its blocks up
+        if self.sequence.table is not self._table:  # it was preempted
             self._drop()
         elif alone:
             self._run.finish()
@@ -60,16 +61,17 @@ class BackgroundPrefill:
             self._run.share = SHARE
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence was cancelled: what is left of its prompt is not wanted."""
+        """Drop the rest of a sequence's prompt: it was cancelled."""
         if self.sequence is sequence:
             self._drop()
 
     def seconds(self, measured: float) -> float:
-        """What a step took by itself."""
+        """What a step took without the parts beside it."""
         return measured if self._run is None or self._runtime is None else self._runtime.step_seconds
 
     def settle(self) -> Sequence | None:
-        """After the step: the sequence, if all parts are queued. What comes next on the device sees what they wrote."""
+        """After the step: the sequence, if all parts are queued (or failed). What the device runs next sees their
+        writes."""
         sequence, run = self.sequence, self._run
         if sequence is None or run is None or not (run.done or run.failed):
             return None

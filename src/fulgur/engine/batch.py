@@ -1,4 +1,4 @@
-"""The rows of one step, in arrays that are made once and filled again each time."""
+"""The rows of one step, in arrays that are allocated once and refilled each time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fulgur.engine.sequence import Sequence
 
 @dataclass(slots=True)
 class BatchEntry:
-    """What a sequence has in the step: `rows` rows, the last of them `draft`; its results start at `first`, if any."""
+    """One sequence's part of the step: `rows` rows, the last of them `draft`; its results, if any, start at `first`."""
 
     sequence: Sequence
     rows: int
     draft: list[int]
-    first: int  # -1: more of the prompt follows, no result is wanted yet
+    first: int  # -1: no result is wanted; the prompt goes on, or only its prefill was asked for
 
 
 class Batch:
@@ -31,7 +31,7 @@ class Batch:
         self.needs_logits = False
         self.sampled = False  # some row's token is not simply the likeliest
         self.entries: list[BatchEntry] = []
-        self.told: list[Told | None] | None = None  # by result, where the device chose; None: the host chooses
+        self.told: list[Told | None] | None = None  # log-probabilities by result if the device chose, else None
         self._choices: list[RowChoice | None] = []
         self.logits: FloatArray = np.empty((0, runtime.vocab_size), np.float32)
         self._runtime = runtime
@@ -41,8 +41,8 @@ class Batch:
         self._slots = np.zeros(self.capacity, np.int32)
         self._wanted = np.arange(self.capacity, dtype=np.int32)
         self._counting = np.arange(max(context, self.capacity) + 1, dtype=np.int32)
-        # Between two steps the caches hold weights: numpy's own machinery would be fetched from memory for a few
-        # numbers. So rows of decoding are written one by one, and the arrays of each width are made once.
+        # Between two steps the CPU caches hold weights, so numpy's own code would be fetched from memory for a few
+        # numbers. So decoding rows are written one by one, and the array views of each width are made once.
         self._cells = self._tokens.data, self._positions.data, self._slots.data
         self._widths: dict[int, tuple[IntArray, IntArray, IntArray, IntArray, IntArray]] = {}
 
@@ -56,9 +56,9 @@ class Batch:
         self.entries.clear()
 
     def add_decoding(self, sequence: Sequence, draft: list[int]) -> None:
-        """The last token of a sequence and guesses of what follows; every row gives a result.
+        """Add the last token of a sequence and its draft; every row gives a result.
 
-        Such rows come before all chunks, so the results lie as the rows do.
+        Such rows come before all chunks, so results are in the order of the rows.
         """
         tokens, positions, slots = self._cells
         first, slot, position = self.rows, sequence.slot, sequence.computed
@@ -72,7 +72,7 @@ class Batch:
         self._note_choices(sequence, draft)
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
-        """The next `count` tokens of a prompt; only its very last one gives a result."""
+        """Add the next `count` tokens of a prompt; only the prompt's last token gives a result."""
         at = sequence.computed
         rows = slice(self.rows, self.rows + count)
         self._tokens[rows] = sequence.tokens[at : at + count]
@@ -88,7 +88,7 @@ class Batch:
         self.entries.append(BatchEntry(sequence, count, [], first))
 
     def _note_choices(self, sequence: Sequence, draft: list[int]) -> None:
-        """How the tokens of a sequence's rows are chosen: by the device if it can for all of the step."""
+        """Note how the tokens of a sequence's rows are chosen: by the device if it can choose for the whole step."""
         sampler, streaming = sequence.sampler, self._runtime.streaming
         if sampler is None:
             self._choices += [None] * (len(draft) + 1)
@@ -103,8 +103,8 @@ class Batch:
         self._choices += [RowChoice(sampling, at + i, draft[:i], masks[i]) for i in range(len(draft) + 1)]
 
     def run(self) -> list[int]:
-        """One pass over the weights; the most likely token of each row that wants one, or the one that the device
-        chose. Fills `logits` where the host has to choose."""
+        """Run the step: one pass over the weights. Returns a token for each row that wants one: the most likely, or
+        the one that the device chose. Fills `logits` if the host has to choose."""
         rows, wanted, logits = self.rows, self.wanted, None
         streaming = self._runtime.streaming
         if self.sampled and not self.needs_logits and streaming is not None:
@@ -126,13 +126,13 @@ class Batch:
 
     @property
     def steady(self) -> bool:
-        """Whether every row is a sequence's next token, chosen by the device as all those after it."""
+        """Whether every row is a sequence's next token, and the device can choose it and all later ones by itself."""
         if self.needs_logits or not self.rows == self.wanted == len(self.entries) == len(self._choices):
             return False
         return not self.sampled or all(choice is None or choice.sampling.steady for choice in self._choices)
 
     def begin(self, runtime: FollowingRuntime) -> bool:
-        """Queue the step, for others to follow it."""
+        """Queue the step as the first of a chain; False if the runtime cannot chain these rows."""
         tokens, positions, slots, tables, _ = self._arrays(self.rows, self.wanted)
         begun = runtime.begin(tokens, positions, slots, tables, self._choices)
         self.told = [None] * self.rows if begun else None

@@ -1,9 +1,9 @@
 """An answer that must begin with a given text: token healing.
 
-A cursor seldom stands where a token ends. The prompt is cut at the last boundary before it, and the text that was cut
-off must come first in the answer: in its own tokens, until one is chosen that goes beyond it. Other ways to spell it
-are not allowed. For `retu` a model likes `r`, which begins a raw string, nearly as much as `return`; only after `r` it
-would find that nothing likely follows. The given text is not reported again.
+A cursor is seldom at the end of a token. The prompt is cut at the last boundary before it, and the answer must begin
+with the text that was cut off: in that text's own tokens, until a token is chosen that goes beyond it. Other spellings
+are not allowed. For `retu` a model likes `r`, which begins a raw string, nearly as much as `return`; only after `r`
+would it find that nothing likely follows. The given text is not reported again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fulgur.text.tokenizer import Tokenizer
 
 
 class Spellings:
-    """The plain tokens of a vocabulary in the order of their bytes."""
+    """The tokens of a vocabulary, without the special ones, sorted by their bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         plain = (token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids)
@@ -44,10 +44,10 @@ _known: WeakKeyDictionary[Tokenizer, Spellings] = WeakKeyDictionary()  # sorting
 
 
 class Beginning:
-    """Where one answer stands in the text that it begins with; the engine asks it as it asks a grammar."""
+    """How far one answer has spelled the text that it must begin with; the engine uses it like a grammar's matcher."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
-        self._own = tokenizer.encode(text, special=False, continuation=True)  # what is left of it
+        self._own = tokenizer.encode(text, special=False, continuation=True)  # tokens still to come
         self._hidden = len(text)  # characters that are not reported
         self.repeated = -1  # the last token, if it spelled given text and nothing else
         self._spellings = Spellings.of(tokenizer)
@@ -55,11 +55,11 @@ class Beginning:
 
     @property
     def given(self) -> bool:
-        """Whether the next token still spells given text; its probability is that among the tokens that do."""
+        """Whether the next token still spells given text; its probability is then taken among the tokens that do."""
         return bool(self._own)
 
     def cut(self, text: str) -> str:
-        """What of the answer's next text is new."""
+        """The part of the answer's next text that is new."""
         new = text[self._hidden :]
         self._hidden -= len(text) - len(new)
         return new
@@ -92,13 +92,13 @@ class Beginning:
         return b"".join(map(self._bytes, own))
 
     def _after(self, own: list[int], token: int) -> list[int] | None:
-        """What is left behind this token; None when it does not fit."""
+        """The given tokens that remain after this token; None if it does not fit."""
         if own and token == own[0]:
             return own[1:]
         return [] if self._bytes(token).startswith(self._rest(own)) else None
 
     def rollback(self, count: int) -> None:
-        """Take back tokens beyond the given text: they left no trace."""
+        """Take back tokens beyond the given text. Nothing to do: they changed no state."""
 
     def is_done(self) -> bool:
         return False

@@ -1,14 +1,14 @@
-"""The KV cache: fixed blocks of tokens, shared between all sequences that begin alike.
+"""The KV cache: fixed-size blocks of tokens, shared between sequences that have a prefix in common.
 
-A tree over block contents is the index: a node is one block whose key is its tokens, its path the whole prefix.
+The index is a tree of blocks: a node is one block, its key is the block's tokens, and its path is the whole prefix.
 Full blocks are shared by reference count. A block that matches only in part (or is not full yet) is copied, since
-its other slots belong to another text; so a prefix is reused to the very token. What no sequence holds any more
-stays in the index until its block is needed: least recently used first, leaves before their parents.
+its other slots belong to another text; so a prefix is reused to the exact token. A block that no sequence holds any
+more stays in the index until it is needed: least recently used first, leaves before their parents.
 
-A kernel reads neighbouring blocks in one stream, so a sequence gets the neighbour of its last block where it can, and
-begins where a run of blocks does; blocks are evicted some at a time, which often makes a run of them.
+Kernels read adjacent blocks as one stream. So a sequence gets the block after its last one where it can, and its first
+one at the start of a run. Blocks are evicted several at a time, which often frees a whole run.
 
-Each owner has a tree of its own: nobody learns from the length of a cached prefix what another one has sent.
+Each owner has a separate tree, so nobody learns from the length of a cached prefix what another owner has sent.
 
 A live sequence puts each block into the index when it is full, and the last, partly filled one when it ends.
 """
@@ -22,12 +22,12 @@ from itertools import count
 from fulgur.engine.runtime import IntArray, Runtime
 from fulgur.engine.states import EVERY, StatePool, capture_point
 
-RUN = 8  # blocks that lie in a row, from a multiple of it on (`kernels/cpu/layout.h`)
-_FEW = 32  # at most one block in so many is evicted at a time
+RUN = 8  # contiguous blocks in a run; each run starts at a multiple of it (`kernels/cpu/layout.h`)
+_FEW = 32  # at most one block in this many is evicted at a time
 
 
 class Node:
-    """One block in the index. Its children are also kept sorted: the longest common prefix is next to the key."""
+    """One block in the index. Its children are also kept sorted: the longest common prefix is next to a key's place."""
 
     __slots__ = ("block", "children", "key", "order", "parent", "refs", "stamp", "state")
 
@@ -37,7 +37,7 @@ class Node:
         self.block = block
         self.refs = refs
         self.stamp = stamp
-        self.state = -1  # a snapshot of the recurrent state at its end
+        self.state = -1  # the snapshot of the recurrent state at its end, if it has one
         self.children: dict[tuple[int, ...], Node] = {}
         self.order: list[tuple[int, ...]] = []
 
@@ -50,7 +50,7 @@ class BlockTable:
     def __init__(self, row: IntArray, root: Node, slot: int = 0) -> None:
         self.row = row
         self.slot = slot  # of its recurrent state
-        self.captured = 0  # where a snapshot of it is wanted
+        self.captured = 0  # the position at which to take a snapshot of it
         self.root = root
         self.blocks: list[int] = []
         self.nodes: list[Node] = []
@@ -82,7 +82,7 @@ class Cache:
         return len(self.free) + self.idle
 
     def lookup(self, tokens: list[int], usable: int, root: Node) -> tuple[list[Node], Node | None, int]:
-        """The longest cached prefix of tokens[:usable]: full blocks, then a block to copy and how much of it agrees."""
+        """The longest cached prefix of tokens[:usable]: full blocks, a block to copy, and how much of it matches."""
         size, node, nodes, at = self.size, root, [], 0
         while at + size <= usable:
             child = node.children.get(tuple(tokens[at : at + size]))
@@ -110,8 +110,8 @@ class Cache:
     def acquire(self, tokens: list[int], row: IntArray, owner: str = "", slot: int = 0) -> tuple[BlockTable, int]:
         """A table that starts with the longest cached prefix, and its length in tokens.
 
-        The last token is never taken from the cache: it is computed again, so that its logits exist. A runtime with
-        recurrent states resumes where a snapshot was taken, in `slot`.
+        The last token is never taken from the cache: it is computed again, so that its logits exist. With recurrent
+        states the prefix ends at a snapshot, which is restored into `slot`.
         """
         root = self.root_of(owner)
         nodes, partial, common = self.lookup(tokens, len(tokens) - 1, root)
@@ -131,7 +131,7 @@ class Cache:
             if self._append_block(table):
                 self.runtime.copy_block(partial.block, table.blocks[-1])
                 length += common
-            elif self.states is not None:  # back to the last full block with a state
+            elif self.states is not None:  # fall back to the last full block with a state
                 table.nodes, _ = self._resumable(nodes, [], root)
                 for node in nodes[len(table.nodes) :]:
                     row[len(table.blocks) - 1] = -1
@@ -148,8 +148,8 @@ class Cache:
         return table, length
 
     def _resumable(self, nodes: list[Node], rest: list[int], root: Node) -> tuple[list[Node], Node | None]:
-        """As much of a cached prefix as ends in a snapshot: full blocks, and perhaps a partly filled one. `rest` are
-        the tokens behind the full blocks."""
+        """The longest part of a cached prefix that ends at a snapshot: full blocks, and perhaps a partly filled one.
+        `rest` holds the tokens after the full blocks."""
         parent = nodes[-1] if nodes else root
         partial = [node for key, node in parent.children.items() if node.state >= 0 and tuple(rest[: len(key)]) == key]
         if partial:
@@ -159,7 +159,7 @@ class Cache:
         return nodes, None
 
     def grow(self, table: BlockTable, length: int) -> bool:
-        """Make room for `length` tokens; False (with what could be had) when every block is in use."""
+        """Make room for `length` tokens; False (keeping the blocks it got) when all the others are in use."""
         needed = -(-length // self.size)
         while len(table.blocks) < needed:
             if not self._append_block(table):
@@ -167,7 +167,7 @@ class Cache:
         return True
 
     def commit(self, table: BlockTable, tokens: list[int], computed: int) -> None:
-        """Put the blocks that are full by now into the index, for others to share."""
+        """Put the blocks that are now full into the index, for others to share."""
         size, nodes = self.size, table.nodes
         while (len(nodes) + 1) * size <= computed:
             at = len(nodes)
@@ -187,7 +187,7 @@ class Cache:
                 self.states.capture(node, table.slot, end)
 
     def release(self, table: BlockTable, tokens: list[int], computed: int) -> None:
-        """Let a sequence go; what it computed stays in the index until its room is needed."""
+        """Release a sequence's blocks; what it computed stays in the index until the room is needed."""
         self.commit(table, tokens, computed)
         full = len(table.nodes)
         self._clock += 1
@@ -198,7 +198,7 @@ class Cache:
             place = bisect_left(parent.order, key)
             found = parent.order[place] if place < len(parent.order) else ()
             if found == key or (found[: len(key)] == key and self.states is None):
-                node = parent.children[found]  # says as much and more
+                node = parent.children[found]  # holds these tokens, perhaps more
                 node.stamp = self._clock
             else:
                 node = self._insert(parent, key, rest.pop(0), refs=0)
@@ -255,7 +255,7 @@ class Cache:
 
     def _insert(self, parent: Node, key: tuple[int, ...], block: int, refs: int) -> Node:
         place = bisect_left(parent.order, key)
-        if place:  # a partly filled block that the new one extends says nothing more
+        if place:  # a partly filled block that the new one extends is redundant
             before = parent.order[place - 1]
             if len(before) < len(key) and key[: len(before)] == before:
                 old = parent.children[before]
@@ -290,7 +290,7 @@ class Cache:
             self._offer(node)
 
     def _offer(self, node: Node) -> None:
-        """Note that a node may be evicted, if it may."""
+        """Make a node a candidate for eviction, if no sequence holds it and it has no children."""
         if node.refs == 0 and not node.children and node.parent is not None:
             heapq.heappush(self._evictable, (node.stamp, next(self._order), node))
             if len(self._evictable) > 4 * self.blocks + 64:
@@ -298,7 +298,7 @@ class Cache:
                 heapq.heapify(self._evictable)
 
     def _evict(self) -> bool:
-        """Free the block that nobody has asked for longest; False if every one is held."""
+        """Free the least recently used block; False if all are held."""
         while self._evictable:
             entry = heapq.heappop(self._evictable)
             if _current(entry):
@@ -313,7 +313,7 @@ class Cache:
 
 
 def _place(block: int) -> tuple[int, int]:
-    """By this the best place for a new run is the least: sequences that grow together stay out of each other's way."""
+    """Sort key of a free block: starts of runs first, so that sequences that grow together do not interleave."""
     return block % RUN, block
 
 

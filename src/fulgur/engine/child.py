@@ -41,7 +41,7 @@ class Child(asyncio.Protocol):
             process = start.popen(command, start.ROOT, pass_fds=[theirs.fileno()], stdout=log, stderr=log)
         child = cls(process, log, receive)
         await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
-        # The child has another working folder.
+        # The child has a different working directory.
         child.write(frame(("open", replace(options, model=options.model.absolute()))))
         return child
 
@@ -50,7 +50,7 @@ class Child(asyncio.Protocol):
         self._transport.write(data)
 
     async def bury(self) -> EngineDied:
-        """Let go of a process whose socket is closed, and say how it ended."""
+        """Reap a process whose socket is closed, and return an error that says how it ended."""
         asked = False
         for _ in range(int(_PATIENCE * 200)):
             if self.process.poll() is not None:

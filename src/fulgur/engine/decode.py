@@ -1,8 +1,8 @@
-"""Decoding: one token a sequence and step, or several when a draft is verified.
+"""Decoding: one token per sequence and step, or several when a draft is verified.
 
-A sequence that decodes has one token that is not computed yet, its last. The step runs it, with a draft of what may
-follow behind it; the result of each row is the token that belongs after it. As long as these are the drafted ones,
-the next row has seen the right past and its result counts too.
+A decoding sequence has one token that is not computed yet, its last. The step runs this token, followed by a draft.
+The result of each row is the token that comes after it. As long as the results match the draft, the next row has seen
+the right context, so its result counts too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def plan_decode(scheduler: Scheduler, batch: Batch) -> None:
     for sequence in decoding:
         length = len(sequence.tokens)
         if not scheduler.make_room(sequence, length, batch):
-            continue  # it waits, or an older sequence took its memory
+            continue  # it has to wait, or an older sequence has preempted it
         draft: list[int] = []
         if sequence.speculator is not None:
             limit = spare if sequence.sampler is None else min(spare, spare_logits)
@@ -41,7 +41,8 @@ def plan_decode(scheduler: Scheduler, batch: Batch) -> None:
 
 
 def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) -> list[int]:
-    """Guesses within what the sequence may still grow; under a grammar only what it allows, first what it forces."""
+    """Draft no further than the sequence may grow. Under a grammar: the tokens that it forces, else the guesses that it
+    allows."""
     limit = min(limit, sequence.max_tokens - 1, sequence.context - len(sequence.tokens) - 1)
     draft = speculator.draft(limit, others)
     matcher = sequence.matcher
@@ -55,10 +56,10 @@ def _draft(sequence: Sequence, speculator: Speculator, limit: int, others: int) 
 
 
 def accept(entry: BatchEntry, batch: Batch, best: list[int], events: list[Event]) -> None:
-    """Take the results of a sequence's rows: the draft as far as it was right, and the token after it."""
+    """Take the results of a sequence's rows: the part of the draft that was right, and the token after it."""
     sequence, draft, first = entry.sequence, entry.draft, entry.first
     before = len(sequence.tokens)
-    right = 0  # guesses that were
+    right = 0  # how many guesses were right
     if sequence.sampler is None:
         while right < len(draft) and best[first + right] == draft[right]:
             right += 1
@@ -90,7 +91,7 @@ def _choose(sequence: Sequence, sampler: Sampler, batch: Batch, best: list[int],
 
 
 def take(sequence: Sequence, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
-    """A token that was chosen by the rules of its sequence."""
+    """Append a chosen token to its sequence and advance the grammar."""
     matcher = sequence.matcher
     if matcher is not None and token not in sequence.stop_ids and not matcher.accept(token):
         raise EngineError(f"the grammar refused token {token}, which it had allowed")

@@ -1,4 +1,4 @@
-"""Which device a model runs on: what was named, or what suits the model and the machine; always with the reason."""
+"""Which device a model runs on: the one that was named, or what suits the model and the machine; with the reason."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bits_of(kv_dtype: str) -> int:
 
 
 def choose(options: EngineOptions) -> Choice:
-    """Where to run. A device that was named is used or the reason why not is raised; `auto` never fails for lack of a
+    """Choose where to run. A device that was named is used, or an error says why not; `auto` never fails for lack of a
     GPU."""
     check_device(options.device)
     if options.device.startswith("cuda"):
@@ -60,7 +60,7 @@ def choose(options: EngineOptions) -> Choice:
 
 
 def _check_kv_dtype(kv_dtype: str, choice: Choice) -> None:
-    """Keys and values are never kept otherwise than was asked for."""
+    """Raise if the device cannot store keys and values in the requested type: it is never replaced by another."""
     if kv_dtype not in (CPU_KV_DTYPES if choice.gpu is None else GPU_KV_DTYPES):
         here, there, known = "CPU", "GPU", CPU_KV_DTYPES
         if choice.gpu is not None:
@@ -84,7 +84,7 @@ def _automatic(options: EngineOptions) -> Choice:
     if size < SMALL and options.kv_dtype in CPU_KV_DTYPES:
         return Choice(None, f"{size / 1e6:,.0f} MB of weights are few enough for it")
     try:
-        survey()  # asks the driver: a machine without one does not wait for torch
+        survey()  # asks the driver, so that a machine without one does not wait for torch
         from fulgur.kernels.cuda.open import check_folder, usable
 
         gpu = usable()

@@ -1,7 +1,7 @@
-"""Drawing a token on the host: the distribution function of a row of logits is inverted at a number.
+"""Samples a token on the host by inverting the distribution function of a row of logits.
 
-A vocabulary has 150,000 tokens and a step of a small model takes milliseconds, so what is done for every token is done
-in place and in single precision. Only the few that can still be chosen are sorted and added up in double precision.
+A vocabulary has 150,000 tokens and a step of a small model takes milliseconds, so the work on every token is done in
+place and in single precision. Only the few tokens that can still be chosen are sorted and summed in double precision.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fulgur.engine.runtime import FloatArray
 Ids: TypeAlias = npt.NDArray[np.int64]
 Wide: TypeAlias = npt.NDArray[np.float64]
 
-_HEADS = (1024, 16384)  # likeliest tokens that are looked at before all are
-_RUN = 256  # tokens whose weights are added up together
+_HEADS = (1024, 16384)  # how many of the likeliest tokens to try before sorting all of them
+_RUN = 256  # tokens whose weights are summed together
 _GROUPS = 16
-_STEEPEST = 1e30  # of 1 / temperature: colder ones choose the likeliest token as well
+_STEEPEST = 1e30  # upper bound of 1 / temperature: the likeliest token is chosen long before it
 
 
 class Room:
-    """Arrays as long as the vocabulary, made once: new ones would be fetched from the system for every token."""
+    """Arrays as long as the vocabulary, allocated once: otherwise every token would get new memory from the system."""
 
     def __init__(self, vocab_size: int) -> None:
         self.scaled = np.empty(vocab_size, np.float32)
         self._weights = np.zeros(-(-vocab_size // _RUN) * _RUN, np.float32)
 
     def masses(self) -> tuple[FloatArray, Wide]:
-        """The weights exp(scaled) in runs, zeros behind the last, and their sums up to the end of each run."""
+        """The weights exp(scaled) in runs, padded with zeros, and their cumulative sums at the end of each run."""
         np.exp(self.scaled, out=self._weights[: len(self.scaled)])
         runs = self._weights.reshape(-1, _RUN)
         return runs, runs.sum(axis=1).cumsum(dtype=np.float64)
@@ -64,7 +64,7 @@ def draw(logits: FloatArray, params: SamplingParams, u: float, room: Room | None
 
 
 def _draw_from_all(room: Room, u: float) -> int:
-    """First the run of tokens, then the token in it."""
+    """Find the run of tokens first, then the token in it."""
     runs, mass = room.masses()
     at = u * mass[-1]
     run = min(int(np.searchsorted(mass, at, side="right")), len(mass) - 1)
@@ -77,11 +77,11 @@ def _draw_from_all(room: Room, u: float) -> int:
 
 
 def _head(logits: FloatArray, room: Room, top_p: float, floor: float) -> tuple[Ids, float]:
-    """The likeliest tokens in order, enough of them to hold the share `top_p` of the mass, and that mass."""
+    """The likeliest tokens in order, enough of them to hold the fraction `top_p` of the mass, and that mass."""
     scaled = room.scaled
     heads = [head for head in _HEADS if 4 * head < len(logits)] if floor == -np.inf else []
     wanted = top_p * float(room.masses()[1][-1]) if heads else 0.0
-    for head in heads:  # sorting all is dear, and the tail hardly ever matters
+    for head in heads:  # sorting all is expensive, and the tail hardly ever matters
         tokens = _likeliest(logits, head)
         if _weights(scaled, tokens).sum() >= wanted:
             return tokens, wanted
@@ -94,7 +94,7 @@ def _likeliest(logits: FloatArray, count: int) -> Ids:
     """At least `count` tokens, the likeliest first; of equal ones the lower first."""
     groups = len(logits) // _GROUPS
     if groups > 2 * count:
-        # As many groups as are wanted have a token as likely as this.
+        # At least `count` groups have a token that is this likely.
         maxima = logits[: groups * _GROUPS].reshape(_GROUPS, groups).max(axis=0)
         bound = np.partition(maxima, -count)[-count]
     else:

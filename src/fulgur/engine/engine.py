@@ -1,4 +1,4 @@
-"""The engine: requests in, one pass over the weights a step, events out."""
+"""The engine: requests in, events out, one pass over the weights per step."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import StepCost
 from fulgur.text.tokenizer import Tokenizer
 
-KEPT = 256  # requests that may rest after they finished, waiting for a steer; the oldest is let go first
+KEPT = 256  # finished requests that are kept for a later steer; the oldest is dropped first
 
 
 class Engine:
-    """Runs any number of requests over one runtime. Not for several threads: one caller submits and steps."""
+    """Runs any number of requests on one runtime. Not thread-safe: one caller submits and steps."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Engine:
         max_draft: int = 32,
         cost: StepCost | None = None,
     ) -> None:
-        """`max_sequences` run at the same time, others wait. `max_draft` 0 turns speculation off."""
+        """Up to `max_sequences` run at once, the others wait. `max_draft` 0 turns speculation off."""
         self.runtime = runtime
         self.tokenizer = tokenizer
         self.context = min(runtime.max_context, runtime.kv_blocks * runtime.block_tokens)
@@ -80,15 +80,16 @@ class Engine:
         made = self._requests[request_id] = self._maker.make(request_id, request)
         if made.leader.finished is None:
             self.scheduler.waiting.append(made.leader)
-        else:  # it was taken up again after its last token
+        else:  # it resumes an answer that is already complete
             self._finish(made.leader, perf_counter())
         return request_id
 
     def step(self) -> list[Event]:
         """Plan the rows of this step, run them, take their results, report what happened.
 
-        A sequence that decodes alone on a device with a loop of its own: wait for its next tokens instead. Several, on
-        a device whose steps follow each other: queue the next step, then wait for the tokens of the one before it.
+        If one sequence decodes alone and the device has its own decode loop, wait for the next tokens of that loop
+        instead. If several decode and the device can chain steps, queue the next step, then wait for the tokens of the
+        one before it.
         """
         batch, scheduler, loop = self._batch, self.scheduler, self._loop
         if self._ahead.entries:
@@ -116,7 +117,7 @@ class Engine:
             rows, decoding, by_host = batch.rows, batch.rows == batch.wanted, batch.needs_logits
             for entry in batch.entries:
                 self._take(entry, best, now)
-            if decoding:  # choosing on the host is a part of what rows cost
+            if decoding:  # sampling on the host is part of the cost of the rows
                 choosing = perf_counter() - now if by_host else 0.0
                 self.cost.observe(rows, self._background.seconds(now - start) + choosing)
         prefilled = self._background.settle()
@@ -126,7 +127,7 @@ class Engine:
         return events
 
     def cancel(self, request_id: str) -> bool:
-        """End a request now; the next step reports it. False if it is not there (any more)."""
+        """End a request now; the next step reports it. False if the request is unknown or gone."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return False
@@ -142,9 +143,9 @@ class Engine:
         return True
 
     def steer(self, request_id: str, tokens: list[int]) -> bool:
-        """Append tokens to the live sequences of a request and go on from there; only they are computed.
+        """Append tokens to the live sequences of a request and continue from there; only these tokens are computed.
 
-        `max_tokens` counts anew. A kept request that has finished is taken up again. False if it is not there.
+        `max_tokens` starts over. A kept request that has finished resumes. False if the request is unknown or gone.
         """
         request = self._requests.get(request_id)
         if request is None:
@@ -164,7 +165,7 @@ class Engine:
         return True
 
     def close(self) -> None:
-        """Let everything go, without a report."""
+        """Drop all requests without reporting them, and close the runtime."""
         self._requests.clear()
         self._resting.clear()
         self._events.clear()
@@ -189,7 +190,7 @@ class Engine:
             self._events.append(Started(sequence.request_id, len(sequence.tokens), sequence.computed))
 
     def _take(self, entry: BatchEntry, best: list[int], now: float) -> None:
-        """The results of one sequence's rows."""
+        """Take the results of one sequence's rows."""
         sequence = entry.sequence
         if entry.first < 0:
             sequence.computed += entry.rows
@@ -206,7 +207,7 @@ class Engine:
             self._finish(sequence, now)
 
     def _follow_loop(self) -> list[Event]:
-        """The next tokens of the sequence on the device."""
+        """Take the next tokens of the sequence that runs in the device's loop."""
         sequence = self._loop.sequence
         assert sequence is not None
         self._loop.read(self._events)
@@ -216,7 +217,7 @@ class Engine:
         return events
 
     def _follow_steps(self) -> list[Event]:
-        """The tokens of the step under way, while the next one runs."""
+        """Queue the next step if possible, then take the tokens of the one under way."""
         ahead, rows = self._ahead, len(self._ahead.entries)
         found = ahead.take(ahead.follow(self.scheduler))
         now, best = perf_counter(), [token for _, token in found]
@@ -228,14 +229,14 @@ class Engine:
         return events
 
     def _settle(self, sequence: Sequence) -> None:
-        """The device let go of a sequence: share its full blocks, and close it if it has finished."""
+        """After a sequence left the device's loop: share its full blocks, and close it if it has finished."""
         if sequence.computed >= sequence.full_at:
             self.scheduler.commit(sequence)
         if sequence.finished is not None:
             self._finish(sequence, perf_counter())
 
     def _fork(self, leader: Sequence, entry: BatchEntry, best: list[int], now: float) -> None:
-        """The prompt is computed: the other continuations choose their own first token from the same row."""
+        """Fork the other continuations once the prompt is computed; each samples its first token from the same row."""
         followers, leader.followers = leader.followers, []
         for sequence in followers:
             sequence.started = True
@@ -252,7 +253,7 @@ class Engine:
         self.scheduler.leave(sequence)
         self._events.append(sequence.finish(sequence.finished, now))
         request = self._requests.get(sequence.request_id)
-        if request is None or not request.done:  # None: its followers ended with their first token, before the leader
+        if request is None or not request.done:  # None: followers that ended with their first token have closed it
             return
         if not request.request.keep:
             del self._requests[request.id]

@@ -24,7 +24,7 @@ class ContextLengthExceeded(EngineError):
 
 
 class EngineDied(EngineError):
-    """The engine process ended while it was needed; it is started again by itself."""
+    """The engine process ended while it was needed; it is restarted automatically."""
 
     code = "engine_died"
 

@@ -14,8 +14,8 @@ from fulgur.errors import FulgurError
 class Generation:
     """An async iterator over the events of a request. It ends when all its sequences have finished.
 
-    An error comes after all events that arrived before it. A kept request may be steered after its end: then iterate
-    again. One consumer at a time.
+    An error is raised after all events that arrived before it. A kept request may be steered after its end: iterate
+    again then. One consumer at a time.
     """
 
     def __init__(self, request_id: str, request: GenerateRequest, send: Callable[[Message], None]) -> None:
@@ -40,7 +40,7 @@ class Generation:
             self._send(("cancel", self.request_id))
 
     def steer(self, tokens: list[int]) -> None:
-        """Append tokens to what it holds and go on from there; a `SteerOutcome` event says that, or why not."""
+        """Append tokens to what it holds and continue from there; a `SteerOutcome` event says so, or why not."""
         if self._error is None and (self.request.keep or not self.done):
             self._resumed = self.done
             self._send(("steer", self.request_id, list(tokens)))
@@ -56,7 +56,7 @@ class Generation:
         return event
 
     async def batches(self) -> AsyncIterator[list[Event]]:
-        """The same events, all that have arrived at a time: as many as the last steps made."""
+        """The same events in batches: each holds all that have arrived since the last one."""
         while True:
             if self._next == len(self._events) and not await self._more():
                 return
@@ -64,7 +64,7 @@ class Generation:
             yield events
 
     def deliver(self, events: list[Event]) -> None:
-        """Events from the engine."""
+        """Take in events from the engine."""
         for event in events:
             if isinstance(event, Finished):
                 self._running.discard(event.index)
@@ -80,7 +80,7 @@ class Generation:
         self._awake()
 
     async def _more(self) -> bool:
-        """Wait until there is an event that was not taken yet; False at the end."""
+        """Wait for an event that has not been taken yet; False at the end."""
         self._events, self._next = [], 0
         while not self._events:
             if self._error is not None:

@@ -1,8 +1,8 @@
-"""Sampling with a temperature and nothing else: the largest of logit / temperature + noise.
+"""Gumbel-max sampling: the token with the largest logit / temperature + noise.
 
-Noise with Gumbel's distribution, drawn for each token from (seed, position, token), makes that choice follow the
-softmax. No sum over the vocabulary is needed, so a GPU can do it while the logits are made: `cuda/csrc/finish.cuh` has
-the same operations in the same order, and both choose the same token for the same logits and seed.
+If the noise has Gumbel's distribution, the choice follows the softmax. It is a function of (seed, position, token). No
+sum over the vocabulary is needed, so a GPU can sample while it computes the logits: `cuda/csrc/finish.cuh` and
+`noise.cuh` do the same operations in the same order, and both sides choose the same token for the same logits and seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _F = np.float32
 
 
 def mix(value: int) -> int:
-    """64 bits well stirred (the splitmix64 finaliser)."""
+    """Mix 64 bits well (the splitmix64 finaliser)."""
     value = (value + _GOLDEN) & _MASK64
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -31,12 +31,12 @@ def sharpness(temperature: float) -> np.float32:
 
 
 def base(seed: int) -> int:
-    """What the device gets of a seed; with a position added and stirred it is the key of that position's noise."""
+    """The form of a seed that the device gets; mix(base + position) is the key of that position's noise."""
     return mix(seed)
 
 
 class Gumbel:
-    """The noise of every token of a vocabulary; works in arrays made once."""
+    """The noise of every token of a vocabulary, computed in arrays that are allocated once."""
 
     def __init__(self, vocab_size: int) -> None:
         # The first addition of `mix` is done here, once.
@@ -46,7 +46,7 @@ class Gumbel:
         self._shifted: npt.NDArray[np.uint64] = np.empty_like(steps)
 
     def noise(self, key: int, tokens: npt.NDArray[np.int64] | None = None) -> Float:
-        """Of all tokens, or of those given."""
+        """The noise of all tokens, or of the given ones."""
         if tokens is None:
             steps, bits, shifted = self._steps, self._bits, self._shifted
         else:
@@ -71,8 +71,8 @@ class Gumbel:
 
 
 def weights_of(scaled: Float) -> npt.NDArray[np.uint64]:
-    """exp of numbers that are at most 0, in units of 2^-31, operation by operation as `cuda/csrc/noise.cuh` does it.
-    Sums of integers do not depend on their order."""
+    """exp of numbers that are at most 0, as integers in units of 2^-31, operation by operation as `cuda/csrc/noise.cuh`
+    does it. Sums of integers do not depend on their order."""
     y = np.maximum(scaled * _F(1.44269504), _F(-64))
     whole = np.floor(y)
     f = y - whole
@@ -85,7 +85,7 @@ def weights_of(scaled: Float) -> npt.NDArray[np.uint64]:
 
 
 def natural_log(x: Float) -> Float:
-    """Of normal positive numbers, operation by operation as the kernels do it."""
+    """The logarithm of normal positive numbers, operation by operation as the kernels do it."""
     bits = x.view(np.uint32)
     exponent = (bits >> np.uint32(23)).astype(np.int32) - np.int32(127)
     m = ((bits & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000)).view(np.float32)

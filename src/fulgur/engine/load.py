@@ -140,7 +140,7 @@ def open_tokenizer(model: Path) -> Tokenizer:
 
 
 def kv_bytes_per_token(config: ModelConfig, kv_bits: int = 16) -> int:
-    """Keys and values of every layer of attention, the drafting head's too; in 8 bits with their scales."""
+    """Bytes of the keys and values of all attention layers, the drafting head's too; in 8 bits with their scales."""
     layers = sum(kind != DELTA for kind in config.kinds) + (config.draft_vocab > 0)
     scales = 0 if kv_bits == 16 else 2 * (config.head_dim // (16 if config.head_dim % 32 else 32))
     return 2 * layers * config.n_kv_heads * (config.head_dim * kv_bits // 8 + scales)
@@ -169,7 +169,7 @@ def kv_blocks(config: ModelConfig, tokens: int | None, kv_bits: int = 16) -> int
 
 
 def free_memory() -> int:
-    """Bytes that could be had, as far as the system says."""
+    """Bytes that are available, as far as the system says; otherwise half of all its memory."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -1,11 +1,13 @@
-"""A single sequence on the device's own decode loop.
+"""A single sequence in the device's own decode loop.
 
-When one sequence decodes and nothing else is asked, a runtime that can goes on by itself; the engine reads tokens as
-they arrive, and turning them into text overlaps with the next ones. It ends when the sequence does, when anything else
-wants the runtime (a request, a steer, a cancel, a draft that is worth a wide step), or when its room is used up.
+When one sequence decodes and there is nothing else to do, a runtime that can decodes by itself. The engine reads tokens
+as they arrive, and turning them into text overlaps with the next ones. The loop ends when the sequence does, when
+something else needs the runtime (a request, a steer, a cancel, a draft that is worth a wide step), or when its room is
+used up.
 
-The device may be some tokens ahead of what was read. What lies beyond the end of a sequence, or beyond the point of a
-steer, is dropped: the cache's length is the sequence's own count, and its slots are written again.
+The device may be some tokens ahead of what was read. Tokens beyond the end of a sequence, or beyond the point of a
+steer, are dropped: only what the sequence counts as computed is valid in the cache, and the slots after it are
+overwritten.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from fulgur.engine.sequence import Sequence
 from fulgur.engine.speculate import StepCost
 from fulgur.errors import FulgurError
 
-WORTH = 4  # tokens of a draft for which the loop is left: to stop and start it costs a part of a step
+WORTH = 4  # length of a draft that is worth leaving the loop: stopping and starting it costs part of a step
 ROOM = 512  # tokens a run may make: more would take blocks from cached prefixes long before they are needed
 
 
@@ -35,7 +37,7 @@ class DeviceLoop:
         self._last = 0.0
 
     def start(self, sequence: Sequence) -> bool:
-        """Let a decoding sequence run there; False if it needs more than the device does."""
+        """Run a decoding sequence in the loop; False if it needs more than the device can do, or there is no room."""
         runtime, table = self._runtime, sequence.table
         sampler = sequence.sampler
         sampling = None if sampler is None else sampler.on_device
@@ -59,7 +61,7 @@ class DeviceLoop:
         return True
 
     def read(self, events: list[Event]) -> None:
-        """Wait for tokens and take them; leave when they end the sequence or the run, or call for a draft."""
+        """Wait for tokens and take them. Leave the loop if the sequence or the run has ended or a draft is worth it."""
         sequence, run = self.sequence, self._run
         assert sequence is not None and run is not None
         tokens = run.read()
@@ -81,7 +83,7 @@ class DeviceLoop:
         return sequence.speculator.worth(limit) >= WORTH
 
     def _allowed(self, sequence: Sequence, run: TokenStream) -> bool:
-        """Under a grammar: say what the next token may be; False if the host has to look at it."""
+        """Under a grammar, tell the device what the next token may be; False if the host has to choose it."""
         if sequence.matcher is None or self._runtime is None:
             return True
         masks = sequence.masks([], self._runtime.vocab_size)
@@ -91,7 +93,7 @@ class DeviceLoop:
         return True
 
     def leave(self, events: list[Event] | None) -> Sequence:
-        """Stop the run. What was not read yet is taken if there are `events` to report it to, else dropped."""
+        """Stop the run. Tokens that were not read yet are taken if `events` is given, else dropped."""
         sequence, run = self.sequence, self._run
         assert sequence is not None and run is not None
         self.sequence = self._run = None

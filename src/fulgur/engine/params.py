@@ -20,7 +20,7 @@ class SamplingParams:
     top-p narrow the choice, in this order.
     Presence and frequency count generated tokens; repetition counts the prompt too. `logprobs` asks for the
     log-probability of each token in the model's own distribution (before penalties, grammar and temperature)
-    and of that many most likely alternatives. Without a seed one is drawn when the request is submitted.
+    and of that many most likely alternatives. Without a seed a random one is chosen when the request is submitted.
     The answer starts with the text `begins`, which is not reported again (`begin.py`); tokens that only spell it do not
     count. With `weigh_begins` their log-probabilities are the model's own too: how likely it finds the given text.
     """
@@ -50,7 +50,7 @@ class SamplingParams:
 
     @property
     def constrained(self) -> bool:
-        """Whether not every token may be chosen."""
+        """Whether only some tokens may be chosen."""
         return self.grammar is not None or bool(self.begins)
 
     @property
@@ -84,11 +84,11 @@ class GenerateRequest:
 
     `draft_source` holds the tokens of the text being edited (or a predicted output): the drafter follows it.
     `prefill_only` warms the prefix cache and produces nothing. `keep` leaves the sequences alive after they
-    finish, so that `steer` may append to them and go on; `cancel` lets them go. `visible_tokens` are special tokens
+    finish, so that `steer` may append to them and go on; `cancel` releases them. `visible_tokens` are special tokens
     whose text is shown all the same (the markers that a splitter looks for). Prefixes are shared between requests of
-    the same `owner` only: how much of a prompt was in the cache tells what others have sent.
-    `past` takes up an answer that another engine began: the tokens it had generated, then by turns the tokens of a
-    steer and those generated after it. They are not reported again; what follows is what the other would have said.
+    the same `owner` only: how much of a prompt was in the cache would reveal what others have sent.
+    `past` resumes an answer that another engine began: the tokens it had generated, then in turn the tokens of a steer
+    and those generated after it. They are not reported again; what follows is what the other engine would have written.
     """
 
     prompt: list[int]

@@ -1,7 +1,8 @@
-"""Prefill: running the tokens that a sequence holds but has not computed, a chunk a step.
+"""Prefill: running the tokens that a sequence holds but has not computed, one chunk per step.
 
-Chunks keep a step short, so that a cancel takes effect soon; and shorter still while others are decoding, whose next
-tokens wait for the same step. Beside those a long prompt goes to the background, where the runtime can.
+Chunks keep steps short, so that a cancel takes effect soon. They are shorter still while other sequences decode, since
+the next tokens of these wait for the same step. A long prompt beside decoding sequences is prefilled in the background,
+if the runtime can do that.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from fulgur.engine.batch import Batch
 from fulgur.engine.schedule import Scheduler
 from fulgur.engine.sequence import Sequence
 
-BESIDE = 64  # rows of prefill beside decoding sequences
+BESIDE = 64  # prefill rows in a step beside decoding sequences
 
 
 def plan_prefill(
     scheduler: Scheduler, batch: Batch, background: BackgroundPrefill, admitted: Callable[[Sequence], None]
 ) -> None:
-    """Add chunks of the prompts in work, then of waiting ones, as long as the step has room."""
+    """Add chunks of the running prompts, then of waiting ones, as long as the step has room."""
     beside = batch.rows > 0
     room = min(batch.capacity - batch.rows, BESIDE if beside else batch.chunk)
     planned = {id(entry.sequence) for entry in batch.entries}
@@ -34,7 +35,7 @@ def plan_prefill(
 def _add_chunk(
     scheduler: Scheduler, batch: Batch, background: BackgroundPrefill, sequence: Sequence, room: int, beside: bool
 ) -> int:
-    """How many rows of the step the sequence got; none if it is computed in the background."""
+    """Add the sequence's next chunk and return its rows: 0 if there is no memory or it runs in the background."""
     if background.sequence is sequence:
         return 0
     rows = background.rows_of(sequence) if beside else 0
@@ -45,7 +46,7 @@ def _add_chunk(
     left = len(sequence.tokens) - sequence.computed
     count = min(left, room)
     if count < left and batch.chunk <= room and count > sequence.computed % batch.chunk:
-        count -= sequence.computed % batch.chunk  # the next one begins at a whole multiple: shapes that are known
+        count -= sequence.computed % batch.chunk  # so the next one begins at a multiple: its shape is a known one
     if sequence.table is not None and sequence.computed < sequence.table.captured < sequence.computed + count:
         count = sequence.table.captured - sequence.computed  # a snapshot of the recurrent state is taken there
     if not scheduler.make_room(sequence, sequence.computed + count, batch):

@@ -1,7 +1,7 @@
-"""The engine in a process of its own, seen from asyncio.
+"""The engine in a separate process, as asyncio code uses it.
 
-A crash of the engine fails the generations that run and nothing else: the client starts it again at once, and what is
-asked meanwhile waits until it is ready.
+A crash of the engine fails the running generations and nothing else: the client restarts it at once, and requests that
+come meanwhile wait until it is ready.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EngineClient:
         self._options = options
         self._child: Child | None = None
         self._launching: asyncio.Task[None] | None = None
-        self._outbox: list[bytes] = []  # what was asked while there is no process
+        self._outbox: list[bytes] = []  # frames to send once there is a process again
         self._generations: dict[str, Generation] = {}
         self._made = 0
         self._closed = False
@@ -55,11 +55,11 @@ class EngineClient:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now, if one does."""
+        """The id of the process, if one is running."""
         return None if self._child is None else self._child.process.pid
 
     def generate(self, request: GenerateRequest) -> Generation:
-        """Submit a request; its events come by iterating over the result."""
+        """Submit a request; iterate over the result for its events."""
         if self._closed:
             raise EngineDied("the engine was closed")
         self._made += 1
@@ -92,7 +92,7 @@ class EngineClient:
         if self._closed:
             return
         if message[0] == "cancel" and (generation := self._generations.get(message[1])) and generation.done:
-            del self._generations[message[1]]  # a kept one at rest: the engine lets it go without a word
+            del self._generations[message[1]]  # a kept one that has finished: the engine drops it without a report
         if self._child is not None:
             self._child.write(frame(message))
             return
@@ -101,7 +101,7 @@ class EngineClient:
             self._launching = asyncio.get_running_loop().create_task(self._launch_again(None, []))
 
     async def _launch(self) -> None:
-        """A new process, ready to serve; raises what it says when it cannot."""
+        """Start a process and wait until it can serve; raises the error that it reports if it cannot."""
         child = await Child.spawn(self._options, self._receive)
         try:
             self.info = await child.ready
@@ -117,7 +117,7 @@ class EngineClient:
             child.write(data)
 
     def _lost(self, child: Child) -> None:
-        """The process ended, and nobody asked it to."""
+        """The process ended unexpectedly: fail its generations and start another one."""
         self._child = None
         doomed = self._take_generations()
         self._launching = asyncio.get_running_loop().create_task(self._launch_again(child, doomed))
@@ -130,7 +130,7 @@ class EngineClient:
         except asyncio.CancelledError:
             self._fail(doomed, EngineDied("the engine was closed"))
             raise
-        except FulgurError as error:  # it does not start any more: the next request tries again
+        except FulgurError as error:  # it no longer starts: the next request tries again
             self._outbox.clear()
             self._fail(self._take_generations(), error)
         finally:

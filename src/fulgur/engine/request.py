@@ -54,8 +54,8 @@ class RequestMaker:
         draws: bool = False,
         own_draft: Callable[[Sequence, int], list[int]] | None = None,
     ) -> None:
-        """`draws`: the runtime samples with a temperature by itself, so the host does it in the same way. `own_draft`:
-        guesses of the model's own head, if it has one."""
+        """`draws`: the runtime can sample by itself, so the host has to sample in the same way. `own_draft`: drafts
+        with the model's own head, if it has one."""
         self._tokenizer = tokenizer
         self._scratch = Scratch(vocab_size, draws=draws)
         self._context = context
@@ -87,8 +87,8 @@ class RequestMaker:
         return Request(request_id, request, sequences)
 
     def _take_up(self, sequence: Sequence, request: GenerateRequest) -> None:
-        """Bring a new sequence to where another engine left it: as if it had generated these tokens itself."""
-        reported: list[Event] = []  # by the other engine
+        """Bring a new sequence to where another engine left it, as if it had generated these tokens itself."""
+        reported: list[Event] = []  # the other engine has reported them already
         for place, tokens in enumerate(request.past):
             if place % 2:
                 self.steer(sequence, request, tokens)
@@ -97,7 +97,7 @@ class RequestMaker:
                     take(sequence, token, None, reported)
 
     def steer(self, sequence: Sequence, request: GenerateRequest, tokens: list[int]) -> str:
-        """Append given tokens; the answer and its limit begin anew. Returns the text that was still held back."""
+        """Append given tokens; the answer and its limit start over. Returns the text that was still held back."""
         held = sequence.flush() if sequence.finished is None else ""
         sequence.finished = None
         sequence.max_tokens = request.params.max_tokens
@@ -110,7 +110,7 @@ class RequestMaker:
         return held
 
     def _begin_answer(self, sequence: Sequence, request: GenerateRequest) -> None:
-        """What starts anew with an answer, also after a steer: the decoder and the grammar."""
+        """Reset what belongs to one answer, also after a steer: the decoder and the grammar."""
         sequence.decoder = StreamDecoder(self._tokenizer, keep=request.visible_tokens, continuation=True)
         if request.params.begins and not (sequence.started or sequence.usage.completion_tokens):
             sequence.beginning = sequence.matcher = Beginning(request.params.begins, self._tokenizer)

@@ -1,4 +1,4 @@
-"""What the engine needs from the kernels, the tokenizer and the grammar: their interfaces, no more."""
+"""The interfaces that the engine needs from the kernels, the tokenizer and the grammar."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
-Bits = npt.NDArray[np.uint32]  # a bit a token, the lowest first
-Told: TypeAlias = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability; the likeliest and theirs
+Bits = npt.NDArray[np.uint32]  # one bit per token, the lowest first
+Told: TypeAlias = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability; the likeliest with theirs
 SEEN = 1 << 31
 
 
 class History:
-    """What penalties look at: by token how often it was generated, with SEEN if it stands anywhere in the text."""
+    """What penalties look at: per token, how often it was generated, plus SEEN if it occurs anywhere in the text."""
 
     def __init__(self, vocab_size: int) -> None:
         self.held: Bits = np.zeros(vocab_size, np.uint32)
-        self.device: Any = None  # a copy there, which lacks `pending`
+        self.device: Any = None  # a copy on the device, to which `pending` is still to be added
         self.pending: list[int] = []
 
     def add(self, token: int) -> None:
@@ -36,7 +36,7 @@ class History:
 
 @dataclass(slots=True)
 class Sampling:
-    """How the tokens of a sequence are chosen. `sample.py` does it on the host; a device that can, by itself."""
+    """How to choose the tokens of a sequence, on the host (`sample.py`) or on a device that can."""
 
     sharpness: float = 0.0  # 1 / temperature; 0: the likeliest token
     seed: int = 0  # as `gumbel.base` makes it
@@ -46,7 +46,7 @@ class Sampling:
     repetition: float = 1.0
     frequency: float = 0.0
     presence: float = 0.0
-    logprobs: int = -1  # alternatives; -1: none are told
+    logprobs: int = -1  # how many alternatives to report; -1: no log-probabilities at all
     bias: FloatArray | None = None  # by token
     history: History | None = None  # None: no penalties
     grammar: bool = False  # every token has a mask
@@ -57,7 +57,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """A temperature and nothing else."""
+        """Whether there is a temperature and nothing else."""
         changed = self.bias is not None or self.history is not None or self.grammar
         return self.sharpness > 0 and not (self.narrows or changed or self.logprobs >= 0)
 
@@ -69,7 +69,7 @@ class Sampling:
 
 @dataclass(slots=True)
 class RowChoice:
-    """One row of a step whose token the device shall choose."""
+    """One row of a step whose token the device is to choose."""
 
     sampling: Sampling
     position: int  # of the token
@@ -86,27 +86,27 @@ class Runtime(Protocol):
     kv_blocks: int
     max_rows: int
     prefill_rows: int  # rows of a prompt in a step when nothing decodes
-    isa: str  # what runs the kernels, for people
+    isa: str  # what runs the kernels, for display
     threads: int
 
     @property
     def streaming(self) -> StreamingRuntime | None:
-        """The same runtime where it can decode without the host, else None."""
+        """This runtime if it can decode without the host, else None."""
         ...
 
     @property
     def prefilling(self) -> PrefillingRuntime | None:
-        """The same runtime where it can compute a prompt beside steps, else None."""
+        """This runtime if it can compute a prompt beside steps, else None."""
         ...
 
     @property
     def states(self) -> StateStore | None:
-        """The recurrent states, where layers have any; a slot is the number of a sequence's table."""
+        """The recurrent states if any layer has one, else None; a slot is the row of a sequence in `tables`."""
         ...
 
     @property
     def drafting(self) -> DraftingRuntime | None:
-        """The same runtime where the model has a head that drafts, else None."""
+        """This runtime if the model has a head that drafts, else None."""
         ...
 
     def step(
@@ -128,17 +128,17 @@ class DraftingRuntime(Protocol):
     """A runtime whose model guesses its own next tokens (MTP). Only speed depends on the guesses."""
 
     def draft(self, token: int, position: int, sequence: int, tables: IntArray, length: int) -> list[int]:
-        """Guesses of what follows `token`, which comes at `position` and is not computed yet: at most `length`, none
-        if too little is known. The table has blocks for all of them."""
+        """Guess what follows `token`, which is at `position` and not computed yet: at most `length` tokens, none if
+        too little is known. The table has blocks for all of them."""
         ...
 
     def catch_up(self, sequence: int, tables: IntArray) -> None:
-        """Before a sequence is let go: what the head has not seen of it is run, so that its blocks can be shared."""
+        """Before a sequence is released: run the head on what it has not seen, so that its blocks can be shared."""
         ...
 
 
 class TokenStream(Protocol):
-    """A sequence that decodes by itself on the device. Until it has ended nothing else is asked of the runtime."""
+    """A sequence that decodes by itself on the device. Until it has ended, nothing else on the runtime is called."""
 
     ended: bool
 
@@ -147,21 +147,21 @@ class TokenStream(Protocol):
         ...
 
     def told(self) -> list[Told]:
-        """The log-probabilities of the tokens that the last `read` or `stop` gave."""
+        """The log-probabilities of the tokens that the last `read` or `stop` returned."""
         ...
 
     def allow(self, mask: Bits) -> None:
-        """Under a grammar: what the next token may be. The step that makes its logits is already under way."""
+        """Under a grammar, say what the next token may be. The step that computes its logits is already under way."""
         ...
 
     def stop(self) -> list[int]:
-        """End it at its next step; when the device is idle, the tokens that were not read."""
+        """End it at its next step, wait until the device is idle, and return the tokens that were not read."""
         ...
 
 
 class FollowingRuntime(Protocol):
-    """Steps over rows of several sequences, each of which takes up the tokens that the one before chose. Until the last
-    was taken nothing else is asked of the runtime."""
+    """Chained steps over several sequences: each step continues from the tokens that the one before it chose. Until the
+    last step has been taken, the engine calls nothing else on the runtime."""
 
     def begin(
         self,
@@ -171,24 +171,24 @@ class FollowingRuntime(Protocol):
         tables: IntArray,
         choices: Sequence[RowChoice | None],
     ) -> bool:
-        """Queue a step; every row's token is chosen as it says. False if these rows have to run otherwise."""
+        """Queue a step that chooses each row's token as `choices` says. False if these rows cannot run this way."""
         ...
 
     def follow(self, tables: IntArray) -> None:
-        """Queue the same rows once more, one position on, behind the one step under way."""
+        """Queue the same rows again, one position further, after the one step under way."""
         ...
 
     def take(self) -> list[int]:
-        """Wait for the oldest step under way; the tokens of its rows."""
+        """Wait for the oldest step under way and return the tokens of its rows."""
         ...
 
 
 class StreamingRuntime(Runtime, Protocol):
-    """A runtime whose decode loop needs no host, and that chooses tokens by itself: those that `sample.py` would."""
+    """A runtime that decodes without the host and chooses tokens itself: the same ones that `sample.py` would."""
 
     @property
     def following(self) -> FollowingRuntime | None:
-        """Where steps over several sequences can follow each other by themselves, else None."""
+        """The chained steps over several sequences, if the runtime has them, else None."""
         ...
 
     def stream(
@@ -201,9 +201,9 @@ class StreamingRuntime(Runtime, Protocol):
         sampling: Sampling | None = None,
         slot: int = 0,
     ) -> TokenStream:
-        """Go on from `token` at `position` for at most `limit` tokens, for which `table` has blocks. It ends after a
-        stop token, or may run past it: the reader looks. Without `sampling` the likeliest tokens are taken. `slot` is
-        where the sequence's recurrent state is."""
+        """Continue from `token` at `position` for at most `limit` tokens, for which `table` has blocks. The run may end
+        after a stop token or go past it: the reader has to check. Without `sampling` the likeliest tokens are taken.
+        `slot` holds the sequence's recurrent state."""
         ...
 
     def choose(
@@ -215,7 +215,7 @@ class StreamingRuntime(Runtime, Protocol):
         logit_rows: IntArray,
         choices: Sequence[RowChoice | None],
     ) -> tuple[IntArray, list[Told | None]]:
-        """As `step`, with the token of each of `logit_rows` chosen as it says (None: the likeliest)."""
+        """Like `step`, with the token of each of `logit_rows` chosen as `choices` says (None: the likeliest)."""
         ...
 
 
@@ -224,30 +224,30 @@ class PrefillRun(Protocol):
 
     done: bool
     failed: bool  # for lack of memory
-    share: float | None  # set before a step: parts that take this share of the time are queued behind its rows
+    share: float | None  # set before a step: parts that take this fraction of the time are queued after its rows
 
     def finish(self) -> None:
-        """Queue all that is left."""
+        """Queue all the remaining parts."""
         ...
 
     def close(self) -> None:
-        """Leave out what is not queued yet."""
+        """Drop the parts that are not queued yet."""
         ...
 
 
 class PrefillingRuntime(Runtime, Protocol):
-    """A runtime that computes a long run of a prompt, up to `prefill_rows`, with whole steps of others in between."""
+    """A runtime that computes a long part of a prompt, up to `prefill_rows`, with whole steps of others in between."""
 
-    prefill_from: int  # from so many on it pays
+    prefill_from: int  # fewer rows than this are not worth it
 
     @property
     def step_seconds(self) -> float:
-        """Of the last step beside a run, its own rows alone."""
+        """How long the last step beside a run took for its own rows."""
         ...
 
     def begin_prefill(self, tokens: IntArray, position: int, table: IntArray, slot: int = 0) -> PrefillRun:
-        """The next tokens of a sequence; `slot` is where its recurrent state is, which is its own until the run is
-        done."""
+        """Begin to compute the next tokens of a sequence; `slot` holds its recurrent state, and is reserved for it
+        until the run is done."""
         ...
 
 
@@ -264,7 +264,7 @@ class Matcher(Protocol):
 
     @property
     def given(self) -> bool:
-        """Whether the next token only spells what was given: then its probability is that among the allowed ones."""
+        """Whether the next token only spells given text: then its probability is taken among the allowed tokens."""
         ...
 
     def mask(self, out: npt.NDArray[Any]) -> None: ...

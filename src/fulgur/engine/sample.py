@@ -25,8 +25,8 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 class Scratch:
-    """Room to work on one row; all samplers of an engine share it. `draws`: tokens are sampled by Gumbel's noise, as on
-    the device; otherwise by inverting the distribution, which is cheaper on a CPU."""
+    """Work arrays for one row; all samplers of an engine share them. `draws`: sample with Gumbel noise, as the device
+    does; otherwise invert the distribution function, which is cheaper on a CPU."""
 
     def __init__(self, vocab_size: int, *, draws: bool = False) -> None:
         self.logits = np.empty(vocab_size, np.float32)
@@ -36,7 +36,7 @@ class Scratch:
 
 
 class Sampler:
-    """The state of one sequence that needs more than the runtime's argmax."""
+    """Chooses the tokens of one sequence that needs more than the runtime's argmax."""
 
     def __init__(self, params: SamplingParams, seed: int, scratch: Scratch, prompt: Sequence[int]) -> None:
         self.params = params
@@ -51,7 +51,7 @@ class Sampler:
 
     @property
     def on_device(self) -> Sampling | None:
-        """What a device that samples is told; None where it cannot do this."""
+        """The parameters for a device that samples; None if the host has to choose."""
         cold = 0.0 < self.params.temperature < COLDEST
         return self.sampling if self._draws and not cold and not self.params.weigh_begins else None
 
@@ -146,7 +146,7 @@ def gumbel_choice(work: FloatArray, sampling: Sampling, position: int, gumbel: G
 def kept(work: FloatArray, sampling: Sampling) -> Ids:
     """The tokens that min-p, top-k and top-p leave, likeliest first; of equal ones the lower first."""
     tokens = np.flatnonzero(work > -np.inf)
-    if not len(tokens):  # logits that are not numbers: some token
+    if not len(tokens):  # the logits are not numbers: any token will do
         return np.zeros(1, np.int64)
     top_k = sampling.top_k
     if 0 < top_k < len(tokens):

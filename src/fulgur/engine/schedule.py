@@ -1,8 +1,8 @@
-"""Who runs: slots and memory for sequences, oldest first.
+"""Scheduling: slots and KV blocks for sequences, oldest first.
 
-A sequence that waits is admitted when a slot and enough blocks are there. When running ones outgrow the cache, the
-youngest gives its blocks up and waits again; what it had computed stays in the prefix cache as long as there is room,
-and the rest is computed again. Nothing that was reported changes by that.
+A waiting sequence is admitted when a slot and enough blocks are available. When the running sequences outgrow the
+cache, the youngest is preempted: it gives up its blocks and waits again. What it had computed stays in the prefix cache
+as long as there is room; the rest is computed again. Nothing that was already reported changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Scheduler:
         self._slots = list(range(max_sequences - 1, -1, -1))
 
     def admit(self) -> Sequence | None:
-        """The first waiting sequence, now running with the blocks it shares; None if it must wait on."""
+        """Start the first waiting sequence on its cached prefix; None if there is none or it has to keep waiting."""
         if not self.waiting or not self._slots:
             return None
         sequence = self.waiting[0]
@@ -41,7 +41,7 @@ class Scheduler:
         return sequence
 
     def fork(self, leader: Sequence, sequence: Sequence) -> None:
-        """Run `sequence`, whose tokens the leader has computed, on the leader's blocks; it waits if it cannot."""
+        """Run `sequence`, whose tokens the leader has computed, on the leader's blocks; without room it has to wait."""
         length = len(sequence.tokens)
         if self._slots and leader.table is not None:
             table = self.cache.fork(leader.table, length, self.tables[self._slots[-1]], self._slots[-1])
@@ -52,7 +52,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def make_room(self, sequence: Sequence, length: int, batch: Batch) -> bool:
-        """Blocks for `length` tokens, taken from younger sequences that are not in the step yet, if need be."""
+        """Make room for `length` tokens; if need be, preempt younger sequences that are not in the step yet."""
         table, cache = sequence.table, self.cache
         if table is None:
             return False
@@ -69,7 +69,7 @@ class Scheduler:
         return True
 
     def fit_draft(self, sequence: Sequence, length: int, draft: list[int]) -> list[int]:
-        """As much of a draft as there is memory for: a guess is not worth another sequence's blocks."""
+        """Cut a draft to the memory there is: a guess is not worth another sequence's blocks."""
         table, cache = sequence.table, self.cache
         assert table is not None
         if length + len(draft) <= len(table.blocks) * cache.size or cache.grow(table, length + len(draft)):
@@ -77,7 +77,7 @@ class Scheduler:
         return draft[: len(table.blocks) * cache.size - length]
 
     def own_draft(self, sequence: Sequence, length: int) -> list[int]:
-        """What the model's own head expects after the last token, as far as there is memory for it."""
+        """Draft with the model's own head after the last token, as far as memory allows."""
         table, cache, at = sequence.table, self.cache, len(sequence.tokens) - 1
         drafting = cache.runtime.drafting
         assert table is not None and drafting is not None
@@ -92,7 +92,7 @@ class Scheduler:
         sequence.full_at = (len(sequence.table.nodes) + 1) * self.cache.size
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out, running or waiting; what it computed goes to the prefix cache."""
+        """Remove a running or waiting sequence; what it computed goes to the prefix cache."""
         if sequence.table is None:
             if sequence in self.waiting:
                 self.waiting.remove(sequence)

@@ -1,4 +1,4 @@
-"""One growing list of tokens and all that belongs to it."""
+"""One growing list of tokens and its state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sequence:
         self.owner = request.owner
         self.index = index
         self.tokens = list(request.prompt)
-        self.max_tokens = request.params.max_tokens  # of this answer; after a steer as many again
+        self.max_tokens = request.params.max_tokens  # what this answer may still add; a steer resets it
         self.context = context
         self.prefill_only = request.prefill_only
         self.computed = 0
@@ -83,14 +83,14 @@ class Sequence:
         self.first_token_at = 0.0
 
     def extend(self, tokens: list[int], events: list[Event]) -> None:
-        """Take tokens that were chosen by the runtime, up to one that ends the sequence."""
+        """Take tokens that the runtime chose, up to one that ends the sequence."""
         count = len(tokens)
         if (
             self.stops is None
             and count < self.max_tokens
             and len(self.tokens) + count < self.context
             and self.stop_ids.isdisjoint(tokens)
-        ):  # none does: what is the same for all is done once
+        ):  # none does, so the checks need not be made for each
             self.tokens += tokens
             self.max_tokens -= count
             self.usage.completion_tokens += count
@@ -104,7 +104,7 @@ class Sequence:
                 return
 
     def push(self, token: int, logprob: TokenLogprob | None, events: list[Event]) -> None:
-        """Take a chosen token: append it, turn it into text, see whether it ends the sequence, report it."""
+        """Take a chosen token: append it, turn it into text, check whether it ends the sequence, report it."""
         self.tokens.append(token)
         if self.beginning is None or self.beginning.repeated != token:
             self.usage.completion_tokens += 1
@@ -132,11 +132,11 @@ class Sequence:
         events.append(Token(self.request_id, self.index, token, text, logprob))
 
     def masks(self, draft: list[int], vocab_size: int) -> list[Bits | None] | None:
-        """What its grammar allows after each part of a draft that it allows; None if that cannot be said."""
+        """The grammar's mask after the last token and after each drafted one; None if the host has to choose."""
         matcher = self.matcher
         if matcher is None:
             return [None] * (len(draft) + 1)
-        if matcher.given:  # its probability is another one: the host looks at it
+        if matcher.given:  # its log-probability is computed differently, by the host
             return None
         found: list[Bits | None] = []
         taken, allowed = 0, np.zeros(-(-vocab_size // 32) * 32, np.uint8)
@@ -146,7 +146,7 @@ class Sequence:
                 if not allowed.any():
                     if not found:
                         return None
-                    allowed[:] = 1  # the draft completes the answer: nothing is chosen behind it
+                    allowed[:] = 1  # the draft completes the answer: nothing is chosen after it
                 found.append(np.packbits(allowed, bitorder="little").view(np.uint32))
                 if token < 0 or not matcher.accept(token):
                     break
@@ -168,7 +168,7 @@ class Sequence:
         return rest
 
     def finish(self, reason: FinishReason, now: float) -> Finished:
-        """Close the books of this turn."""
+        """End this turn: settle its times and make the event that reports it."""
         self.finished = reason
         usage = self.usage
         if self.first_token_at:

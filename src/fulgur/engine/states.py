@@ -1,14 +1,14 @@
-"""Snapshots of recurrent states, for prefixes that are taken up again.
+"""Snapshots of recurrent states, so that prefixes can be reused.
 
-Keys and values can be cut at any token, a recurrent state cannot: it is that of one position. So some nodes of the
+Keys and values can be cut at any token. A recurrent state cannot: it belongs to one position. So some nodes of the
 prefix index own a snapshot of the state at their end, and a sequence resumes at the deepest of them. Snapshots are
-taken where a later prompt is likely to part from this one:
+taken where a later prompt is likely to diverge from this one:
 
     - the last block boundary of a prompt, some tokens before its end: an answer's opening may be written anew
     - the end of an answer
     - every few thousand tokens of a long prompt
 
-When all are in use, the one that was longest not asked for is given up.
+When all are in use, the least recently used one is given up.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from fulgur.engine.cache import Node
 
 EVERY = 2048  # tokens of a prompt between two snapshots
-BEFORE = 16  # the boundary that is captured lies at least so many tokens before the end of a prompt
+BEFORE = 16  # the boundary that is captured is at least this many tokens before the end of a prompt
 
 
 class StateStore(Protocol):
-    """The states of a runtime: one a slot, which steps move on, and `snapshots` places to keep copies."""
+    """The states of a runtime: one per slot, which steps advance, and room for `snapshots` copies."""
 
     slots: int
     snapshots: int
@@ -54,7 +54,7 @@ class StatePool:
         if node.state < 0:
             if not self._free:
                 if not self._owners:
-                    return  # there is room for none
+                    return  # the store has no room for snapshots
                 self.drop(next(iter(self._owners.values())))
             node.state = self._free.pop()
             self.store.save(slot, position, node.state)
@@ -62,12 +62,12 @@ class StatePool:
         self._owners.move_to_end(node.state)
 
     def resume(self, node: Node, slot: int) -> None:
-        """A sequence goes on from the end of `node`."""
+        """Restore the state at the end of `node`, for a sequence that continues from there."""
         self._owners.move_to_end(node.state)
         self.store.restore(node.state, slot)
 
     def drop(self, node: Node) -> None:
-        """The node is forgotten, or another one needs its snapshot more."""
+        """Free a node's snapshot, if it has one: the node is removed, or another one needs the room more."""
         if node.state >= 0:
             del self._owners[node.state]
             self._free.append(node.state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StopStrings:
-    """Passes text on, holding back what may be the beginning of a stop string until that is decided."""
+    """Passes text on, but holds back a possible beginning of a stop string until that is decided."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
@@ -25,12 +25,12 @@ class StopStrings:
         return text[: len(text) - keep], False
 
     def flush(self) -> str:
-        """What was held back; no stop string came of it."""
+        """The text that was held back: it did not become a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _undecided(self, text: str) -> int:
-        """The length of the longest end of `text` that begins a stop string."""
+        """The length of the longest suffix of `text` that begins a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stops):

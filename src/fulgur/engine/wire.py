@@ -3,7 +3,7 @@
 A frame is two lengths, JSON, and the token ids of a prompt or a steer as 32-bit integers, which need no parsing.
 To the engine: ("open", EngineOptions) once, ("submit", id, GenerateRequest), ("cancel", id), ("steer", id, tokens).
 From it: ("ready", EngineInfo) or ("failed", error) once, ("events", [Event…]), ("refused", id, error).
-An error is (code, message, hint). The events of a step and more travel in one frame.
+An error is (code, message, hint). One frame may carry the events of several steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def frame(message: Message) -> bytes:
 
 
 class FrameReader:
-    """Puts messages together from bytes as they come."""
+    """Assembles messages from bytes as they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -80,7 +80,7 @@ def _message(body: list[Any], ids: list[int]) -> Message:
 
 
 def event_rows(events: list[Event]) -> list[Any]:
-    """Tokens of one sequence that follow each other share a row; any other event is a row under its name."""
+    """Consecutive tokens of one sequence share a row; any other event is a row under its name."""
     rows: list[Any] = []
     run: list[Any] | None = None
     for event in events:
@@ -138,7 +138,7 @@ def request_of(fields: dict[str, Any], ids: list[int]) -> GenerateRequest:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: our dataclasses, and paths."""
+    """Convert what JSON does not know: our dataclasses, and paths."""
     if isinstance(value, Path):
         return str(value)
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

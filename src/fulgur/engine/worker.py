@@ -1,7 +1,7 @@
 """The engine process: `python -m fulgur.engine.worker FD`, started by `process.EngineClient`, never by hand.
 
-Between two steps it reads what has come in, so a cancel or a steer takes effect within one step. It ends when its
-socket closes, however the other side went.
+Between two steps it reads the messages that have arrived, so a cancel or a steer takes effect within one step. It ends
+when its socket closes, no matter how the other side ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fulgur.text.grammar import GrammarSpec
 
 _READ = 1 << 18
-_TOGETHER = 0.012  # seconds within which tokens share a message: less than a frame of a screen
+_TOGETHER = 0.012  # seconds within which tokens share a message: less than one frame of a display
 
 
 class Closed(Exception):
@@ -51,7 +51,7 @@ class Connection:
         os.write(self._wake, b"!")
 
     def read(self, *, wait: bool) -> Iterator[Message]:
-        """What has come in; with `wait`, at least some bytes (or a `wake`) are waited for."""
+        """The messages that have arrived; with `wait`, block until some bytes (or a `wake`) have."""
         ready = self._poll.poll(None if wait else 0)
         if any(fd == self._woken for fd, _ in ready):
             os.read(self._woken, 4096)
@@ -67,7 +67,7 @@ class Connection:
 
 
 class Grammars:
-    """Matchers are made on a thread, so that the other answers go on. What is said of a request meanwhile waits."""
+    """Prepares grammars on a thread, so that the other answers go on. Messages about the request wait meanwhile."""
 
     def __init__(self, engine: Engine, connection: Connection) -> None:
         self._tokenizer = engine.tokenizer
@@ -76,7 +76,7 @@ class Grammars:
         self._held: dict[str, tuple[Future[None], list[Message]]] = {}
 
     def hold(self, message: Message) -> bool:
-        """Whether the message waits for the grammar of its request."""
+        """Keep a message that has to wait for the grammar of its request; False if it does not."""
         if message[1] in self._held:
             self._held[message[1]][1].append(message)
         elif message[0] == "submit" and message[2].params.grammar is not None:
@@ -88,26 +88,26 @@ class Grammars:
         return True
 
     def ready(self) -> list[Message]:
-        """What waits no longer."""
+        """The messages whose grammar is ready now."""
         done = [request_id for request_id, (making, _) in self._held.items() if making.done()]
         return [message for request_id in done for message in self._held.pop(request_id)[1]]
 
     def _make(self, spec: GrammarSpec) -> None:
         from fulgur.text.grammar import Grammar, GrammarMatcher
 
-        with contextlib.suppress(FulgurError):  # said again, to its sender, when the request is submitted
+        with contextlib.suppress(FulgurError):  # raised again, and reported, when the request is submitted
             GrammarMatcher(Grammar.unchecked(spec), self._tokenizer)
 
 
 def serve(engine: Engine, connection: Connection) -> None:
     """Step while there is something to do, and listen between the steps.
 
-    A message costs more than a step of a small model, here and where it arrives: tokens that follow each other closely
-    travel together. Everything that is not a token goes out at once, and so does the first token after it.
+    A message costs more than a step of a small model, here and at the receiver, so tokens that follow each other
+    closely share one. Everything that is not a token goes out at once, and so does the first token after it.
     """
     events: list[Event] = []
     sent = 0.0
-    hurry = False  # what comes next goes out at once
+    hurry = False  # the next events go out at once
     grammars = Grammars(engine, connection)
     while True:
         for message in connection.read(wait=not engine.busy):
@@ -149,8 +149,8 @@ def handle(engine: Engine, connection: Connection, message: Message) -> None:
 
 
 def main(fd: int) -> int:
-    """Open what the first message names, say so, and serve until the client is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C belongs to whoever started us
+    """Open the model that the first message names, report it, and serve until the client is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started us
     connection = Connection(socket.socket(fileno=fd))
     try:
         waiting: list[Message] = []
@@ -163,7 +163,7 @@ def main(fd: int) -> int:
             return 1
         connection.send(("ready", info))
         gc.collect()
-        gc.freeze()  # what is loaded now stays: the collector need not look at it again
+        gc.freeze()  # what is loaded now stays, so the collector need not visit it again
         for message in waiting[1:]:
             handle(engine, connection, message)
         serve(engine, connection)

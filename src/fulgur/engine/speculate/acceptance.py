@@ -1,4 +1,4 @@
-"""How likely the next guesses of a drafter are right.
+"""How likely a drafter's next guesses are to be right.
 
 An estimate that may be wrong; only speed depends on it, never the output.
 """
@@ -9,7 +9,7 @@ _STARTS = (0, 1, 2, 3, 5, 8, 16, 32)  # lengths of a run of right guesses at whi
 _MEMORY = 64.0  # outcomes that an estimate remembers
 _INHERITED = 12.0  # outcomes of earlier requests that a new one starts with
 _WEIGHT = 4.0  # outcomes that a first guess counts for
-_MOST = 0.988  # no chance is better: the next edit comes, and a few dozen outcomes cannot tell how soon
+_MOST = 0.988  # upper bound of a chance: the next edit will come, and a few dozen outcomes cannot tell how soon
 SETTLED = _STARTS[-1]  # from here on the length of a run says nothing more
 LEVEL = tuple(sum(run >= start for start in _STARTS) - 1 for run in range(SETTLED + 1))
 

@@ -1,4 +1,4 @@
-"""What a step costs by its number of rows, and which draft length pays.
+"""What a step costs by its number of rows, and which draft length pays off.
 
 Only speed depends on these estimates, never the output.
 """
@@ -14,34 +14,35 @@ import numpy as np
 from fulgur.engine.runtime import Runtime
 from fulgur.engine.speculate.acceptance import LEVEL, SETTLED, Acceptance
 
-# The rows of steps that are considered. Kernels take rows in blocks of 4, 12 or 16: widths that fill them.
+# Step widths (rows) that are considered. Kernels take rows in blocks of 4, 12 or 16; these widths fill them.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _INDEX = {width: i for i, width in enumerate(WIDTHS)}
-_DEFAULT_SLOPE = 0.08  # a further row costs this share of a step, until it is measured
+_DEFAULT_SLOPE = 0.08  # each further row costs this fraction of a step, until it is measured
 _OVERHEAD = 50e-6  # seconds of the engine's own work around a step
-_LEAST = 1.05  # a draft must promise this much more than none: estimates are not that good,
-_WORTH = 1.01  # and a longer one this much more than a shorter
+_LEAST = 1.05  # a draft must be this much faster than none, since estimates are no better than that,
+_WORTH = 1.01  # and a longer one this much faster than a shorter one
 _GAIN = 0.1  # weight of a new measurement of a width,
-_AGING = 400.0  # and more by the steps since the last one, over this
-_USUAL = 0.1  # a difference that says nothing of other widths
-_GREAT = 0.25  # one after which every choice is made anew
-_OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; twice as many each time it had not
-_CLIMB = 2  # a step may be that many widths beyond those whose costs are fresh
-_EXPLORE = 0.01  # share of the time that may be lost to trying widths that seem too dear
-_RISK = 0.1  # a trial may lose this share of its own cost, even one that promises a gain
-_HOPE = 0.2  # a width is tried again if it promises this share of the best rate or more
-_HOPELESS = 0.05  # a draft that is right less often needs no further guess
-# A width tells something of its neighbours: whether memory or arithmetic was slow then.
+_AGING = 400.0  # plus the steps since the last one divided by this
+_USUAL = 0.1  # relative change up to which a measurement says nothing about other widths
+_GREAT = 0.25  # relative change above which every choice is made again
+_OLD, _LONG = 96, 4096  # steps after which a width's cost may have changed; doubled at each trial, up to the second
+_CLIMB = 2  # a step may be this many widths beyond the widest one with a fresh cost
+_EXPLORE = 0.01  # fraction of the time that may be lost to trying widths that seem too expensive
+_RISK = 0.1  # a trial is charged at least this fraction of its own cost, even if it promises a gain
+_HOPE = 0.2  # a width is tried again if it promises this fraction of the best rate or more
+_HOPELESS = 0.05  # a draft whose chance of being all right is below this gets no longer
+# A measurement says something about neighbouring widths too: whether memory or arithmetic was slow then.
 _SHARED = [[1.0 if a == b else 0.8 * 0.6 ** abs(log2(a / b)) for b in WIDTHS] for a in WIDTHS]
-_TIMES = [[-(-b // a) for b in WIDTHS] for a in WIDTHS]  # steps of a that do the work of one of b
+_TIMES = [[-(-b // a) for b in WIDTHS] for a in WIDTHS]  # steps of width a that do the work of one of width b
 
 
 class StepCost:
-    """Seconds of a step by width: measured at start, then learnt from every step that is run.
+    """Seconds of a step by width: measured at the start, then learnt from every step that runs.
 
-    Each width has an estimate of its own, because what changes seldom changes all alike: a cache lost to a neighbour
-    makes one row dearer and leaves twelve as they were. A width that seems too dear and has not been run for long is
-    tried again, as far as a small budget allows: a bad measurement does not last, and looking for one costs little.
+    Each width has a separate estimate, because a change seldom affects all of them alike: losing the cache to a
+    neighbour makes a step of one row slower and leaves one of twelve as it was. A width that seems too expensive and
+    has not run for a long time is tried again, within a small budget. So a bad measurement does not last, and the
+    search for one costs little.
     """
 
     def __init__(self, seconds: dict[int, float] | None = None) -> None:
@@ -51,7 +52,7 @@ class StepCost:
         self.trials = 0  # lengths chosen only to learn what they cost
         self._known = seconds is not None
         self._seconds = _interpolate(seconds or {1: 1.0})
-        self._seen = [0] * len(WIDTHS)  # steps of that width, as long as they are few
+        self._seen = [0] * len(WIDTHS)  # steps of that width, counted while they are few
         self._last = [0] * len(WIDTHS)  # the turn of the last one
         self._patience = [_OLD] * len(WIDTHS)  # turns without one after which it is tried again
         self._budget = 0.0  # seconds
@@ -59,7 +60,7 @@ class StepCost:
         self._draft: float | None = None  # seconds that the model's own head takes for a guess
 
     def acceptance(self, kind: str, prior: tuple[float, ...]) -> Acceptance:
-        """For a new sequence's drafter: starts from what the last one of its kind has seen."""
+        """The acceptance of a new sequence's drafter; it starts from what the last drafter of its kind has seen."""
         made = Acceptance(self._heirs.get(kind, prior))
         self._heirs[kind] = made
         return made
@@ -97,19 +98,19 @@ class StepCost:
 
     @property
     def draft_seconds(self) -> float:
-        """Of one guess of the model's own head; a tenth of a step until it is measured."""
+        """What one guess of the model's own head takes; a tenth of a step until it is measured."""
         return 0.1 * self._seconds[0] if self._draft is None else self._draft
 
     def observe_draft(self, tokens: int, seconds: float) -> None:
-        """The model's own head took this long for so many guesses."""
+        """The model's own head took this long for `tokens` guesses."""
         # The head has one layer: a guess that took longer than a step of the model met a pause of the machine.
         each = min(seconds / tokens, self._seconds[0])
         known = each if self._draft is None else self._draft
         self._draft = known + (each - known) * (_GAIN if each > known else 0.5)
 
     def _hold(self, i: int) -> None:
-        """Where older estimates contradict that of this width, it holds: more rows never cost less, nor more than as
-        many steps of its width would."""
+        """Where older estimates contradict the one of this width, correct them: more rows never cost less, nor more
+        than the steps of this width that would do the same work."""
         costs = self._seconds
         here = costs[i]
         if i and costs[i - 1] > here:
@@ -134,8 +135,8 @@ class StepCost:
     ) -> tuple[int, float]:
         """The draft length with the most tokens a second, and how much it gains over none (0 when it gains nothing).
 
-        The draft comes after `run` right guesses, and each of its own takes `each` seconds to make. `others` further
-        sequences in the step are taken to draft as much.
+        The draft comes after `run` right guesses, and each guess in it takes `each` seconds to make. The `others`
+        further sequences in the step are assumed to draft as much.
         """
         costs = [self.seconds((others + 1) * width) for width in WIDTHS] if others else self._seconds
         chances = acceptance.chances()
@@ -144,7 +145,7 @@ class StepCost:
         best, most, bar = 0, 1.0, _LEAST
         trial, hope, yielded = 0, _HOPE, 0.0
         at = run
-        fresh = 0  # the widest step that was run of late; one much wider is only tried
+        fresh = 0  # the widest step that ran recently; one much wider is only tried
         for i in range(1, len(WIDTHS)):
             length = WIDTHS[i] - 1
             if length > limit or reached < _HOPELESS:
@@ -172,7 +173,7 @@ class StepCost:
 
 
 def _interpolate(seconds: dict[int, float]) -> list[float]:
-    """Every width from the measured ones; beyond them rows cost what they cost between the last two."""
+    """Estimates of all widths from the measured ones; beyond those, each row adds the average slope between them."""
     rows = sorted(seconds)
     last = seconds[rows[-1]]
     slope = (last - seconds[rows[0]]) / (rows[-1] - rows[0]) if len(rows) > 1 else _DEFAULT_SLOPE * last
@@ -182,7 +183,7 @@ def _interpolate(seconds: dict[int, float]) -> list[float]:
 
 def measure_cost(runtime: Runtime, budget: float = 0.1) -> StepCost:
     """Time steps of a few widths on an idle runtime (its cache holds nothing yet), within about `budget` seconds."""
-    order = (1, 1, 4, 12, 2, 8, 24, 3, 16, 32)  # a large model is measured in part: the telling widths first
+    order = (1, 1, 4, 12, 2, 8, 24, 3, 16, 32)  # a large model gets through only some: the telling widths first
     most = max(order)
     blocks = -(-most // runtime.block_tokens)
     if runtime.kv_blocks < blocks or runtime.max_context < most:

@@ -1,8 +1,8 @@
 """Guesses of the model's own head (MTP).
 
-Unlike the other drafters it has to compute its guesses, so it counts what it guessed only when it was asked, and the
-time it takes belongs to the cost of a draft. When it is guessed too badly to be worth that, it is still asked for one
-token now and then, within a small share of the time: text changes, and prose is followed by code.
+Unlike the other drafters it has to compute its guesses. So it counts right and wrong ones only when it was asked, and
+its time is part of the cost of a draft. When its guesses are too bad to be worth that, it is still asked for one token
+now and then, within a small fraction of the time: text changes, and prose is followed by code.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fulgur.engine.speculate.acceptance import Acceptance
 from fulgur.engine.speculate.cost import StepCost
 
 PRIOR = (0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3, 0.2)
-_EXPLORE = 0.01  # share of the time for guesses that do not seem worth it
+_EXPLORE = 0.01  # fraction of the time for guesses that do not seem worth it
 
 
 class HeadDrafter:
-    """Follows `tokens`. `ask` gives at most so many guesses of what comes next. Its `run` is always 0: the chance of a
-    guess depends on how many of the same draft stand before it."""
+    """Follows `tokens`. `ask(n)` returns at most n guesses of what comes next. `run` is always 0: the chance of a guess
+    depends on how many of the same draft come before it."""
 
     run = 0
 
@@ -29,9 +29,9 @@ class HeadDrafter:
         self.acceptance = acceptance or Acceptance(PRIOR)
         self._ask, self._tokens, self._cost = ask, tokens, cost
         self._guess: list[int] = []
-        self._at = 0  # where in the tokens the guess stands
+        self._at = 0  # where in the tokens the guess begins
         self._budget = 0.0  # seconds
-        self._counted = len(tokens)  # tokens that have added to it
+        self._counted = len(tokens)  # tokens that have been counted towards it
 
     def follow(self) -> None:
         """See how far the last guess was right."""
@@ -50,7 +50,7 @@ class HeadDrafter:
         return list(self._guess)
 
     def due(self) -> bool:
-        """After a step without a guess, or a run of the device: whether one may be tried."""
+        """Whether one guess may be tried, after a step without any or a run of the device's loop."""
         cost = self._cost
         price = cost.draft_seconds + cost.seconds(2) - cost.seconds(1)
         made, self._counted = max(len(self._tokens) - self._counted, 1), len(self._tokens)

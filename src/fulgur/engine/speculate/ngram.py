@@ -1,23 +1,23 @@
-"""Guess that what followed the last few tokens before follows them again."""
+"""Guess that the last few tokens are followed by what followed them earlier."""
 
 from __future__ import annotations
 
 from fulgur.engine.speculate.acceptance import Acceptance
 
-MATCH = 3  # tokens that agree make a good guess; without them a single one makes a poor one
-_FEW = 16  # tokens up to which a loop is quicker than what works in bulk
+MATCH = 3  # this many matching tokens make a good guess; without them a single one makes a poor one
+_FEW = 16  # tokens up to which a loop is quicker than bulk operations
 _FAR = 16  # tokens compared backwards from a place that was found
 PRIOR = (0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 
 class NgramDrafter:
-    """Looks the end of the sequence up in the sequence itself. Each new token costs one entry a length.
+    """Looks up the end of the sequence in the sequence itself. Each new token costs one entry per match length.
 
-    Once an earlier place is found it is followed as long as it agrees, so that long copies stay on one track.
+    Once an earlier place is found, it is followed as long as it agrees, so that long copies stay on one track.
     """
 
     def __init__(self, tokens: list[int], acceptance: Acceptance | None = None) -> None:
-        self.run = -1  # tokens that agree, less one
+        self.run = -1  # matching tokens minus one
         self.acceptance = acceptance or Acceptance(PRIOR)
         self._tokens = tokens
         # Three tokens, and one -> the place after their last occurrence.
@@ -49,7 +49,7 @@ class NgramDrafter:
         self._seen = count
 
     def draft(self, limit: int) -> list[int]:
-        """What stood after the earlier place; a loop that reaches the present goes round again."""
+        """The tokens after the earlier place; where they reach the end of the sequence, they repeat."""
         if self.run < 0:
             return []
         tokens, cursor = self._tokens, self._cursor
@@ -72,7 +72,7 @@ class NgramDrafter:
                 self._cursor, self.run = place, 0
 
     def _index(self, end: int) -> None:
-        """The places after the tokens up to `end` that are not there yet."""
+        """Index the places after the tokens up to `end`, as far as that is not done yet."""
         tokens, first, self._indexed = self._tokens, self._indexed, end
         start = max(first, MATCH - 1)
         if end - first > _FEW:

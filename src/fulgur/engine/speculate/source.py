@@ -1,10 +1,10 @@
-"""Guess that an edited text goes on as the original does.
+"""Guess that an edited text continues like the original.
 
-The drafter walks along the source region with a cursor. Where the output leaves the source, it looks for the place
-where they meet again: the last tokens of the output, searched forward from where they parted (an insertion or a
-change, then a deletion), and if the output stays away, anywhere in the source. The stretch between parting and
-meeting is a substitution; a short one is remembered and proposed again wherever its old side comes up: a rename is
-written out once by the model and drafted from then on.
+The drafter moves a cursor along the source region. Where the output parts from the source, it looks for the place where
+they meet again. It searches for the last tokens of the output: first forward from where they parted (an insertion or a
+change, then a deletion) and, if the output stays away, anywhere in the source. What lies between parting and meeting is
+a substitution. A short one is remembered and proposed again wherever its old side comes up: the model writes out a
+rename once, and it is drafted from then on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fulgur.engine.speculate.acceptance import Acceptance
 
 _WINDOW = 64  # source tokens after the parting that are searched first
 _BACK = 8  # tokens compared backwards from a meeting place
-_SURE = 3  # tokens in agreement that settle a meeting
+_SURE = 3  # matching tokens that confirm a meeting
 _WIDE = 4  # tokens that must agree for a meeting anywhere in the source
 _BLIND = 2  # tokens after a parting for which a one-to-one substitution is guessed
 _LONGEST = 12  # tokens of a substitution that is remembered
-_CONFIDENT = 8  # right guesses that a beginning counts for: most edits begin as the original does
+_CONFIDENT = 8  # right guesses that a beginning counts as: most edits begin like the original
 PRIOR = (0.3, 0.5, 0.7, 0.85, 0.92, 0.95, 0.965, 0.975)
 
 
@@ -45,7 +45,7 @@ class SourceDrafter:
         self._rename: Rename | None = None  # the one being written at the cursor,
         self._written = 0  # and how much of it
         self._parted: tuple[int, int] | None = None  # places in the source and in the tokens
-        self._met: tuple[int, int] | None = None  # where they meet again, as far as is guessed at present
+        self._met: tuple[int, int] | None = None  # where they meet again, by the current guess
         self._renames: dict[int, list[Rename]] = {}
         self._places: dict[tuple[int, ...], list[int]] | None = None
 
@@ -66,11 +66,11 @@ class SourceDrafter:
         self._seen = count
 
     def _copied(self, at: int, count: int) -> int:
-        """The usual case in bulk: tokens from `at` on that are what the source says, where nothing was ever renamed.
+        """The usual case in bulk: take tokens from `at` on that equal the source, as long as no rename may begin.
         Returns where they end."""
         if self.run < 0 or self._rename is not None:
             return at
-        if self._parted is not None:  # no further than where the meeting is settled
+        if self._parted is not None:  # no further than where the meeting is confirmed
             count = min(count, at + _SURE - self.run)
         source, tokens, renames = self._source, self._tokens, self._renames
         start = cursor = self._cursor
@@ -87,7 +87,7 @@ class SourceDrafter:
         return at
 
     def draft(self, limit: int) -> list[int]:
-        """The source from the cursor on, with what was renamed so far."""
+        """The source from the cursor on, with the known renames applied."""
         if self.run < 0:
             return []
         source, at = self._source, self._cursor
@@ -135,7 +135,7 @@ class SourceDrafter:
         return self._source[self._cursor] if self._cursor < len(self._source) else None
 
     def _advance(self) -> None:
-        """The token was the expected one."""
+        """Go past a token that was the expected one."""
         self.run += 1
         if self._rename is not None:
             self._written += 1
@@ -159,7 +159,7 @@ class SourceDrafter:
         return None
 
     def _meet(self, at: int) -> None:
-        """Guess where in the source the token at `at` stands; `run` is -1 when there is no guess."""
+        """Guess where in the source the token at `at` is; `run` becomes -1 when there is no guess."""
         assert self._parted is not None
         parted, left = self._parted
         since = at + 1 - left
@@ -185,7 +185,7 @@ class SourceDrafter:
             self._settle()
 
     def _search(self, at: int, places: list[int]) -> tuple[int, int] | None:
-        """The place where most tokens up to `at` agree, the first such one, and how many do."""
+        """The place where the most tokens up to `at` match (the first such place), and how many do."""
         source, tokens = self._source, self._tokens
         best, most = -1, 0
         for place in places:
@@ -197,7 +197,7 @@ class SourceDrafter:
         return (best, most) if most else None
 
     def _near(self, at: int, start: int, end: int) -> list[int]:
-        """The places from `start` up to `end` where the token stands."""
+        """The places from `start` up to `end` that hold the token at `at`."""
         window, token = self._source[start:end], self._tokens[at]
         places: list[int] = []
         place = -1
@@ -207,7 +207,7 @@ class SourceDrafter:
         return places
 
     def _everywhere(self, at: int, parted: int) -> list[int]:
-        """All places where the last tokens stand, those after the parting first."""
+        """All places that end with the last `_WIDE` tokens, those after the parting first."""
         if self._places is None:
             self._places = {}
             for place in range(_WIDE - 1, len(self._source)):
@@ -216,7 +216,7 @@ class SourceDrafter:
         return [p for p in places if p >= parted] + [p for p in reversed(places) if p < parted]
 
     def _settle(self) -> None:
-        """The meeting was real: remember what stands between the parting and it, if that is short and has two sides."""
+        """The meeting is confirmed: remember the substitution before it, if it is short and neither side is empty."""
         parted, met = self._parted, self._met
         self._parted = self._met = None
         if parted is None or met is None:

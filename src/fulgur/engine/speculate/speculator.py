@@ -1,4 +1,4 @@
-"""Which drafter speaks, and how long its draft may be."""
+"""Chooses the drafter of each step and the length of its draft."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from fulgur.engine.speculate.ngram import NgramDrafter
 from fulgur.engine.speculate.source import PRIOR as SOURCE_PRIOR
 from fulgur.engine.speculate.source import SourceDrafter
 
-_TRUSTED = 8  # right guesses in a row after which nobody else is asked
-_VALID = 16  # steps for which a choice of length holds,
+_TRUSTED = 8  # right guesses in a row after which no other drafter is asked
+_VALID = 16  # steps for which a choice of length is reused,
 _MISSES = 4  # if no more guesses than these were wrong and no step was a surprise
-_Choice: TypeAlias = tuple[tuple[int, int, int], int, int, float]  # what it depends on, until which turn, length, gain
+_Choice: TypeAlias = tuple[tuple[int, int, int], int, int, float]  # what it depends on, its last turn, length, gain
 
 
 class Drafter(Protocol):
     """Follows a sequence's token list (which only grows) and guesses what comes next.
 
     `run` is how many guesses in a row were right, -1 without a guess. A drafter counts in `acceptance` whether each
-    next token was the one it expected, asked or not: what is accepted needs no experiment, only what a step costs.
+    next token was the one it expected, even when it was not asked for a draft. So only the cost of a step has to be
+    learnt by experiment, not what would be accepted.
     """
 
     run: int
@@ -58,7 +59,7 @@ class Speculator:
         self._choices: list[dict[int, _Choice]] = [{} for _ in self.drafters]
 
     def draft(self, limit: int, others: int = 0) -> list[int]:
-        """At most `limit` guesses that are worth their rows, when the step already has `others` sequences besides."""
+        """At most `limit` guesses that are worth their rows, in a step that has `others` further sequences."""
         best: list[int] = []
         best_gain = 0.0
         for drafter, length, gain in self._options(limit, others):
@@ -69,7 +70,7 @@ class Speculator:
         return best
 
     def worth(self, limit: int, others: int = 0) -> int:
-        """How long the next draft would be, while the device is busy: the model's own head is not asked."""
+        """How long the next draft would be. Works while the device is busy: the model's own head does not run."""
         best, best_gain = 0, 0.0
         for drafter, length, gain in self._options(limit, others):
             if gain > best_gain:
@@ -78,7 +79,7 @@ class Speculator:
         return best
 
     def _options(self, limit: int, others: int) -> Iterator[tuple[Drafter, int, float]]:
-        """What each drafter may be asked for: the best length and what it gains."""
+        """The drafters that may be asked, each with the best length of its draft and what it gains."""
         limit = min(limit, self._max_draft)
         for drafter, choices in zip(self.drafters, self._choices, strict=True):
             if limit <= 0:
@@ -95,7 +96,7 @@ class Speculator:
     def _choose(
         self, acceptance: Acceptance, choices: dict[int, _Choice], run: int, limit: int, others: int, each: float
     ) -> tuple[int, float]:
-        """The best length, from memory where little has changed."""
+        """The best length and its gain; an earlier choice is reused where little has changed."""
         level = LEVEL[run] if run < SETTLED else -1
         cost = self._cost
         state = (acceptance.misses // _MISSES, cost.surprises, others)
@@ -104,12 +105,12 @@ class Speculator:
             return min(known[2], limit), known[3]
         trials = cost.trials
         length, gain = cost.best_length(acceptance, run, self._max_draft, others, each)
-        if cost.trials == trials:  # what is only tried is tried once
+        if cost.trials == trials:  # a trial is made once, so it is not remembered
             choices[level] = (state, cost.turn + _VALID, length, gain)
         return min(length, limit), gain
 
     def restart(self) -> None:
-        """After a steer the answer begins anew: the source region is followed from its start."""
+        """After a steer the answer starts over: follow the source region from its start."""
         for drafter in self.drafters:
             if isinstance(drafter, SourceDrafter):
                 drafter.restart()
