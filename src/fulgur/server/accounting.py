@@ -45,7 +45,7 @@ def _drafts(usage: Usage) -> tuple[int, ...]:
 
 
 def at_tier(price: Price | None, times: float) -> Price | None:
-    """The model's price in a tier that costs so many times as much."""
+    """The model's price in a tier that costs `times` as much."""
     if price is None or times == 1:
         return price
     cached = None if price.cached_input is None else price.cached_input * times
@@ -53,12 +53,12 @@ def at_tier(price: Price | None, times: float) -> Price | None:
 
 
 def added(first: Usage, then: Usage) -> Usage:
-    """Of two answers."""
+    """The usage of two answers together."""
     return Usage(**{each.name: getattr(first, each.name) + getattr(then, each.name) for each in fields(Usage)})
 
 
 def continued(first: Usage, then: Usage) -> Usage:
-    """Of an answer that was cut and gone on with: its input counts once, what was written counts in all."""
+    """The usage of an answer that was cut and resumed: its input counts once, the output of both parts counts."""
     return replace(
         first,
         output_tokens=first.output_tokens + then.output_tokens,
@@ -70,7 +70,7 @@ def continued(first: Usage, then: Usage) -> Usage:
 
 
 def cost(price: Price | None, usage: Usage) -> float | None:
-    """In the currency of the price table; None when the model has no price."""
+    """The cost, in the currency of the price table; None when the model has no price."""
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.input_tokens)

@@ -1,4 +1,4 @@
-"""What handlers share: who asks, the body that was sent, and answers in JSON."""
+"""Shared by the handlers: the caller, the request body, and JSON answers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SERVER: web.AppKey[Server] = web.AppKey("server")
 OWNER = web.RequestKey("owner", str)
-IGNORED = web.RequestKey("ignored", list[str])  # fields that nobody reads; a header names them
-RATES = web.RequestKey("rates", dict[str, str])  # headers: what is left of the limits
-LEASE = web.RequestKey("lease", Lease)  # the bytes that are held for this request
+IGNORED = web.RequestKey("ignored", list[str])  # fields that are ignored; a header names them
+RATES = web.RequestKey("rates", dict[str, str])  # the rate limit headers
+LEASE = web.RequestKey("lease", Lease)  # the bytes held for this request
 
 
 def server_of(request: web.Request) -> Server:
@@ -35,14 +35,14 @@ def owner_of(request: web.Request) -> str:
 
 
 async def read_request(request: web.Request, kind: type[T]) -> T:
-    """The JSON body as a typed request; what it takes is counted until the request ends."""
+    """The JSON body as a typed request; its bytes are counted until the request ends."""
     limits = server_of(request).config.server
     data = await read_body(request, request[LEASE], limits.max_body_mb)
     return await decode_request(data, limits.max_nesting, kind)
 
 
 async def admit(request: web.Request, entry: ServedModel, asked: str | None) -> str:
-    """Count the request against its limits, or 429; what is left of them goes into the headers. Returns its tier."""
+    """Count the request against its limits or raise a 429; set the rate limit headers. Returns the tier."""
     tier, rates = await server_of(request).admit(entry.pool, owner_of(request), asked)
     request[RATES] = {**headers_of(rates), "x-fulgur-tier": tier}
     return tier
@@ -54,10 +54,10 @@ def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = 
 
 
 def error_answer(error: ApiError, path: str) -> web.Response:
-    """The error as the clients of that path read it."""
+    """The error in the form that clients of that path expect."""
     shape = next((shape for start, shape in ERROR_SHAPES.items() if path.startswith(start)), None)
     body = {"error": error.as_dict()} if shape is None else shape(error)
     return json_answer(body, error.status, error.headers)
 
 
-ERROR_SHAPES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}  # by the start of the path; doors put theirs here
+ERROR_SHAPES: dict[str, Callable[[ApiError], dict[str, Any]]] = {}  # by path prefix; each door registers its own

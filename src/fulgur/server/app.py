@@ -21,12 +21,12 @@ from fulgur.server.limits import Runner, connections, listen
 from fulgur.server.sinks import STREAM
 from fulgur.server.state import Server
 
-# Told to anyone who can reach the port; nothing of a user is in them.
+# Open to anyone who can reach the port; they show nothing of any user.
 OPEN_PATHS = ("", "/docs", "/health", "/healthz", "/metrics", "/openapi.json")
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """Alive, also when the store or the live state is away: answers go on. Why it is away stands in the log only."""
+    """Alive even when the store or the live state is away: answers go on. Only the log says why it is away."""
     server = server_of(request)
     found = {"store": server.store.problem(), "live": server.live.problem()}
     problems = [name for name, problem in found.items() if problem]
@@ -40,7 +40,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 @web.middleware
 async def guard(request: web.Request, handler: web.Handler) -> web.StreamResponse:  # type: ignore[name-defined]
-    """Who asks, from where; and every error as the API speaks it."""
+    """Check who asks and from where, and turn every error into the API's form."""
     server = server_of(request)
     began = time.perf_counter()
     server.last_request = time.monotonic()
@@ -69,7 +69,8 @@ async def guard(request: web.Request, handler: web.Handler) -> web.StreamRespons
         if LEASE in request:
             request[LEASE].release()
     if STREAM in request and answer is not request[STREAM]:
-        # Its head has left: another answer inside its body would be read as part of it, or waited for.
+        # The stream's head was already sent. A second answer would be read as part of its body, or leave the client
+        # waiting for the body's end.
         answer = request[STREAM]
         if request.transport is not None:
             request.transport.close()
@@ -98,7 +99,7 @@ async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
 
 
 def _preflight(request: web.Request) -> web.Response:
-    """A browser asks first whether a page may send what it is about to; the headers say for whom."""
+    """Answer a browser's CORS preflight; `add_headers` adds the allowed origin."""
     headers = {
         "Access-Control-Allow-Methods": "GET, POST, DELETE",
         "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", "*"),
@@ -108,13 +109,13 @@ def _preflight(request: web.Request) -> web.Response:
 
 
 def _credentials(request: web.Request) -> str | None:
-    """The key, as a bearer's token or in the header of Anthropic's clients."""
+    """The key, as a bearer token or in the header that Anthropic's clients use."""
     key = request.headers.get("x-api-key")
     return request.headers.get("Authorization") or (f"Bearer {key}" if key else None)
 
 
 def _check_host(server: Server, request: web.Request) -> None:
-    """Without keys only this machine may ask, also when a foreign name was made to point here."""
+    """Without keys, refuse every host name but this machine's own, against DNS rebinding."""
     if server.auth.keyed:
         return
     name = (request.headers.get("Host") or "").rpartition(":")

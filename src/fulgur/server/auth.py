@@ -53,7 +53,7 @@ class Auth:
         self._origins = {origin.rstrip("/") for origin in config.server.origins}
 
     def use(self, keys: Iterable[Key]) -> None:
-        """These are the keys from now on."""
+        """Replace the known keys."""
         self._names = {key.sha256.lower(): key.name for key in keys}
 
     @property
@@ -65,7 +65,7 @@ class Auth:
         if not self._names:
             return ANONYMOUS
         scheme, _, key = (authorization or "").partition(" ")
-        # Looked up by its hash: how long that takes tells nothing about the key.
+        # Look the key up by its hash, so that timing reveals nothing about it.
         found = self._names.get(digest(key.strip())) if scheme.lower() == "bearer" else None
         if found is None:
             raise ApiError(
@@ -77,11 +77,11 @@ class Auth:
         return found
 
     def allows(self, origin: str) -> bool:
-        """Whether the config names this origin: then a browser is told that its pages may read the answers."""
+        """Whether the config names this origin; CORS headers then let its pages read the answers."""
         return origin in self._origins
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
-        """A page of another site must not use this server through somebody's browser."""
+        """Refuse pages of other sites, which could otherwise use this server through a user's browser."""
         if origin is None or self.allows(origin):
             return
         parts = urlsplit(origin)

@@ -1,4 +1,4 @@
-"""Compaction: a long conversation to a short one, by the model itself."""
+"""Compaction: the model itself summarises a long conversation."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Most = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 _HTTP = re.compile(r"https?://[^/]")
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/]+/?")
-# Which settings of a model count for which backend; those that are in no list count for all.
+# Which model settings apply to which backend; those in no list apply to all.
 _ENGINE = ("path", "bits", "threads", "kv_tokens", "kv_dtype", "runtime", "device")
 _THERE = ("upstream_model", "chat", "tools", "fim", "vision", "reasoning")
 _USED = {"local": _ENGINE, "cluster": (*_ENGINE, "replicas"), "scripted": ("path",)}
@@ -75,7 +75,7 @@ class Listen(msgspec.Struct, forbid_unknown_fields=True):
     max_connections: Annotated[int, msgspec.Meta(ge=1)] = 4096
     max_nesting: Annotated[int, msgspec.Meta(ge=1)] = 100
     connection_minutes: Most = 60.0
-    share_cache: bool = False  # prefixes that one key has computed are used for, and counted for, the others too
+    share_cache: bool = False  # prefixes computed for one key are used, and counted as cached, for the others too
 
 
 class Price(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,7 +144,7 @@ class Pool(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Key(msgspec.Struct, forbid_unknown_fields=True):
-    """Who may call; limits of 0 are none."""
+    """An API key; a limit of 0 means none."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
@@ -156,12 +156,12 @@ class Key(msgspec.Struct, forbid_unknown_fields=True):
 class Cluster(msgspec.Struct, forbid_unknown_fields=True):
     """Fronts and replicas of one cluster."""
 
-    secret_file: str = ""  # what both sides prove to know; $FULGUR_CLUSTER_SECRET goes first
+    secret_file: str = ""  # both sides prove that they know it; $FULGUR_CLUSTER_SECRET takes precedence
     certificate: str = ""  # PEM files: with all three, fronts and replicas speak TLS
     certificate_key: str = ""
-    authority: str = ""  # that signed the certificates of all of them
+    authority: str = ""  # the CA that signed all their certificates
     placement: Literal["processes", "ray"] = "processes"  # who starts replicas and starts them again
-    fronts: Count = 1  # `cluster up`: so many, on server.port and those after it
+    fronts: Count = 1  # `cluster up`: how many, on server.port and the ports after it
     host: str = "127.0.0.1"  # ray: the address of this machine at which its replicas listen
     least: Annotated[int, msgspec.Meta(ge=1)] = 1  # ray: replicas of each model
     most: Annotated[int, msgspec.Meta(ge=1)] = 1
@@ -179,7 +179,7 @@ class ServerConfig(msgspec.Struct, forbid_unknown_fields=True):
     cluster: Cluster = msgspec.field(default_factory=Cluster)
 
     def check(self, source: str) -> None:
-        """References that lead nowhere are an error at the start, not at the first request."""
+        """Fail at the start, not at the first request, on dangling references and settings without effect."""
         self._check_server(source)
         for name, pool in self.pools.items():
             _check_pool(f"{source}: pools.{name}", pool)

@@ -1,4 +1,4 @@
-"""What the content of items may be: a part that the model would not see is refused, never dropped."""
+"""Checks the content of items: a part that the model would not see is refused, never dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fulgur.protocol.items import CLIENT_CALLS, Item, item_type
 from fulgur.server.registry import ServedModel
 
 _TEXT = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
-# Kinds of items that belong to hosted tools: without them there is nothing that could read these.
+# Kinds of items that belong to hosted tools: without those tools nothing can read them.
 _HOSTED = frozenset(
     {
         "apply_patch_call",
@@ -68,9 +68,9 @@ def check_part(entry: ServedModel, kind: str, path: str) -> None:
 
 
 def check_calls(conversation: Conversation, path: str = "") -> None:
-    """The output of a call needs its call, unless what went before was compacted.
+    """Check that each tool output has its call, unless the conversation before it was compacted.
 
-    `path` is the field that an error names at a door whose input is not the items themselves.
+    `path` is the field that an error names, for doors whose input is not a list of items.
     """
     outputs = {
         item["call_id"]: index
@@ -92,7 +92,7 @@ def check_calls(conversation: Conversation, path: str = "") -> None:
 
 
 def check_kinds(items: list[Item]) -> list[str]:
-    """Items of hosted tools are refused; the names of kinds that nobody here knows, which are left out."""
+    """Refuse items of hosted tools; return the names of the unknown kinds, which are left out."""
     unknown: list[str] = []
     for index, item in enumerate(items):
         kind = item_type(item)

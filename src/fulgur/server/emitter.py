@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 class Sink(Protocol):
     """Where events go: a socket, an SSE stream, a log. `drain` waits when `full`; the others never wait.
 
-    `send` is for tokens and writes at once; `later` may put events that are made together into one write.
+    `send` is for tokens and writes at once; `later` may combine events that are made together into one write.
     """
 
     def send(self, kind: bytes, data: bytes) -> None: ...
@@ -48,8 +48,8 @@ class EventLog:
         self.events: list[tuple[bytes, bytes]] = []
         self.ended = False
         self.followers: set[Callable[[], None]] = set()
-        self.followed_until = 0.0  # monotonic: somebody reads it at another front
-        self.copied: Callable[[], None] | None = None  # wakes who copies it for other fronts
+        self.followed_until = 0.0  # monotonic: until then a client follows it at another front
+        self.copied: Callable[[], None] | None = None  # wakes the journal, which copies it for other fronts
         self.known = 0  # events that an earlier attempt wrote
 
     def append(self, kind: bytes, data: bytes) -> None:
@@ -75,7 +75,7 @@ class Emitter:
 
     def __init__(self, sink: Sink, stream_id: str | None, log: EventLog | None) -> None:
         self.sequence = 0
-        self.more = False  # another token is there already: this one leaves with it
+        self.more = False  # another token is ready: send both in one write
         self.sink = sink
         self.log = log
         self._lane = {} if stream_id is None else {"stream_id": stream_id}
@@ -88,7 +88,7 @@ class Emitter:
         self._emit(self.sink.later, kind, fields)
 
     def last(self, kind: str, response: Response) -> None:
-        """The terminal event: nothing follows that it could leave with, so it leaves at once."""
+        """Send the terminal event at once: nothing follows that could share its write."""
         self._emit(self.sink.send, kind, {"response": response})
 
     def _emit(self, put: Callable[[bytes, bytes], None], kind: str, fields: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Emitter:
         return _encode({"type": kind, "sequence_number": self.sequence, "response": response, **self._lane})
 
     def open(self, kind: str, **fields: Any) -> None:
-        """Prepare the deltas of one part: what is the same in each of them is encoded here, once."""
+        """Prepare the deltas of one part: encode once what they have in common."""
         self._kind = kind.encode()
         self._head = _encode({"type": kind, **fields})[:-1] + b',"sequence_number":'
 

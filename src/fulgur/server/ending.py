@@ -1,4 +1,4 @@
-"""How a response ends: its status, what is stored of it, and what the conversation goes on from."""
+"""How a response ends: its status, what is stored of it, and what the conversation continues from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ STOPPED = {
 
 
 def settle(response: Response, output: Output, emitter: Emitter, finish: Finish, stopped: str) -> ApiError | None:
-    """Close what is open and set the status; `stopped` is why the run was told to stop, if it was.
+    """Close the open item and set the status; `stopped` is why the run was told to stop, if it was.
 
-    An error when the backend gave up by itself.
+    Returns an error when the backend gave up by itself.
     """
     if stopped:
         if stopped == "interrupted":
@@ -56,9 +56,9 @@ def settle(response: Response, output: Output, emitter: Emitter, finish: Finish,
 
 
 async def commit(server: Server, answer: Answer, stored: Stored | None, events: list[bytes]) -> bool:
-    """Commit a response's end with what it used; False when another attempt owns the response.
+    """Commit a response's end with its usage; False when another attempt owns the response.
 
-    One that could not be written is whole, and says that it may not be there tomorrow.
+    A response that could not be written is still complete; its `store: false` says that it will not last.
     """
     began = time.perf_counter()
     try:
@@ -75,5 +75,5 @@ async def commit(server: Server, answer: Answer, stored: Stored | None, events: 
 
 
 def kept(output: list[Item]) -> list[Item]:
-    """What of an output the conversation goes on from: partial messages too, partial tool calls not."""
+    """The output items that the conversation continues from: partial messages included, partial tool calls not."""
     return [item for item in output if item_type(item) == "message" or item.get("status", "completed") == "completed"]

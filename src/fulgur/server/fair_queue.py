@@ -1,8 +1,9 @@
-"""Who is next: a fair queue in front of a number of slots. It has no clock and no task; a pool drives it.
+"""A fair queue in front of a number of slots. It has no clock and no task; a pool drives it.
 
-Tiers share the slots by weight, keys share a tier by tokens (virtual token counters): every answer is charged to its
-tier and its key, and whoever was charged least is next. Who comes back after a pause starts at the least of those that
-are there, so that nobody saves up turns. What an answer costs is known at its end; until then it is charged the mean.
+Tiers share the slots by weight, and keys share a tier by tokens (virtual token counters): every answer is charged to
+its tier and its key, and the one charged least is next. A key or tier that returns after a pause starts no lower than
+the lowest charge of those present, so that nobody saves up turns. The cost of an answer is known only at its end; until
+then it is charged the mean.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 FLEX = "flex"  # runs when no other tier waits, and makes room when one does
-_MEAN_OF = 16  # answers: the mean cost follows about so many
+_MEAN_OF = 16  # the mean cost is over about this many answers
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a tier gets of the slots."""
+    """A tier's claim on the slots."""
 
     weight: float = 1.0
     most: int = 0  # slots at once; 0: all
@@ -38,7 +39,7 @@ class Ticket:
 
 
 class Standing(msgspec.Struct, array_like=True):
-    """A queue that is written down."""
+    """The state of a queue, to be written down."""
 
     tickets: list[Ticket]
     by_tier: dict[str, float]  # what each was charged
@@ -48,7 +49,7 @@ class Standing(msgspec.Struct, array_like=True):
 
 @dataclass
 class _Counters:
-    """What each of those that are there was charged."""
+    """What each tier, or key, that is present was charged."""
 
     charged: dict[str, float] = field(default_factory=dict)
     here: Counter[str] = field(default_factory=Counter)
@@ -68,7 +69,7 @@ class _Counters:
 
 
 class FairQueue:
-    """`slots` 0: everybody has one at once."""
+    """With `slots` 0 everybody gets one at once."""
 
     def __init__(self, slots: int, tiers: Mapping[str, Share]) -> None:
         self.slots = slots
@@ -80,7 +81,7 @@ class FairQueue:
         self._mean = 1.0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many tickets wait."""
         return sum(len(queue) for keys in self._waiting.values() for queue in keys.values())
 
     def add(self, ticket: Ticket) -> None:
@@ -93,7 +94,7 @@ class FairQueue:
         return [*self.running, *(each for keys in self._waiting.values() for line in keys.values() for each in line)]
 
     def put_back(self, ticket: Ticket) -> None:
-        """A ticket that was here before, as it was."""
+        """Restore a ticket as it was, waiting or running."""
         self.add(ticket)
         if ticket.running:
             self._waiting[ticket.tier][ticket.owner].remove(ticket)
@@ -106,7 +107,7 @@ class FairQueue:
         return Standing(self.tickets(), self._by_tier.charged, by_key, self._mean)
 
     def restore(self, standing: Standing) -> None:
-        """Into an empty queue."""
+        """Load a state into an empty queue."""
         for ticket in standing.tickets:
             if ticket.tier in self.tiers:
                 self.put_back(ticket)
@@ -117,7 +118,7 @@ class FairQueue:
                 self._by_key[tier].charged.update(charged)
 
     def next(self) -> Ticket | None:
-        """Give a slot to the next one that there is a slot for."""
+        """Give a slot to the next ticket that may have one."""
         tier = self._next_tier(self._free())
         if tier is None:
             return None
@@ -127,14 +128,14 @@ class FairQueue:
         return ticket
 
     def done(self, ticket: Ticket, cost: float) -> None:
-        """Its answer has ended and cost so much."""
+        """Free the slot of an answer that has ended, and charge what it cost."""
         self.running.remove(ticket)
         self._mean += (cost - self._mean) / _MEAN_OF
         self._charge(ticket.tier, ticket.owner, cost - ticket.charged)
         self._leave(ticket)
 
     def withdraw(self, ticket: Ticket) -> None:
-        """It no longer wants to wait."""
+        """Remove a ticket that no longer wants to wait."""
         queue = self._waiting[ticket.tier][ticket.owner]
         queue.remove(ticket)
         if not queue:
@@ -142,7 +143,7 @@ class FairQueue:
         self._leave(ticket)
 
     def victim(self) -> Ticket | None:
-        """A flex answer that should make room: somebody else waits, and would get its slot. The youngest."""
+        """The youngest flex answer, when another tier waits and would get its slot."""
         flex = [ticket for ticket in self.running if ticket.tier == FLEX]
         if not flex or self._next_tier(self._free()) not in (None, FLEX):
             return None
@@ -150,7 +151,7 @@ class FairQueue:
         return flex[-1] if tier not in (None, FLEX) else None
 
     def order(self) -> list[Ticket]:
-        """Everybody who waits, as they would come if all answers cost the same."""
+        """The waiting tickets in the order they would be served if all answers cost the same."""
         copy = FairQueue(0, self.tiers)
         copy._mean = self._mean
         copy._by_tier = _Counters(dict(self._by_tier.charged), Counter(self._by_tier.here))
@@ -164,7 +165,7 @@ class FairQueue:
         return found
 
     def _free(self, without: Ticket | None = None) -> dict[str, bool]:
-        """For each tier, whether there is a slot that it may take; `without`: if this one were gone."""
+        """For each tier, whether there is a slot that it may take, as if `without` were gone."""
         if not self.slots:
             return dict.fromkeys(self.tiers, True)
         taken = Counter(ticket.tier for ticket in self.running if ticket is not without)

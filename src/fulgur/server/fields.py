@@ -1,14 +1,14 @@
 """What each door takes, and the one rule for what it does not.
 
 A field of a request is
-- honoured: it stands in the request's struct (`protocol/request.py`), and does what it says;
-- idle: it has no part in the answer (who asks, how long something is kept elsewhere), so it is accepted;
+- honoured: it is in the request's struct (`protocol/request.py`), and does what it says;
+- idle: it does not affect the answer (who asks, how long something is kept elsewhere), so it is accepted;
 - not offered: it asks for something that this server does not do: a 400 that names it, and says what to do instead.
   A value that asks for nothing (null, false, empty, or the default in the table) is accepted;
-- unknown: accepted, so that a newer client works, and named: in the answer's header `x-fulgur-ignored`, and in the log.
+- unknown: accepted, so that newer clients work, and named in the answer's header `x-fulgur-ignored` and in the log.
 
-An upstream that speaks the door's own dialect gets the last two as they came: it decides. `HERE` are those it does
-not get, because this server holds the conversation.
+An upstream that speaks the door's own dialect gets the last two unchanged and decides for itself, except for `HERE`:
+those concern the conversation, which this server holds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("fulgur.server")
 
 IGNORED = "x-fulgur-ignored"
 HERE = ("conversation", "context_management", "truncation", "store")
-EMPTY_ASKS = ("web_search_options",)  # as it is by default: {} asks for it too
+EMPTY_ASKS = ("web_search_options",)  # for these {} is a request too: it asks for the default
 _MOST_TOLD = 100
 _told: set[str] = set()
 
@@ -35,7 +35,7 @@ _told: set[str] = set()
 class Door:
     """The fields of one kind of request beside the honoured ones."""
 
-    dialect: str  # the API it belongs to: an upstream of the same one gets what is not known here
+    dialect: str  # its API; an upstream with the same one gets what is not known here
     idle: frozenset[str]
     not_offered: dict[str, str]  # what to do instead
     defaults: dict[str, Any]
@@ -105,7 +105,7 @@ DOORS: dict[type[bodies.Body], Door] = {
 
 
 def settle(body: bodies.Body, entry: ServedModel, door: Door | None = None) -> tuple[dict[str, Any], list[str]]:
-    """What of the body's rest goes to the model's upstream as it is, and the names of what nobody reads."""
+    """The fields of the body's rest that go to the upstream unchanged, and the names of those that are ignored."""
     door = door or DOORS[type(body)]
     given = {name: value for name, value in body.rest.items() if name not in door.idle}
     upstream = entry.backend.kind == "upstream" and door.dialect in entry.backend.dialects
@@ -122,7 +122,7 @@ def settle(body: bodies.Body, entry: ServedModel, door: Door | None = None) -> t
 
 
 def ignored(names: Iterable[str]) -> list[str]:
-    """The names, fit for a header; each is logged once."""
+    """The names, made safe for a header; each is logged once."""
     said = [name[:64] if name.isascii() and name.isprintable() else ascii(name)[:64] for name in names][:32]
     for name in said:
         if name not in _told and len(_told) < _MOST_TOLD:

@@ -1,4 +1,4 @@
-"""What an answer must look like, from the fields of every door to the one form that backends read."""
+"""The format an answer must have: the fields of every door, converted to the one form that backends read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_format(format: Format | None, path: str) -> Format | None:
 
 
 def chat_format(body: ChatRequest) -> Format | None:
-    """Of a chat request: `response_format`, or vLLM's way to say it; one of them."""
+    """The format of a chat request: `response_format` or one of vLLM's fields, but only one of them."""
     wanted = [(name, value) for name in _READERS if (value := getattr(body, name)) is not None]
     if body.structured_outputs is not None:
         wanted += [(f"structured_outputs.{name}", value) for name, value in body.structured_outputs.items()]

@@ -1,8 +1,8 @@
-"""The gate in front of a WebSocket's reader: a message that is too large, or has no room, never reaches memory.
+"""The gate in front of a WebSocket's reader: a message that is too large, or exceeds the budget, never reaches memory.
 
-aiohttp collects a message before anybody sees it, and closes the socket over one that is too large. The gate reads
-only the heads of frames. It lets payload through for which the budget has room and drops the rest, so that the sender
-gets an error and keeps its connection.
+aiohttp collects a whole message before anybody sees it, and closes the socket if it is too large. The gate reads only
+frame headers. It passes on the payload that the budget has room for and drops the rest, so that the sender gets an
+error but keeps its connection.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fulgur.protocol.errors import ApiError
 from fulgur.server.limits import READ_BYTES, SMALL, Lease, no_room
 
 _END = b"\x80\x80\0\0\0\0"  # a last, empty fragment, masked as a client's must be
-_PIECE = 64 << 10  # bytes: a larger frame is cut. A multiple of 4, so that the mask is the same in every piece
+_PIECE = 64 << 10  # bytes: larger frames are cut. A multiple of 4, so that the same mask fits every piece
 _LONGEST_HEAD = 14
 _MANY_FRAMES = 64  # in one read
-_QUEUED = 8 << 10  # bytes of messages that wait for the session: twice as many stop the reading
+_QUEUED = 8 << 10  # bytes of messages that wait for the session; reading pauses at twice as many
 
 
 class GatedSocket(web.WebSocketResponse):
-    """A WebSocket behind a gate. `refused` is told of messages that were dropped."""
+    """A WebSocket behind a gate. `refused` is called when a message is dropped."""
 
     def __init__(self, limit: int, lease: Callable[[], Lease], refused: Callable[[ApiError], None], **options: Any):
         super().__init__(max_msg_size=0, **options)
@@ -36,8 +36,8 @@ class GatedSocket(web.WebSocketResponse):
         protocol = request.protocol
         early, protocol._message_tail = protocol._message_tail, b""  # frames that came with the handshake
         super()._post_start(request, *rest)
-        # aiohttp would queue half a megabyte: thousands of tiny messages of each socket, and every collection of
-        # garbage goes through all of them.
+        # aiohttp would queue half a megabyte per socket: thousands of tiny messages, all of which every garbage
+        # collection visits.
         self._reader = WebSocketDataQueue(protocol, _QUEUED, loop=asyncio.get_running_loop())
         self._parser = WebSocketReader(self._reader, self._max_msg_size, compress=False, decode_text=False)
         self.gate = Gate(self._parser, *self._gate_options, request.transport)
@@ -49,7 +49,7 @@ class GatedSocket(web.WebSocketResponse):
 class Gate:
     """Counts the bytes of messages. `leases` has one entry for each message that came through, in order.
 
-    An entry is the lease of a large message, None for a small one, or why a message is only a part of what was sent.
+    An entry is the lease of a large message, None for a small one, or the error of a message that was cut short.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Gate:
         self._limit = limit
         self._lease = lease
         self._refused = refused
-        self._head = bytearray()  # of a frame, until it is whole
-        self._left = 0  # bytes of the frame's payload (of its piece, if it is cut) still to come
-        self._rest = 0  # bytes of a frame that is cut, behind this piece
-        self._cut_head = b""  # of the frame that is cut
+        self._head = bytearray()  # a frame's header, until all of it is here
+        self._left = 0  # bytes still to come of the frame's payload, or of its current piece
+        self._rest = 0  # bytes of a cut frame after the current piece
+        self._cut_head = b""  # the header of the cut frame
         self._dropping = False  # this frame
         self._size = 0  # of the message so far
         self._open: Lease | None = None
@@ -102,7 +102,7 @@ class Gate:
         if self._head:
             whole = False
         if self._transport is not None:
-            # A flood of tiny frames takes time by their number: it is read in portions that are smaller still.
+            # The cost of tiny frames is per frame, not per byte, so read a flood of them in even smaller portions.
             self._transport.max_size = READ_BYTES if frames <= _MANY_FRAMES else READ_BYTES // 8
         passed_on = data if whole else b"".join(out)
         return self._reader.feed_data(passed_on) if passed_on else (False, b"")
@@ -112,7 +112,7 @@ class Gate:
         self._reader.feed_eof()
 
     def close(self) -> None:
-        """Give back what was taken for messages that nobody will read; from now on none is counted."""
+        """Release the leases of messages that nobody will read; later messages are not counted."""
         self._closed = True
         for lease in (self._open, *self.leases):
             if isinstance(lease, Lease):
@@ -120,7 +120,7 @@ class Gate:
         self.leases.clear()
 
     def _read_head(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The next frame's head, once all of it is there, and where its payload begins."""
+        """The next frame's header, empty until all of it is here, and where its payload begins."""
         if not self._head and len(data) - at >= _LONGEST_HEAD:
             end = at + _head_size(data[at : at + 2])
             return data[at:end], end
@@ -134,14 +134,14 @@ class Gate:
         return head, at
 
     def _begin(self, head: bytes) -> bytes:
-        """A frame begins: what of it the reader gets to see, and whether its payload follows."""
+        """Begin a frame: return what the reader gets of it, and decide whether its payload follows."""
         last, kind = bool(head[0] & 0x80), head[0] & 0x0F
         self._left = _payload_size(head)
         self._dropping = False
         if kind >= 8:  # ping, pong, close: small by the protocol, and checked by the reader
             return head
         if kind:
-            if self._open is not None:  # a message inside another: the reader will not take it
+            if self._open is not None:  # a message inside another: the reader will refuse it
                 self._open.release()
             self._size, self._open, self._lost = 0, None, False
         began = bool(self._size)
@@ -168,9 +168,9 @@ class Gate:
         return self._next_piece(head[0] & 0x7F)
 
     def _next_piece(self, first: int) -> bytes:
-        """A head for the next piece of a large frame.
+        """A header for the next piece of a large frame.
 
-        The reader unmasks and copies a frame when it is whole: in pieces that takes no time at the end.
+        The reader unmasks and copies a frame once it is whole; cutting the frame spreads that work over its pieces.
         """
         head = self._cut_head
         self._left = min(self._rest, _PIECE)
@@ -192,7 +192,7 @@ class Gate:
 
 
 def _head_size(head: bytes | bytearray) -> int:
-    """Of a frame whose head begins so; its second byte says more."""
+    """The size of a frame's header that begins with these bytes; it is known from the second byte on."""
     if len(head) < 2:
         return 2
     length = head[1] & 0x7F

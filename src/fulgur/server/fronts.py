@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from fulgur.server.run import Run
     from fulgur.server.state import Server
 
-ANSWER_S = 0.5  # that a letter's answer is waited for, twice
+ANSWER_S = 0.5  # how long to wait for a letter's answer, for each of two tries
 LOOK_S = 0.5  # between two looks at whether a response's front is alive
-FOLLOW_S = 2.0  # between two letters that somebody reads a response here
-PATIENCE_S = 30.0  # with a live state or a store that is away
+FOLLOW_S = 2.0  # between two letters saying that a client follows a response here
+PATIENCE_S = 30.0  # how long to wait for a live state or a store that is away
 
 
 class Letter(msgspec.Struct):
-    """From front to front. `answer` names the letter it answers; an empty `code` means that it was done."""
+    """A message between fronts. An `answer` has the id of its letter; an empty `code` means that it was done."""
 
     kind: Literal["steer", "cancel", "follow", "answer", "look"]
     id: str
@@ -41,7 +41,7 @@ class Letter(msgspec.Struct):
     code: str = ""
     message: str = ""
     steer_id: str = ""
-    pool: str = ""  # to look at
+    pool: str = ""  # for `look`: whose queue has changed
 
 
 _letter = msgspec.msgpack.Decoder(Letter)
@@ -76,7 +76,7 @@ class Fronts:
         return found if found is not None and found.owner == owner else None
 
     async def steer(self, owner: str, request: SteerRequest) -> str:
-        """Hand a steer to the front that runs the response: the steer's id. Raises the ApiError that it answers."""
+        """Hand a steer to the front that runs the response; return the steer's id or raise that front's ApiError."""
         response_id = request.previous_response_id
         letter = Letter("steer", new_id("letter"), self._live.front, owner, response_id, request)
         answer = await self._ask(letter)
@@ -87,7 +87,7 @@ class Fronts:
         return answer.steer_id
 
     async def cancel(self, owner: str, response_id: str) -> bool:
-        """True when the front that runs the response was told."""
+        """Cancel a response at the front that runs it; True when that front did."""
         answer = await self._ask(Letter("cancel", new_id("letter"), self._live.front, owner, response_id))
         return answer is not None and not answer.code
 
@@ -98,7 +98,7 @@ class Fronts:
             await self._live.send(front, letter)
 
     async def _ask(self, letter: Letter) -> Letter | None:
-        """Its answer. The same letter again when there is none in time: who has read it once answers the same."""
+        """Send a letter, twice if need be, and return its answer. A front that gets it twice acts on it once."""
         with contextlib.suppress(LiveAway):
             for _ in range(2):
                 found = await self.find(letter.owner, letter.response_id)
@@ -122,7 +122,7 @@ class Fronts:
     # --- being asked ---
 
     async def _read(self) -> None:
-        done: dict[str, Letter] = {}  # answers to the latest letters: one that comes twice is done once
+        done: dict[str, Letter] = {}  # answers to the latest letters: a repeated one is acted on once
         async for data in self._live.letters():
             try:
                 letter = _letter.decode(data)
@@ -164,9 +164,9 @@ class Fronts:
     # --- replay ---
 
     async def replay(self, request: web.Request, owner: str, response_id: str, after: int) -> web.StreamResponse | None:
-        """The events of a response that runs elsewhere, from a number on; None when nobody knows it.
+        """Stream the events after number `after` of a response that runs elsewhere; None when nobody knows it.
 
-        When its front dies meanwhile, this one brings it to its end.
+        If its front dies meanwhile, this one takes it over.
         """
         server, place = self._server, after + 1
         if await self.find(owner, response_id) is None:
@@ -190,7 +190,7 @@ class Fronts:
                 if batch is None or not batch.data or time.monotonic() - looked > FOLLOW_S:
                     looked = time.monotonic()
                     over = over or not await self._look(owner, response_id)
-                if over:  # what the live state lacks of it the store has
+                if over:  # the store has the events that the live state lacks
                     for data in (await server.store.events(owner, response_id) or [])[place:]:
                         replay.send(sink, data)
                     break
@@ -205,7 +205,7 @@ class Fronts:
         return await sink.close()
 
     async def _look(self, owner: str, response_id: str) -> bool:
-        """Whether the response is still under way somewhere; here, if its front is gone."""
+        """Whether the response is still running somewhere; takes it over if its front is gone."""
         found = await self.find(owner, response_id)
         if found is None:
             return False
@@ -221,8 +221,7 @@ class Fronts:
         return True
 
     async def _take(self, found: Running) -> None:
-        """In a task of its own: a client that leaves meanwhile does not leave a response that nobody brings to its
-        end."""
+        """Take a response over, in a separate task, so that it is finished even when the client leaves meanwhile."""
         taking = self._taking.get(found.id)
         if taking is None:
             taking = self._taking[found.id] = asyncio.create_task(takeover.take(self._server, found))

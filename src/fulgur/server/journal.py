@@ -1,6 +1,6 @@
-"""What other fronts need of a stored response that is under way: the request, and its events as they come.
+"""What other fronts need to know of a stored response while it runs: the request, and its events as they come.
 
-Kept in the live state, so that any front can replay the response, and bring it to its end when this one dies
+The journal is kept in the live state, so that any front can replay the response, and finish it when this one dies
 (`takeover.py`). A response that is not stored, or a server that shares nothing, has no journal.
 """
 
@@ -30,7 +30,7 @@ MOST_AT_ONCE = 1000  # events
 
 
 class Record(msgspec.Struct):
-    """A `Prepared` that another front can read; its conversation is that of `parent` and the input."""
+    """A `Prepared` that another front can read; its conversation is that of `parent` plus the input."""
 
     model: str
     turn: Turn
@@ -44,7 +44,7 @@ class Record(msgspec.Struct):
 
 
 class KeptSteer(msgspec.Struct):
-    """A steer that was accepted; who takes the response over gives the words back."""
+    """An accepted steer; a front that takes the response over returns its words to the client."""
 
     id: str
     response_id: str
@@ -93,12 +93,12 @@ class Journal:
         self._untold: Running | None = None  # what the live state does not know yet
 
     async def open(self) -> None:
-        """Before the first event is sent: who knows the response's id can find it at any front."""
+        """Announce the run before its first event is sent, so that a client can find the response at any front."""
         run = self._run
         if run.attempt == 1:
             fix_the_seed(run)
             self._untold = Running(self._id, run.owner, self._live.front, 1, _encode(_record(run)))
-        with contextlib.suppress(LiveAway):  # the answer goes on without, and is told of later
+        with contextlib.suppress(LiveAway):  # the answer goes on, and is announced later
             if not await self._begun():
                 return
         self._task = asyncio.create_task(self._copy())
@@ -106,7 +106,7 @@ class Journal:
         self._task.add_done_callback(run.server.background.discard)
 
     async def _begun(self) -> bool:
-        """Tell of the run, unless that was done; False when its id is taken."""
+        """Announce the run, unless that was done; False when its id is taken."""
         if self._untold is not None:
             if not await self._live.begin(self._untold):
                 return False
@@ -138,24 +138,24 @@ class Journal:
                     if there is None:
                         self._run.stop("overtaken")
                         return
-                    if there < place:  # the live state has lost its memory: all is told again
+                    if there < place:  # the live state has lost its data: send everything again
                         steers, prompt = 0, False
                     place = there
                     continue
             except LiveAway:
-                if not self._log.ended:  # or the store has it
+                if not self._log.ended:  # if it has, the store has the events
                     await asyncio.sleep(AGAIN_S)
                     continue
             if self._log.ended:
-                if self._run.stopped != "overtaken":  # or it has not ended: another front tells its end
+                if self._run.stopped != "overtaken":  # if overtaken, another front ends it
                     await self._live.end(self._id, self._attempt)
                 return
             await self._wake.wait()
 
 
 def prompt_of(run: Run) -> bytes | None:
-    """The prompt of a later turn, once it is known: earlier answers stand in it in the model's own tokens, which
-    another front could not find out from their text."""
+    """The prompt of a later turn, once known. It holds earlier answers as the tokens the model sampled, which another
+    front could not recover from their text."""
     known = run.conversation.memo.get(memo_key(run.prepared.entry.name)) if run.prepared.parent is not None else None
     return msgspec.msgpack.encode((known[-1].text, known[-1].tokens)) if known else None
 
@@ -167,7 +167,7 @@ def use_prompt(conversation: Conversation, model: str, kept: bytes | None) -> No
 
 
 def fix_the_seed(run: Run) -> None:
-    """Whoever goes on with the answer must draw the same tokens."""
+    """Fix the seed: a front that takes the answer over must sample the same tokens."""
     turn = run.prepared.turn
     if turn.sampling.seed is None and run.prepared.entry.backend.kind == "local":
         turn.sampling = replace(turn.sampling, seed=secrets.randbits(31))

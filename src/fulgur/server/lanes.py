@@ -1,4 +1,4 @@
-"""Lanes of one connection: first in first out within a lane, side by side across lanes, so many at once in all."""
+"""The lanes of one connection: first in, first out within a lane, in parallel across lanes, with a limit in all."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Lanes:
         self._ready: deque[str | None] = deque()  # lanes with work that wait for a free place
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._starting = False  # another one starts in the next turn of the event loop
+        self._starting = False  # more work starts in the next iteration of the event loop
 
     def submit(self, lane: str | None, work: Work) -> None:
-        """Queue work; raises ApiError for one lane, or one piece of work, too many."""
+        """Queue work; raises ApiError when there are too many lanes or too much work waits."""
         if lane not in self._queues:
             if lane is not None and sum(name is not None for name in self._queues) >= MAX_LANES:
                 raise ApiError(
@@ -59,7 +59,7 @@ class Lanes:
         self._closed = True
 
     async def wait(self) -> None:
-        """For what runs (which the caller has told to stop)."""
+        """Wait for what runs, which the caller has told to stop."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -68,7 +68,7 @@ class Lanes:
             self._start()
 
     def _start(self) -> None:
-        """Start one. The next follows in the next turn: sixteen creates at once must not take everybody's time."""
+        """Start one, and another in the next iteration of the loop: sixteen creates at once must not block others."""
         self._starting = bool(self._free and self._ready and not self._closed)
         if self._starting:
             lane = self._ready.popleft()
@@ -89,7 +89,7 @@ class Lanes:
 
 
 def lane_of(frame: dict[str, Any]) -> str | None:
-    """The lane a frame names; an error, without a lane, when the name is not one."""
+    """The lane a frame names; raises ApiError when the name is invalid."""
     name = frame.get("stream_id")
     if name is None:
         return None

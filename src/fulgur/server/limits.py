@@ -1,4 +1,4 @@
-"""What one client can take from the others: bytes that are held for it, connections, lines in the log."""
+"""Limits on what one client can take from the others: bytes held for it, connections, lines in the log."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from aiohttp import web
 from fulgur.protocol.errors import ApiError
 
 SMALL = 16 << 10  # bytes; what is smaller is not counted
-WAIT_S = 10.0  # a body waits so long for room
+WAIT_S = 10.0  # how long a body waits for room
 IDLE_S = 30.0  # for the head of a request, and between two requests of a connection
-RESERVED_FILES = 64  # descriptors that no connection gets: models, the store, a log
+RESERVED_FILES = 64  # descriptors kept for models, the store, a log
 PEER_FRESH = 256  # connections of one address that have not sent a whole request yet
 BACKLOG = 256  # connections that the kernel holds until they are accepted
-ACCEPTED = 16  # at most in one turn of the event loop: between two handfuls everybody else has a turn
-READ_BYTES = 16 << 10  # of one connection in one turn: a flood of tiny frames is worked on in small portions
+ACCEPTED = 16  # connections per iteration of the event loop at most, so that others get their turn in between
+READ_BYTES = 16 << 10  # of one connection per iteration: a flood of tiny frames is processed in small portions
 LOG_BURST = 50  # lines; after them one a second
 
 
 class Lease:
-    """So many bytes, until they are given back."""
+    """A number of bytes, held until they are released."""
 
     def __init__(self, budget: Budget, owner: str) -> None:
         self.size = 0
@@ -35,7 +35,7 @@ class Lease:
         self._owner = owner
 
     def grow(self, size: int) -> bool:
-        """Take more; False, and nothing changed, when there is no room for it."""
+        """Take more; False, with nothing changed, when there is no room for it."""
         if not self._budget.fits(self._owner, size):
             return False
         self._budget.add(self._owner, size)
@@ -58,7 +58,7 @@ class Lease:
 
 
 class Budget:
-    """Bytes of requests that are being read or answered: by key (three quarters of all) and in all."""
+    """The bytes of requests being read or answered, limited in all and by key (three quarters of all)."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -82,7 +82,7 @@ class Budget:
             self._freed = asyncio.Event()
 
     async def changed(self, seconds: float) -> None:
-        """Until something was given back, or the time is up."""
+        """Wait until something is released, or the time is up."""
         waiter = asyncio.ensure_future(self._freed.wait())
         await asyncio.wait([waiter], timeout=seconds)
         waiter.cancel()
@@ -101,8 +101,9 @@ def no_room() -> ApiError:
 class Door(web.Server):
     """aiohttp's server with a limit on connections.
 
-    When there are too many, one that has never sent a whole request makes room, the oldest first; when there is none,
-    those that have been idle longest. Who opens connections and says nothing only shuts out himself.
+    When there are too many, it closes the oldest one that has never sent a whole request, at the address that has most
+    of them; when there is none, those that have been idle longest. A client that opens connections and says nothing
+    only shuts itself out.
     """
 
     def __init__(self, like: web.Server, limit: int) -> None:
@@ -135,7 +136,7 @@ class Door(web.Server):
         if any(self._close_fresh(address) for address in sorted(self._fresh, key=lambda a: -len(self._fresh[a]))):
             return
         idle = [handler for handler in self._connections if _idle(handler)]
-        # Several at once: looking at all of them for each newcomer would cost more than the newcomer.
+        # Close several at once: a search through all of them would cost more than the newcomer itself.
         for handler in heapq.nsmallest(max(1, self._limit // 64), idle, key=_last_used):
             handler.force_close()
 
@@ -169,7 +170,7 @@ def _address(transport: asyncio.Transport) -> str:
 
 
 class Runner(web.AppRunner):
-    """An AppRunner behind a `Door`. Bodies come as they were sent: who sent them is asked before they are unpacked."""
+    """An AppRunner behind a `Door`. It does not decompress bodies: the sender is authenticated first."""
 
     __slots__ = ("_limit",)
 
@@ -182,7 +183,7 @@ class Runner(web.AppRunner):
 
 
 async def listen(runner: web.AppRunner, host: str, port: int) -> None:
-    """Accept in small portions from a long queue; asyncio takes one number for both, and the kernel another later."""
+    """Accept in small portions from a long queue: asyncio takes one number for both, so set the kernel's afterwards."""
     site = web.TCPSite(runner, host, port, backlog=ACCEPTED)
     await site.start()
     for listening in site._server.sockets:  # type: ignore[union-attr]

@@ -62,7 +62,7 @@ def openai_model(entry: ServedModel) -> dict[str, Any]:
 
 
 def codex_model(entry: ServedModel, place: int) -> dict[str, Any]:
-    """One model as Codex wants it: a field that is wrong silently kills its whole catalog, so the tests run it."""
+    """One model as Codex expects it. A wrong field silently kills its whole catalog, so the tests run Codex itself."""
     capabilities = entry.backend.capabilities
     efforts = [("low", "quick"), ("medium", "balanced"), ("high", "thorough")] if capabilities.reasoning else []
     return {

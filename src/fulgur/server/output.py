@@ -1,4 +1,4 @@
-"""Parts of an answer to output items: opens, fills and closes one item at a time, and emits its events."""
+"""Turns the parts of an answer into output items: opens, fills and closes one at a time, and emits its events."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Output:
         self._reset()
 
     def partial(self) -> Item | None:
-        """The open message as it stands, to be gone on with; None when nothing is open."""
+        """The open message as it stands, to be continued later; None when no message is open."""
         if self.kind != "message":
             return None
         return as_dict(OutputMessage(self.item_id, [OutputText("".join(self._pieces))], "in_progress"))
@@ -104,7 +104,7 @@ class Output:
         return dropped
 
     def _id(self, prefix: str) -> str:
-        """The same in every attempt at this response."""
+        """An id that is the same in every attempt at this response."""
         return derived_id(prefix, self._response_id, self.index)
 
     def _reset(self) -> None:

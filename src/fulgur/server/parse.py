@@ -17,9 +17,9 @@ from fulgur.server.turns import off_loop
 
 T = TypeVar("T")
 Bytes = bytes | bytearray
-LARGE = 128 << 10  # bytes: what is larger is decoded and checked on a thread, so that other streams go on
-MAX_VALUES = 200_000  # of a body: each takes about a hundred bytes, and time that no other stream gets
-BODY_S = 120.0  # a body must have come by then
+LARGE = 128 << 10  # bytes: larger bodies are decoded and checked on a thread, so that other streams go on
+MAX_VALUES = 200_000  # of a body: each takes about a hundred bytes, and time in which no other stream advances
+BODY_S = 120.0  # for a whole body to arrive
 _PIECE = 1 << 18
 _WINDOWS = {"gzip": 31, "deflate": 47}  # zlib's window bits; 47 takes either header
 _decode = msgspec.json.Decoder().decode
@@ -65,7 +65,7 @@ def _too_large(limit_mb: float) -> ApiError:
 
 
 async def decode(data: Bytes, max_nesting: int) -> dict[str, Any]:
-    """`decode_object`, beside the event loop for a large one."""
+    """`decode_object`, off the event loop for a large body."""
     if len(data) < LARGE:
         return decode_object(data, max_nesting)
     return await off_loop(decode_object, data, max_nesting)
@@ -81,7 +81,7 @@ async def decode_request(data: Bytes, max_nesting: int, kind: type[T]) -> T:
 
 
 def decode_object(data: Bytes, max_nesting: int) -> dict[str, Any]:
-    """A JSON object of bounded depth and so many values, or a 400."""
+    """A JSON object of bounded depth and number of values, or a 400."""
     if len(data) > MAX_VALUES and _values(data) > MAX_VALUES:
         raise invalid(f"The body has more than {MAX_VALUES:,} values.", code="too_many_values")
     try:
@@ -97,11 +97,11 @@ def decode_object(data: Bytes, max_nesting: int) -> dict[str, Any]:
 
 
 def _decode_large(data: Bytes) -> Any:
-    """The same as `_decode`, in calls that take a few milliseconds each: none of them can be interrupted."""
+    """The same as `_decode`, in calls of a few milliseconds each, because a call cannot be interrupted."""
     try:
         return {name: _decode_piece(raw) for name, raw in _decode_fields(data).items()}
     except msgspec.DecodeError:
-        return _decode(data)  # no object, or an error: this one says at which byte
+        return _decode(data)  # not an object, or an error: this call says at which byte
 
 
 def _decode_piece(raw: msgspec.Raw) -> Any:
@@ -140,7 +140,7 @@ def at_least(value: int | None, low: int, name: str) -> None:
 
 
 def _values(data: Bytes) -> int:
-    """Commas and brackets outside strings: a decoder that makes millions of objects stops every other thread."""
+    """Count commas and brackets outside strings: decoding millions of objects would stall every other thread."""
     starts = range(0, len(data), _PIECE)
     marks = sum(data.count(mark, at, at + _PIECE) for mark in (b",", b"[", b"{") for at in starts)
     if marks <= MAX_VALUES:

@@ -15,24 +15,24 @@ from fulgur.text.parts import Finish, Usage
 if TYPE_CHECKING:
     from fulgur.server.run import Run
 
-MOST_CUTS = 2  # an answer makes room at most so often
+MOST_CUTS = 2  # how often an answer makes room at most
 
 
 class Place:
-    """The queue's ticket of one run, from its create to its end; successors that go on from its cache share it."""
+    """One run's ticket in the queue, from its create to its end; successors that continue from its cache share it."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._pool = run.prepared.entry.pool
         self.tier = self._pool.tier(run.prepared.turn.service_tier)
-        self.cut = False  # the generation was stopped to make room, and is gone on with later
+        self.cut = False  # the generation was stopped to make room, and continues later
         self._slot: Slot | None = None
         self._cuts = 0
         self._earlier: Usage | None = None  # of this response's generations that were cut
-        self._turned = Usage()  # of the responses that a steer at a token ended: the slot is the same
+        self._turned = Usage()  # of responses that a steer at a token ended: they used the same slot
 
     def price(self) -> float:
-        """As a multiple of the model's."""
+        """The tier's price, as a multiple of the model's."""
         return self._pool.price(self.tier)
 
     async def ask(self) -> ApiError | None:
@@ -47,7 +47,8 @@ class Place:
         return self._slot is not None and not self._slot.running
 
     async def enter(self) -> bool:
-        """Wait for the slot; the client hears of its place. False when the run was told to stop meanwhile."""
+        """Wait for the slot, and tell the client its place in the queue. False when the run was told to stop
+        meanwhile."""
         run = self._run
         if self._slot is not None and not self._slot.running:
             began = time.perf_counter()
@@ -59,7 +60,7 @@ class Place:
         return True
 
     def leave(self, usage: Usage) -> None:
-        """Give the slot back; all that was used in it is charged."""
+        """Release the slot, and charge everything that was used in it."""
         if self._slot is not None:
             used = accounting.added(self._turned, usage)
             self._run.server.leave(self._pool, self._slot, used)
@@ -76,9 +77,9 @@ class Place:
     # --- making room ---
 
     def _make_room(self) -> bool:
-        """Somebody of a higher tier waits: stop at the next token, and go on from there later.
+        """Stop at the next token for a higher tier, to continue from there later; False when that cannot be done.
 
-        A message that is being written can be gone on with; reasoning and calls cannot be cut.
+        A message that is being written can be continued; reasoning and calls cannot.
         """
         run = self._run
         whole = run.output.kind == "message" or not (run.output.kind or run.output.items)
@@ -95,7 +96,7 @@ class Place:
         return self.cut
 
     async def again(self, usage: Usage) -> Turn | None:
-        """Queue again with what is left to write. None when the run was told to stop meanwhile."""
+        """Queue again for the rest of the answer. None when the run was told to stop meanwhile."""
         self.cut = False
         self._earlier = self.in_all(usage)
         self.leave(usage)
@@ -106,12 +107,12 @@ class Place:
         return self._rest() if await self.enter() else None
 
     def in_all(self, usage: Usage) -> Usage:
-        """The usage of the last generation with that of those before it."""
+        """The usage of the last generation plus that of the cut ones before it."""
         earlier, self._earlier = self._earlier, None
         return usage if earlier is None else accounting.continued(earlier, usage)
 
     def _rest(self) -> Turn:
-        """The same turn, with the message so far at its end to be gone on with."""
+        """The same turn, ending with the message so far, which is to be continued."""
         run, turn = self._run, self._run.prepared.turn
         most = turn.sampling.max_tokens
         if most is not None and self._earlier is not None:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from fulgur.server.live.base import Live
 
 DEFAULT = "default"
-# As the market has them: what a tier weighs against the others, and its price as a multiple of the model's.
+# As is usual in the market: a tier's weight against the others, and its price as a multiple of the model's.
 WEIGHTS = {FLEX: 1.0, DEFAULT: 4.0, "priority": 16.0, "ultrafast": 64.0}
 PRICES = {FLEX: 0.5, DEFAULT: 1.0, "priority": 2.0, "ultrafast": 6.0}
 NAMES = {"fast": "priority"}  # what clients call it
 FLEX_WAIT_S = 900.0
-TELL_S = 1.0  # who waits hears of its place at most so often
-CACHED_COST, OUTPUT_COST = 0.1, 3.0  # tokens of work, beside 1 for an input token that has to be computed
+TELL_S = 1.0  # a waiting client is told its place at most this often
+CACHED_COST, OUTPUT_COST = 0.1, 3.0  # the work of a token, relative to an input token that has to be computed
 
-Told = Callable[[int, float | None], None]  # the place in the queue, from 1 on, and the seconds it may take
+Told = Callable[[int, float | None], None]  # the place in the queue, from 1 on, and the expected wait in seconds
 
 
 class Slot(Ticket):
@@ -66,7 +66,7 @@ class PoolState:
             )
             for tier, each in self.tiers.items()
         }
-        self._seconds = 0.0  # that a slot is taken, on average
+        self._seconds = 0.0  # how long a slot is taken, on average
         self._telling: asyncio.Task[None] | None = None
 
     def _new_queue(self) -> FairQueue:
@@ -76,7 +76,7 @@ class PoolState:
         return FairQueue(self.limits.concurrent, tiers)
 
     def share(self, live: Live, tell: Callable[[str, set[str]], Awaitable[None]]) -> None:
-        """From now on the slots are those of all fronts together. `tell` asks other fronts to look at a pool."""
+        """Share the slots with all other fronts from now on. `tell` asks other fronts to look at a pool."""
         if self.limits.concurrent:
             told = functools.partial(tell, self.name)
             self._shared = SharedQueue(self.name, live, self._new_queue, self._grant, told)
@@ -132,7 +132,7 @@ class PoolState:
         return self._queue if self._shared is None else self._shared.queue
 
     async def wait(self, slot: Slot, told: Told | None = None) -> None:
-        """Until the slot is there. `told` hears of its place, at once and when it changes."""
+        """Wait for the slot. `told` is called with its place, at once and when it changes."""
         if slot.running:
             return
         slot.told = told
@@ -152,7 +152,7 @@ class PoolState:
                 ) from None
 
     def leave(self, slot: Slot, usage: Usage) -> None:
-        """Give the slot, or the place in the queue, back. What was used is charged to its key's turns."""
+        """Give back the slot, or the place in the queue. The usage of a slot is charged to its key and tier."""
         cached = min(usage.cached_tokens, usage.input_tokens)
         cost = usage.input_tokens - cached + CACHED_COST * cached + OUTPUT_COST * usage.output_tokens
         if self._shared is not None:
@@ -181,7 +181,7 @@ class PoolState:
         if not slot.ready.done():
             slot.ready.set_result(None)
 
-    # --- what those who wait hear ---
+    # --- reports to those who wait ---
 
     async def _go_on_telling(self) -> None:
         while len(self._waiting()):
@@ -189,7 +189,7 @@ class PoolState:
             self._tell()
 
     def _tell(self) -> None:
-        """Everybody whose place has changed; the order is worked out once for all."""
+        """Notify everybody whose place has changed; the order is computed once for all of them."""
         for place, ticket in enumerate(self._waiting().order(), 1):
             slot = ticket if self._shared is None else self._shared.own.get(ticket.id)
             if isinstance(slot, Slot) and slot.told is not None and slot.place != place:
@@ -204,7 +204,8 @@ class PoolState:
 
 
 def _offered(limits: Pool) -> dict[str, TierLimits]:
-    """Where there are no slots to wait for, all are served alike. The fastest tier is only where the config has it."""
+    """The tiers a pool offers. Without slots to wait for, only the default and those in the config; the fastest tier
+    only when the config has it."""
     given: dict[str, TierLimits] = {str(name): tier for name, tier in limits.tiers.items()}
     names = [DEFAULT, *given, *((FLEX, "priority") if limits.concurrent else ())]
     return {name: given.get(name) or TierLimits() for name in WEIGHTS if name in names}

@@ -1,4 +1,4 @@
-"""A create request to a turn: checked, its conversation found, its response object begun."""
+"""Turns a create request into a turn: checks it, joins it to its conversation, and begins its response object."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fulgur.server.registry import ServedModel, require
 from fulgur.server.sampling import to_sampling
 from fulgur.server.turns import off_loop
 
-_MANY = 500  # items, tools and parts of contents: more are looked at on a thread
+_MANY = 500  # items, tools and parts of contents; a request with more is checked on a thread
 _MAX_SUMMARIES = 4 << 20  # characters of all compaction items: a small blob may unpack to a large text
-# Those of hosted tools and images ask for nothing here: there are none in an answer.
+# The entries for hosted tools and images have no effect: answers hold neither.
 INCLUDABLE = frozenset(
     {
         "reasoning.encrypted_content",
@@ -53,7 +53,7 @@ class Prepared:
     generate: bool
     seal_reasoning: bool = False
     compact: bool = False  # the input asks for a compaction item instead of an answer
-    ignored: list[str] = field(default_factory=list)  # fields that nobody reads
+    ignored: list[str] = field(default_factory=list)  # fields that were ignored
 
     def successor(self, conversation: Conversation, input: list[Item]) -> Prepared:
         """The same settings for what follows a steer."""
@@ -101,12 +101,12 @@ def prepare(
     compact = any(item.get("type") == "compaction_trigger" for item in items)
     items = [item for item in items if item.get("type") != "compaction_trigger"]
     conversation = previous.extend(items) if previous is not None else Conversation(items)
-    conversation.own_size()  # looked at here: this may be a thread, what asks for it later is not
+    conversation.own_size()  # computed and kept now: this may be a thread, later callers are not
     check_calls(conversation)
     offered, hosted = tool_list.sort([*(request.tools or []), *conversation.tools])
     upstream = "responses" in entry.backend.dialects
     if not upstream:
-        # Codex offers its hosted tools in every request, whether anybody wants them; it says so with this field.
+        # Codex, which sends this field, offers its hosted tools in every request, wanted or not.
         ignored += fields.ignored(tool_list.without(hosted, tolerated=request.client_metadata is not None))
         hosted = []
     choice = tool_list.check_choice(request.tool_choice, offered, hosted)
@@ -156,7 +156,7 @@ def prepare(
 async def prepare_off_loop(
     request: CreateRequest, entry: ServedModel, previous: Conversation | None, parent: str | None, *, websocket: bool
 ) -> Prepared:
-    """`prepare`; a request of many items on a thread, so that other streams go on."""
+    """`prepare`, on a thread when the request has many items, so that other streams go on."""
     work = functools.partial(prepare, request, entry, previous, parent, websocket=websocket)
     return await off_loop(work) if _many(request) else work()
 
@@ -201,7 +201,7 @@ def check_abilities(
 
 
 def check_verbosity(entry: ServedModel, path: str) -> None:
-    """How wordy an answer is can be asked of an upstream only."""
+    """Refuse a verbosity for a local model, which has no such setting."""
     if entry.backend.kind == "local":
         raise invalid(f"The model '{entry.name}' has no verbosity to set.", path, "model_not_capable")
 
@@ -213,7 +213,7 @@ def logprobs_wanted(request: CreateRequest) -> int | None:
 
 
 def resolve(items: list[Item], previous: Conversation | None) -> list[Item]:
-    """Replace references by the items of this conversation they point to."""
+    """Drop references to items that the conversation already holds; any other reference is a 400."""
     if not any(item_type(item) == "item_reference" for item in items):
         return items
     known = {str(item.get("id")) for item in (previous.all() if previous else [])}

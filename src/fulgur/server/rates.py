@@ -1,4 +1,4 @@
-"""Requests and tokens a minute: what is left, when it is back, and the headers and events that say so."""
+"""Limits on requests and tokens: what remains, when it is refilled, and the headers and events that say so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """So much in a time, refilled evenly. What is only known afterwards may be taken below nothing: it is owed."""
+    """An amount per period, refilled evenly. A cost known only afterwards may take it below zero: that is owed."""
 
     def __init__(self, most: float, seconds: float = MINUTE, clock: Clock = time.monotonic) -> None:
         self.most = most
@@ -33,11 +33,11 @@ class Bucket:
         self._left = self.left() - amount
 
     def set(self, left: float) -> None:
-        """What is left now, as somebody else has counted it."""
+        """Set what is left now, as counted elsewhere."""
         self._left, self._at = left, self._clock()
 
     def wait(self, amount: float) -> float:
-        """Seconds until so much is there."""
+        """Seconds until `amount` is available."""
         return max(0.0, amount - self.left()) * self.seconds / self.most
 
     def used_percent(self) -> float:
@@ -61,7 +61,7 @@ class Rates:
         self.day = Bucket(tokens_per_day, DAY, clock) if tokens_per_day else None
 
     def buckets(self) -> dict[str, Bucket]:
-        """By what they count: `requests`, `tokens`, `day`."""
+        """The buckets by what they count: `requests`, `tokens`, `day`."""
         found = {"requests": self.requests, "tokens": self.tokens, "day": self.day}
         return {kind: bucket for kind, bucket in found.items() if bucket is not None}
 
@@ -76,13 +76,13 @@ class Rates:
             self.requests.take(times)
 
     def spend(self, tokens: int) -> None:
-        """What an answer took, when it has ended: however long it lasted, it counts."""
+        """Count the tokens of an answer when it has ended, however long it took."""
         for bucket in (self.tokens, self.day):
             if bucket is not None:
                 bucket.take(tokens)
 
     def over(self, kind: str) -> ApiError:
-        """That this limit is used up."""
+        """The error that says that this limit is used up."""
         code = "usage_limit_reached" if kind == "day" else "rate_limit_exceeded"
         what = {"requests": "requests of this minute", "tokens": "tokens of this minute", "day": "tokens of this day"}[
             kind
@@ -94,7 +94,7 @@ class Rates:
 
 
 def headers_of(rates: Iterable[Rates]) -> dict[str, str]:
-    """OpenAI's headers, and Codex's meter; of several limits the one that is used up most."""
+    """OpenAI's headers and Codex's meters; of several limits, the one that is used up most."""
     found = list(rates)
     headers: dict[str, str] = {}
     for kind in ("requests", "tokens"):

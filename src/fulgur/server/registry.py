@@ -1,4 +1,4 @@
-"""Which model is which: names to backends, and what each can be asked for."""
+"""The models by name: the backend of each, and what it can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADD_A_MODEL = (
 
 
 class ServedModel:
-    """One model by its name: its backend, started once, and the pool it draws from."""
+    """One model by its name: its backend, started once, and its pool."""
 
     def __init__(self, name: str, model: Model, backend: Backend, pool: PoolState | None) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Registry:
         return entry
 
     async def describe(self) -> None:
-        """What each model can do, as far as that can be said; a broken one is found out when it is asked."""
+        """Find out what each model can do. A model that fails here reports its error when it is used."""
         self.look_again()
         await asyncio.gather(*(entry.backend.describe() for entry in self.entries.values()), return_exceptions=True)
 
@@ -126,7 +126,7 @@ def make_backend(name: str, model: Model, config: ServerConfig) -> Backend:
 
 
 def require(entry: ServedModel, ability: str, wish: str) -> None:
-    """A request the model cannot serve gets told what it can do and how to add one that can."""
+    """Raise a 400 when the model lacks an ability; it says what the model can do, and how to add one that can."""
     capabilities = entry.backend.capabilities
     if getattr(capabilities, ability):
         return

@@ -1,4 +1,4 @@
-"""Events of a stored response again, from a number on; those of a running one go on live."""
+"""Replays the events of a stored response from a number on; those of a running one continue live."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def live(request: web.Request, log: EventLog, after: int) -> web.StreamRes
 
 
 async def follow(sink: SseSink, log: EventLog, place: int) -> None:
-    """The events of a log from a place on, until it ends."""
+    """Send the events of a log from `place` on, until it ends."""
     wake = asyncio.Event()
     log.followers.add(wake.set)
     try:

@@ -52,7 +52,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     run = Run(server, prepared, NullSink(), owner, None)
     await _follow_run(run)
     if run.refused is not None and run.refused.status < 500 and not run.response.output:
-        raise run.refused  # the client's mistake: an error to every SDK, where a failed response is none
+        raise run.refused  # the client's mistake: every SDK raises an HTTP error, but not a failed response
     return json_answer(run.response)
 
 
@@ -68,7 +68,7 @@ async def prepare_http(server: Server, owner: str, body: CreateRequest) -> Prepa
 
 
 async def _follow_run(run: Run) -> None:
-    """Run to the end in a task of its own; when the client goes, the engine is told at once."""
+    """Run to the end in a separate task; when the client leaves, the run is stopped at once."""
     task = asyncio.create_task(run.run())
     try:
         await asyncio.shield(task)
@@ -196,7 +196,7 @@ async def count(request: web.Request) -> web.Response:
 
 
 async def compact_input(request: web.Request) -> web.Response:
-    """`POST /v1/responses/compact`: a shorter window to go on with."""
+    """`POST /v1/responses/compact`: a shorter window to continue from."""
     server, owner = server_of(request), owner_of(request)
     wanted = await read_request(request, CompactRequest)
     body = CreateRequest(
@@ -228,7 +228,7 @@ def _unknown(response_id: str) -> ApiError:
 
 
 def _away(server: Server) -> ApiError | None:
-    """While the live state is away nobody knows what other fronts run: to say that it is not there would be wrong."""
+    """A 503 while the live state is away: nobody knows what other fronts run, so a 404 could be wrong."""
     if server.fronts is None or not server.live.problem():
         return None
     message = "What other servers run cannot be looked up now. Ask again."

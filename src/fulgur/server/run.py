@@ -38,12 +38,12 @@ from fulgur.text.parts import (
 if TYPE_CHECKING:
     from fulgur.server.state import Server
 
-OVERTAKEN = "overtaken"  # a later attempt owns the response: this one ends without a word
-GRACE_S = 15.0  # a stored response outlives its socket by so long
+OVERTAKEN = "overtaken"  # a later attempt owns the response: this one ends silently
+GRACE_S = 15.0  # how long a stored response outlives its socket
 
 
 class Run:
-    """Drives the backend and tells the sink. `response` and `conversation` are those of the current response."""
+    """Drives the backend and feeds the sink. `response` and `conversation` are those of the current response."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Run:
         self._steers = Steers()
         self._applied: list[Steer] = []  # what the current response was opened for
         self.generation: Generation | None = None
-        self._spent: Generation | None = None  # let go when its end was told: a long prompt takes a while to free
+        self._spent: Generation | None = None  # kept until its end was sent: a long prompt takes a while to free
         self._parts: AsyncIterator[Part] | None = None
         self._work: asyncio.Future[Any] | None = None  # a wait for a slot, a prefill or a compaction
         self._begin(prepared, known)
@@ -95,11 +95,11 @@ class Run:
         self.usage = Usage()
         self.started = time.perf_counter()
         self.first_output: float | None = None
-        self._entered: float | None = None  # its slot
+        self._entered: float | None = None  # when it got its slot
         self.server.runs[self.response.id] = self
         self.ids.add(self.response.id)
 
-    # --- what others ask of it ---
+    # --- called from outside ---
 
     def stop(self, reason: str) -> None:
         """End at the next token: `cancelled`, `interrupted` (Codex) or `disconnected`."""
@@ -120,7 +120,7 @@ class Run:
 
     def _stop_unless_followed(self) -> None:
         if self.log is None or not (self.log.followed() or self.server.live.problem()):
-            self.stop("disconnected")  # while the live state is away, nobody at another front can say that he reads
+            self.stop("disconnected")  # while the live state is away, a front that follows it cannot say so
         elif not self.log.ended:
             asyncio.get_running_loop().call_later(GRACE_S, self._stop_unless_followed)
 
@@ -143,10 +143,10 @@ class Run:
         self.emitter.emit("response.steer.accepted", steer=steer.named())
         self.server.metrics.add("fulgur_steers_total", outcome="accepted")
 
-    # --- the way of one create ---
+    # --- one create ---
 
     async def run(self) -> None:
-        """Until no successor follows. Errors end as `response.failed`, never as an exception."""
+        """Run until no successor follows. Errors end as `response.failed`, never as an exception."""
         try:
             while True:
                 following = await self._one()
@@ -191,7 +191,7 @@ class Run:
     # --- the answer ---
 
     async def until(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do it, unless the run is told to stop first: then False, and the response has ended."""
+        """Do the work unless the run is told to stop first; then the response has ended, and this returns False."""
         self._work = asyncio.ensure_future(work)
         if self.stopped:
             self._work.cancel()
@@ -260,7 +260,7 @@ class Run:
                     return await self._leave(parts)
             elif isinstance(part, Begin):
                 self.usage.input_tokens, self.usage.cached_tokens = part.input_tokens, part.cached_tokens
-                with contextlib.suppress(ApiError):  # said to its sender when it came
+                with contextlib.suppress(ApiError):  # its sender was told when it arrived
                     self._steers.offer(self.generation)
                 continue
             elif isinstance(part, Steered):
@@ -270,7 +270,7 @@ class Run:
                     self.usage = part.usage
                 else:
                     self._ended(part)
-                continue  # nothing follows: the backend lets go of what it holds
+                continue  # nothing follows; the loop ends when the backend has released what it holds
             if self.first_output is None:
                 self.first_output = time.perf_counter()
             if emitter.sink.full():
@@ -279,11 +279,11 @@ class Run:
         return None
 
     def _cut_here(self) -> bool:
-        """Between two items, with a steer waiting: the safe boundary of the documented contract."""
+        """Whether a steer waits at a boundary between two items, the safe place by the documented contract."""
         return bool(self._steers.at_item) and (self.output.kind != "" or bool(self.output.items))
 
     async def _leave(self, parts: AsyncIterator[Part]) -> list[Steer] | None:
-        """Stop generating at an item's end; what the steer makes of it is decided in `_finish`."""
+        """Stop generating at the end of an item; `_finish` decides what follows from the steer."""
         self.output.close()
         if self.generation is not None:
             self.generation.cancel()
@@ -295,7 +295,7 @@ class Run:
         return None
 
     def _turn_at_token(self, part: Steered) -> list[Steer]:
-        """The backend goes on in the new direction: close the partial item and let the successor begin."""
+        """The backend continues in the new direction: close the partial item and let the successor begin."""
         self.usage = part.usage
         self.place.went_on(part.usage)
         self.output.close("incomplete")
@@ -320,7 +320,7 @@ class Run:
     # --- the end of one response ---
 
     async def _finish(self, taken: list[Steer] | None) -> Prepared | None:
-        """Close the response, store it, send its terminal event, and say what follows it."""
+        """Close the response, store it, send its terminal event, and return its successor."""
         response, generated = self.response, time.perf_counter()
         owed = steering.required_input(self.output.items)
         if response.status == "steered":
@@ -372,7 +372,7 @@ class Run:
         return self.prepared.successor(self.after.extend(items), items)
 
     async def _close_log(self, paid: float) -> None:
-        """Commit before the terminal event is sent: who saw a stored response end can ask for it again."""
+        """Commit before the terminal event is sent: a client that saw a stored response end can read it back."""
         response = self.response
         name = {"completed": "completed", "failed": "failed"}.get(response.status, "incomplete")
         kind = f"response.{name}"
@@ -383,11 +383,11 @@ class Run:
         model, tier = self.prepared.entry.name, self.place.tier
         used = Answer(response.id, self.owner, model, tier, response.status, self.usage, paid, self.attempt)
         self._steers.late = []
-        # What was overtaken is not whole, and whoever took it over may not have told the store yet.
+        # An overtaken response is incomplete, and the front that took it over may not have fenced it in the store yet.
         if self.stopped != OVERTAKEN and await ending.commit(self.server, used, stored, events):
             self.emitter.last(kind, response)
         else:
-            self.stopped = self.stopped or OVERTAKEN  # another front tells its end
+            self.stopped = self.stopped or OVERTAKEN  # another front ends it
         if self.log is not None:
             self.log.end()
         late, self._steers.late = self._steers.late or [], None

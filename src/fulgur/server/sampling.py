@@ -1,4 +1,4 @@
-"""How tokens are chosen: the settings of every door, checked in one place."""
+"""The sampling settings of every door, checked in one place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_STOPS = 64
 def to_sampling(
     body: SamplingFields, max_tokens: int | None, limit: str, *, top_logprobs: int | None = None
 ) -> Sampling:
-    """The settings as backends read them; `limit` is the door's name for the most tokens of an answer."""
+    """The settings as backends read them; `limit` is the door's name for `max_tokens`."""
     for name, (low, high) in RANGES.items():
         in_range(getattr(body, name), low, high, name)
     at_least(max_tokens, 1, limit)

@@ -1,8 +1,8 @@
 """A pool's queue that all fronts share, in the live state: one fair queue, whichever front a request came to.
 
-The queue is a value in the live state. A front that has something to change reads it, lets the fair queue decide, and
-writes it back unless another front was faster; then it does the same again. Each front knows its own tickets. What
-the value lacks of them is put back, so nothing is lost when Redis is. Tickets of fronts that are gone are taken out.
+The queue is a value in the live state, changed by compare and set: a front reads it, lets the fair queue decide, writes
+it back, and retries when another front was faster. Each front knows its own tickets and puts back those that the value
+lacks, so nothing is lost when Redis loses its data. Tickets of fronts that are gone are removed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from fulgur.server.live.base import Live
     from fulgur.server.pools import Slot
 
-KEEP_S = 600.0  # that the value outlives its last change
+KEEP_S = 600.0  # how long the value outlives its last change
 LOOK_S = 1.0  # between two looks while this front has tickets: a letter may be lost, a front may die
 
 _encode, _decoder = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Standing)
 
 
 class SharedQueue:
-    """One pool, as one front sees it. `make` is an empty queue; `tell` asks other fronts to look again."""
+    """One pool, as one front sees it. `make` makes an empty queue; `tell` asks other fronts to look again."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class SharedQueue:
             self._looking = asyncio.create_task(self._go_on_looking())
 
     def remove(self, slot: Slot, cost: float) -> None:
-        """It has ended, or no longer wants to wait. The others hear of it soon."""
+        """Remove a slot that has ended or no longer wants to wait; the other fronts learn of it soon."""
         if self.own.pop(slot.id, None) is not None:
             if slot.running:
                 self._costs[slot.id] = cost
             self.look()
 
     def look(self) -> None:
-        """Something has changed, here or elsewhere."""
+        """React to a change, here or elsewhere."""
         task = asyncio.create_task(self._change())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Let the others have what this front held."""
+        """Finish the pending changes, so that the other fronts get what this one held."""
         looking = [self._looking] if self._looking is not None else []
         for task in looking:
             task.cancel()
@@ -91,9 +91,9 @@ class SharedQueue:
             await self._change(sweep=True)
 
     async def _change(self, done: Callable[[], bool] = lambda: False, *, sweep: bool = False) -> None:
-        """Bring the value and what is known here together, and give away the slots that are free.
+        """Merge the value with what is known here, and hand out the free slots.
 
-        `sweep`: also those of fronts that are gone. `done`: somebody else's change may have done it already.
+        `sweep`: also remove the tickets of fronts that are gone. `done`: whether an earlier change did the job.
         """
         async with self._changing:
             while not done():
@@ -119,7 +119,7 @@ class SharedQueue:
                 return
 
     def _step(self, queue: FairQueue, fronts: set[str] | None, costs: dict[str, float]) -> set[str]:
-        """One decision of the queue; the other fronts that it concerns."""
+        """Let the queue decide once; return the other fronts that it concerns."""
         mine = self._live.front
         for ticket in queue.tickets():
             front = front_of(ticket)
@@ -148,7 +148,7 @@ class SharedQueue:
         return queue
 
     def _settle(self, queue: FairQueue) -> None:
-        """What was decided about own tickets."""
+        """Apply what was decided about this front's tickets."""
         self.queue = queue
         for ticket in queue.tickets():
             slot = self.own.get(ticket.id)

@@ -1,7 +1,7 @@
 """Events onto the wire: WebSocket frames and server-sent events, one write each.
 
-Both write to the transport themselves. aiohttp does the handshakes, the reading and the closing; its own senders cost
-a coroutine per message, which is more than all else that is done for a token.
+Both write to the transport directly. aiohttp does the handshakes, the reading and the closing, but its senders cost a
+coroutine per message: more than everything else that is done for a token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BUFFER = 1 << 18  # bytes a slow reader may be behind before its answer waits
 
 
 class TransportSink:
-    """What both have: nothing is sent to who is gone, and who reads slowly is waited for."""
+    """Common to both: nothing is sent to a client that is gone, and a slow reader is waited for."""
 
     def __init__(self, request: web.Request) -> None:
         self._protocol: Any = request.protocol
@@ -32,14 +32,15 @@ class TransportSink:
         return bool(self._protocol.writing_paused)
 
     async def drain(self) -> None:
-        with contextlib.suppress(ConnectionError):  # who watches the connection stops the answer
+        with contextlib.suppress(ConnectionError):  # the watcher of the connection stops the answer
             await self._protocol._drain_helper()
 
 
 class SocketSink(TransportSink):
     """Text frames, unmasked and uncompressed, as a server sends them.
 
-    A token leaves at once, with what was gathered before it; other events leave together when the event loop turns.
+    A token is written at once, with what was gathered before it; other events are written together in the next
+    iteration of the event loop.
     """
 
     def __init__(self, request: web.Request) -> None:
@@ -93,7 +94,7 @@ class SseSink(TransportSink):
         return cls(request, response)
 
     def later(self, kind: bytes, data: bytes) -> None:
-        """An event is one write, always: there are parsers that need it so."""
+        """Always write one event at a time: some parsers need it."""
         self.send(kind, data)
 
     def send(self, kind: bytes, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What all requests share."""
+"""The state that all requests share."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from fulgur.server.store.patient import PatientStore
 from fulgur.server.tracing import Tracer
 from fulgur.text.parts import Usage
 
-KEYS_S = 10.0  # keys are read again after so long: a revoked one no longer counts
-NEW_KEYS_S = 1.0  # a key that nobody knows makes them be read at once, but not more often than this
+KEYS_S = 10.0  # keys are reloaded this often: then a revoked one no longer works
+NEW_KEYS_S = 1.0  # an unknown key has them reloaded at once, but not more often than this
 LOAD_KEYS_S = 5.0
 _WARM = 64  # conversations of stored responses kept in memory, with what the backends know about them
 _WARM_BYTES = 32 << 20  # of all of them
@@ -56,7 +56,7 @@ class Server:
         self.auth = Auth(config)
         self.budget = Budget(int(config.server.max_in_flight_mb * (1 << 20)))
         self.runs: dict[str, Run] = {}
-        self.slots: set[Slot] = set()  # of the answers at doors other than Responses, which are no runs
+        self.slots: set[Slot] = set()  # of the answers at doors other than Responses, which are not runs
         self.held: defaultdict[str, int] = defaultdict(int)  # bytes of the conversations that a key's sockets hold
         self.sockets: set[web.WebSocketResponse] = set()
         self.last_request = time.monotonic()
@@ -86,7 +86,7 @@ class Server:
         for pool in self.pools().values():
             await pool.close()
         if self.fronts is not None:
-            if self.background:  # journals are written to their ends
+            if self.background:  # let the journals be written to their ends
                 await asyncio.wait(self.background, timeout=1.0)
             await self.fronts.close()
         await self.live.close()
@@ -95,7 +95,7 @@ class Server:
             await self.tracer.close()
 
     def pools(self) -> dict[str, PoolState]:
-        """Those whose slots are counted."""
+        """The pools that have a limit on slots."""
         pools = (entry.pool for entry in self.models.entries.values())
         return {pool.name: pool for pool in pools if pool.limits.concurrent}
 
@@ -107,7 +107,7 @@ class Server:
     # --- keys and their limits ---
 
     async def owner(self, credentials: str | None) -> str:
-        """The name of a caller's key; 401. A new key counts at once, a revoked one for a few seconds more."""
+        """The name of a caller's key, or a 401. A new key works at once, a revoked one for a few seconds more."""
         age = time.monotonic() - self._keys_loaded
         if age > KEYS_S:
             await self._load_keys()
@@ -120,7 +120,7 @@ class Server:
             return self.auth.owner(credentials)
 
     async def _load_keys(self) -> None:
-        """Those of the store and of the config. While the store is away, those that are known go on."""
+        """Load the keys of the store and of the config. While the store is away, the known keys stay valid."""
         self._keys_loaded = time.monotonic()
         try:
             async with asyncio.timeout(LOAD_KEYS_S):
@@ -138,7 +138,7 @@ class Server:
             await self.live.restore(rates, sum(each.input + each.output for each in used if each.owner == key.name))
 
     async def admit(self, pool: PoolState, owner: str, asked: str | None) -> tuple[str, list[Rates]]:
-        """Count a request against its limits, or 429. Its tier, and what is left of the limits."""
+        """Count a request against its limits or raise a 429. Return its tier and the limits."""
         tier = pool.tier(asked)
         rates = pool.rates(tier, self._rates.get(owner))
         await self.live.admit(rates)
@@ -154,7 +154,7 @@ class Server:
             self.live.spend(rates, usage.input_tokens + usage.output_tokens)
 
     async def book(self, owner: str, model: str, tier: str, usage: Usage, cost: float | None) -> None:
-        """Count a whole answer of a door that stores none."""
+        """Count a completed answer of a door that stores none."""
         self.metrics.record(model, "completed", usage, cost)
         await self.store.end(store.Answer(new_id("answer"), owner, model, tier, "completed", usage, cost or 0.0))
 
@@ -163,7 +163,7 @@ class Server:
         return "" if self.config.server.share_cache else owner
 
     def remember(self, owner: str, response_id: str, conversation: Conversation) -> None:
-        """Keep a stored response's conversation at hand."""
+        """Keep a stored response's conversation in memory."""
         self._warm[owner, response_id] = conversation
         self._warm.move_to_end((owner, response_id))
         while len(self._warm) > _WARM or (self._warm and self._warm_bytes() > _WARM_BYTES):
@@ -199,12 +199,12 @@ class Server:
         return conversation
 
     async def hang_up(self) -> None:
-        """Tell every socket that the server goes; its client may come back to the next one."""
+        """Tell every socket that the server goes away; its client may reconnect to the next one."""
         going = (socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets)
         await asyncio.gather(*going, return_exceptions=True)
 
     def idle_seconds(self) -> float:
-        """How long nobody has wanted anything."""
+        """Seconds since the last activity; 0 while anything is connected or running."""
         return 0.0 if self.sockets or self.runs or self.slots else time.monotonic() - self.last_request
 
     def under_way(self) -> tuple[int, int]:

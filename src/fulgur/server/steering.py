@@ -1,4 +1,4 @@
-"""Steers: what a client may say to a response that is running, and what becomes of it."""
+"""Steers: what a client may send to a running response, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Steers:
     def __init__(self) -> None:
         self.at_item: list[Steer] = []  # wait for the end of the current item
         self.offered: list[Steer] = []  # given to the backend: at the next token
-        self.late: list[Steer] | None = None  # come while the response is being stored: a list only then
+        self.late: list[Steer] | None = None  # arrived while the response is being stored; None at other times
 
     def add(self, request: SteerRequest, generation: Generation | None) -> Steer:
         """Accept one and offer it to the backend; raises ApiError when it cannot be used."""
@@ -52,7 +52,7 @@ class Steers:
         return steer
 
     def offer(self, generation: Generation | None) -> None:
-        """Give the backend the steers that want a token's boundary, in their order, as far as it takes them."""
+        """Offer the backend the steers that apply at a token, in their order, until it refuses one."""
         for steer in [steer for steer in self.at_item if steer.at_token]:
             if generation is None or not generation.steer(steer.items):
                 return
@@ -60,13 +60,13 @@ class Steers:
             self.offered.append(steer)
 
     def turned(self, items: list[Item]) -> list[Steer]:
-        """Those whose items the backend has taken."""
+        """The offered steers whose items the backend has taken."""
         taken = [steer for steer in self.offered if among(steer.items, items)]
         self.offered = [steer for steer in self.offered if steer not in taken]
         return taken
 
     def take(self) -> list[Steer]:
-        """All that are left, in their order."""
+        """Take all remaining steers, the offered ones first."""
         left = [*self.offered, *self.at_item]
         self.offered, self.at_item = [], []
         return left
@@ -88,7 +88,7 @@ def accept(request: SteerRequest) -> Steer:
 
 
 def emit_failed(emitter: Emitter, steer: Steer, code: str, message: str) -> None:
-    """An accepted steer that came to nothing: the client gets its words back."""
+    """Report an accepted steer that could not be used: the client gets its words back."""
     emitter.emit(
         "response.steer.failed",
         steer={**steer.named(), "input": steer.input},

@@ -1,8 +1,8 @@
-"""A response whose front died is brought to its end by another one.
+"""Finishes a response whose front died.
 
-The answer is generated again from its start: with the seed in the record, the same tokens come, and events that the
-dead front has written are not written again. Their numbers go on where they stopped. Only what the commit allows ends
-the response: an attempt that was taken for dead and was not is told so by the store.
+The answer is generated again from its start. The seed in the record makes the tokens the same, and events that the dead
+front has written are not written again; the numbers continue where they stopped. Only a commit ends the response: an
+attempt that was wrongly taken for dead has its commit refused by the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fulgur.server.run import Run
     from fulgur.server.state import Server
 
-# Said again by every attempt; how often depends on the queue.
+# Every attempt emits these; how often depends on the queue.
 _REPEATED = ("response.created", "response.queued", "response.in_progress")
 _STEER = "response.steer."
 
@@ -40,7 +40,7 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class CatchUp(Emitter):
-    """Emits only what the events of an earlier attempt do not hold; those are in the log from the start."""
+    """Emits only what earlier attempts did not; their events are in the log from the start."""
 
     def __init__(self, sink: Sink, stream_id: str | None, log: EventLog, known: list[bytes]) -> None:
         super().__init__(sink, stream_id, log)
@@ -72,7 +72,7 @@ class CatchUp(Emitter):
 
 
 async def take(server: Server, found: Running) -> Run | None:
-    """Own the response and set it going again. None when somebody else does, or when it has ended after all."""
+    """Take ownership of the response and restart it. None when another front has it, or it has ended after all."""
     from fulgur.server.run import Run
 
     taken = await server.live.take(found.id, found.attempt)
@@ -93,7 +93,7 @@ async def take(server: Server, found: Running) -> Run | None:
 
 
 async def _written(server: Server, response_id: str) -> list[bytes]:
-    """The events of the attempts before; none when the live state has forgotten the first of them."""
+    """The events of earlier attempts; none when the live state has forgotten the first of them."""
     written = await server.live.events(response_id, 0)
     whole = written is not None and written.data and _event.decode(written.data[0]).sequence_number == 0
     return written.data if written is not None and whole else []

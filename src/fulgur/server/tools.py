@@ -10,7 +10,7 @@ Tool = dict[str, Any]
 
 
 def sort(tools: list[Tool]) -> tuple[list[Tool], list[Tool]]:
-    """Function and custom tools, namespaces opened; and the others, which a server would have to run itself."""
+    """Function and custom tools, with namespaces flattened; and hosted tools, which the server would have to run."""
     flat: list[Tool] = []
     hosted: list[Tool] = []
     for index, tool in enumerate(tools):
@@ -37,7 +37,7 @@ def sort(tools: list[Tool]) -> tuple[list[Tool], list[Tool]]:
 
 
 def without(hosted: list[Tool], *, tolerated: bool) -> list[str]:
-    """Hosted tools are refused; where they are tolerated, their names, as what is ignored."""
+    """Refuse hosted tools; where they are tolerated, return their names as fields that are ignored."""
     names = [str(tool.get("type"))[:64] for tool in hosted]
     if names and not tolerated:
         raise invalid(
@@ -83,7 +83,7 @@ def check_choice(choice: str | dict[str, Any] | None, tools: list[Tool], hosted:
 def allowed(
     choice: str | dict[str, Any], tools: list[Tool], hosted: list[Tool]
 ) -> tuple[str | dict[str, Any], list[Tool]]:
-    """`allowed_tools` narrows the offer; the choice that is left is its mode."""
+    """Apply `allowed_tools`: it narrows the tools, and its mode becomes the choice."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return choice, tools
     listed = choice.get("tools")

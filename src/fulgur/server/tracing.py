@@ -1,8 +1,8 @@
 """OpenTelemetry spans of answers, sent to a collector as OTLP in JSON over HTTP. Off unless `server.otlp` names one.
 
 An answer is one span with the semantic conventions' `gen_ai` attributes; `queue`, `prefill`, `decode` and `commit` are
-its children. It belongs to the caller's trace when the request has a `traceparent`. Nothing of what was said is in
-it. What a collector does not take is dropped, and the log says so once: no answer waits for it.
+its children. It belongs to the caller's trace when the request has a `traceparent`. Prompts and answers are not in it.
+Spans that the collector does not take are dropped, and the log says so once: no answer waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fulgur.server.run import Run
 
 MOST = 4096  # spans that wait to be sent
-GATHER_S = 0.5  # spans of so long leave together
+GATHER_S = 0.5  # spans of this long are sent together
 SEND_S = 5.0
 CLOSE_S = 2.0
 SERVER, INTERNAL, ERROR = 2, 1, 2  # as OTLP numbers kinds and statuses
@@ -81,7 +81,7 @@ class Tracer:
             self._sending = asyncio.create_task(self._send_soon())
 
     async def close(self) -> None:
-        """Send what is left, if that is quickly done."""
+        """Send the remaining spans, if that is quick."""
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=CLOSE_S)
             self._sending.cancel()
@@ -123,7 +123,7 @@ class Tracer:
 
 
 def of_run(run: Run, entered: float | None, generated: float) -> None:
-    """A response that was committed just now: `entered` its slot, `generated` its last token."""
+    """Trace a response that was just committed: `entered` is when it got its slot, `generated` its last token."""
     tracer = run.server.tracer
     if tracer is None:
         return

@@ -1,8 +1,8 @@
-"""What keeps a turn of the event loop short while large requests are worked on.
+"""Keeps iterations of the event loop short while large requests are processed.
 
-Every turn of the loop gives the interpreter away for a moment. A thread that takes it then, and makes one long call in
-C, holds up the loop for as long as that call lasts; with several such threads the loop waits for all of them. So large
-requests are worked on by one thread, which rests as long as it worked.
+Every iteration of the loop releases the GIL for a moment. A thread that takes it then, and makes one long call in C,
+blocks the loop for as long as that call lasts; with several such threads the loop waits for all of them. So one thread
+processes all large requests, and rests as long as it worked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_REST_S = 0.05
-SWITCH_S = 0.001  # a thread that runs Python gives the interpreter back to the loop after so long
-COLLECT = (1000, 20, 20)  # a collection of everything takes ten milliseconds beside many clients: seldom, then
+SWITCH_S = 0.001  # a thread that runs Python gives the GIL back to the loop after this long
+COLLECT = (1000, 20, 20)  # a full collection takes ten milliseconds with many clients, so it must be rare
 _MMAP_BYTES = 1 << 20  # a block of memory this large goes back to the system when it is freed
 _TRIM_BYTES = 16 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -48,11 +48,11 @@ def _with_rest(work: Callable[[], T]) -> T:
 
 
 def settle() -> None:
-    """For a process that only serves: call it when what stays for good has been loaded."""
+    """Tune the interpreter of a process that only serves; call it when everything permanent is loaded."""
     sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.set_threshold(*COLLECT)
-    gc.freeze()  # what is there now is never looked at again: a full collection takes as long as there are objects
+    gc.freeze()  # what exists now is never scanned again: the time of a full collection grows with the objects it scans
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)

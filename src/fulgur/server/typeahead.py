@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class TypeAhead:
-    """One prefill at a time for a connection; of those that come meanwhile only the newest of a lane counts.
+    """Runs one prefill at a time per connection; of those that arrive meanwhile, only the newest of each lane counts.
 
     Every `response.prefill` is answered by `response.prefilled` with its `prefill_id`; a superseded or impossible one
-    with no tokens: a hint never fails a session.
+    reports 0 tokens, because a hint must never fail a session.
     """
 
     def __init__(self, session: Session) -> None:

@@ -32,14 +32,14 @@ from fulgur.server.turns import off_loop
 from fulgur.server.typeahead import TypeAhead
 
 HEARTBEAT_S = 30.0
-TURN_S = 0.0002  # of one client's frames, before the others have theirs
+TURN_S = 0.0002  # spent on one client's frames before the others get their turn
 MAX_STEER_TEXT = 65_536  # characters
 MAX_WAITING = 64  # responses whose steers wait for tool outputs
 
 
 @dataclass
 class Held:
-    """The latest response of a lane: what a `store: false` chain goes on from."""
+    """The latest response of a lane: what a `store: false` chain continues from."""
 
     response_id: str
     conversation: Conversation
@@ -93,7 +93,7 @@ class Session:
         self._leases: dict[str | None, list[Lease | None]] = {}  # of the create that runs in a lane, and of its steers
 
     async def read(self, socket: GatedSocket) -> None:
-        """Frames until the other side goes or the time is up. Who does not read is not read from either."""
+        """Read frames until the client leaves or the time is up. A client that does not read is not read from."""
         seconds = self.server.config.server.connection_minutes * 60
         deadline = asyncio.get_running_loop().call_later(seconds, self._time_is_up, socket)
         leases = socket.gate.leases
@@ -102,7 +102,7 @@ class Session:
             async for message in socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     continue
-                if time.monotonic() - turn > TURN_S:  # frames that are there already come without a wait
+                if time.monotonic() - turn > TURN_S:  # frames that have arrived are delivered without a wait
                     await asyncio.sleep(0)
                     turn = time.monotonic()
                 lease = leases.popleft()
@@ -120,7 +120,7 @@ class Session:
             socket.gate.close()
 
     async def close(self) -> None:
-        """Free the engine: nobody reads any more. All but the wait is done even if that is cut short."""
+        """Free the engine: nobody reads any more. Only the wait at the end may be cut short."""
         self._closed = True
         self._typeahead.close()
         self._lanes.stop()
@@ -178,7 +178,7 @@ class Session:
         try:
             run = await self._prepare(frame, lane)
         except ApiError as error:
-            if error.status != 429:  # who has to wait comes back with the same request
+            if error.status != 429:  # a client that has to wait sends the same request again
                 self._evict(lane, previous_id)
             self._error(error, lane)
             return
@@ -219,7 +219,7 @@ class Session:
             request.input = [item for steer in steers for item in steer.items] + input_items(request.input)
         prepared = await prepare_off_loop(request, entry, previous, parent, websocket=True)
         if prepared.store and previous is not None and parent is None:
-            prepared.input = prepared.turn.conversation.all()  # the store must stand without this connection
+            prepared.input = prepared.turn.conversation.all()  # what is stored must not depend on this connection
         return Run(self.server, prepared, self.sink, self.owner, lane)
 
     async def find(self, response_id: str | None) -> tuple[Conversation | None, str | None]:
@@ -238,7 +238,7 @@ class Session:
             self._let_go(lane)
 
     def _hold(self, lane: str | None, held: Held) -> None:
-        """Keep a lane's latest response; when a key's sockets hold too much, this one's oldest go."""
+        """Keep a lane's latest response; when a key's sockets hold too much, drop this one's oldest."""
         if self._closed:
             return
         if lane in self.held:
