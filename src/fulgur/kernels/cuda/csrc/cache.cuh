@@ -1,20 +1,21 @@
-// How the cache holds keys and values: as bf16, or in 8 bits: e4m3 codes and, for each head of a token, the exponent
-// of a power of two.
+// How the cache holds keys and values: as bf16, or in 8 bits as e4m3 codes with an exponent (of a power of two) for
+// each head of a token.
 //
-// A value is rounded to bf16 first, then to code * 2^k, which bf16 represents exactly. So whoever reads the cache gets
-// the same bf16 values, and computes with them as if they had been stored. (kv_cache.py does the same with torch.)
+// A value is rounded to bf16 first, then to code * 2^k, which bf16 represents exactly. So every reader of the cache
+// gets the same bf16 values and computes as if they had been stored. (kv_cache.py does the same with torch.)
 //
-// Codes lie in the order 0, 2, 1, 3 within every four dimensions: `widen_codes` then gives neighbours as pairs.
+// Codes lie in the order 0, 2, 1, 3 within every four dimensions, so `widen_codes` returns neighbours as pairs.
 #pragma once
 #include "fp8.cuh"
 
-// The larger magnitude of two bf16, as bits: they have the order of the magnitudes.
+// The larger magnitude of two bf16, as bits, which compare like the magnitudes.
 __device__ __forceinline__ u32 larger_magnitude(u32 pair) { return max(pair & 0x7fffu, pair >> 16 & 0x7fffu); }
-// The exponent that a head is stored with, by the bits of its largest magnitude: values are scaled so that this one
-// lies in 128..256. From 57,344 on they saturate. It is that of the bf16 by which `widen_codes` multiplies.
+// The exponent that a head is stored with, from the bits of its largest magnitude: values are scaled so that the
+// largest lies in 128..256. Beyond 57,344 they saturate. It is the exponent of the bf16 that `widen_codes` multiplies
+// by.
 __device__ __forceinline__ u32 cache_exponent(u32 largest) { return min(max(largest >> 7, 16u) + 113u, 254u); }
 __device__ __forceinline__ float code_scale(u32 exponent) { return __uint_as_float((374u - exponent) << 23); }
-// Four values, as two pairs of bf16, as codes of that exponent.
+// Four values (two pairs of bf16) as codes with that exponent.
 __device__ __forceinline__ u32 to_codes(uint2 v, u32 exponent) {
   const float by = code_scale(exponent);
   const float a = __uint_as_float(v.x << 16), b = __uint_as_float(v.x & 0xffff0000u);
@@ -42,8 +43,8 @@ __device__ __forceinline__ uint4 widen_eight(uint2 codes, u32 exponent) {
   return v;
 }
 
-// Rounds a head that lies in memory of bf16 to what the cache will hold of it, by a warp; `put(i, codes)` gets those of
-// dimensions i to i + 3. Returns the exponent.
+// A warp rounds a head of bf16 in place to the values that the cache will represent. `put(i, codes)` receives the codes
+// of dimensions i to i + 3. Returns the exponent.
 template <int DIMS, class Put>
 __device__ __forceinline__ u32 round_head(bf16* head, Put put) {
   constexpr int EACH = (DIMS + 127) / 128;
@@ -69,7 +70,7 @@ __device__ __forceinline__ u32 round_head(bf16* head, Put put) {
   }
   return exponent;
 }
-// Stores a head, by a warp whose lanes have dimensions lane + 32 k as bf16 (beyond `dims` zeros).
+// Stores a head in 8 bits, by a warp whose lanes hold dimensions lane + 32 k as bf16 (zeros beyond `dims`).
 template <int EACH>
 __device__ __forceinline__ void store_head(const u32 (&value)[EACH], int dims, unsigned char* codes,
                                            unsigned char* exponents) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void store_head(const u32 (&value)[EACH], int dims, u
     if (lane + 32 * k < dims) codes[code_place(lane + 32 * k)] = to_code(value[k], exponent);
   if (lane == 0) *exponents = (unsigned char)exponent;
 }
-// Eight values from dimension `at` of a cache on, wherever its heads lie; `exponents` are null where it is bf16.
+// Eight values of a cache, from element `at` on; `exponents` is null if the cache is bf16.
 __device__ __forceinline__ uint4 cached_eight(const bf16* cache, const unsigned char* exponents, long long at,
                                               int head_dim) {
   if (!exponents) return *(const uint4*)(cache + at);

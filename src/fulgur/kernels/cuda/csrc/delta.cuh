@@ -1,15 +1,15 @@
-// Gated delta nets, which stand where other layers attend. A state S, [K_DIM, V_DIM] a value head, is decayed,
-// corrected and read by every row:
+// Gated delta nets, in place of other layers' attention. Every row decays, corrects and reads a state S, [K_DIM, V_DIM]
+// per value head:
 //     S = g S; d = beta (v - S'k); S = S + k d'; o = S'q
-// Columns of S do not depend on each other: a unit is DELTA_COLUMNS columns of a head. A lane has a column in its
-// registers, K_PARTS warps share its K_DIM rows.
+// Columns of S are independent, so a unit is DELTA_COLUMNS columns of a head. Lanes hold a column each in registers,
+// and K_PARTS warps divide its K_DIM rows.
 //
-// Memory holds S as of the first row of the last step, and a log of that step's rows, as family.cu keeps them: the
-// general driver goes on where this one stopped, and k rows in a step have the bits of k steps. All of that is known
-// before the projections are, so it is loaded while they are waited for.
+// Memory holds S as of the first row of the last step, and a log of that step's rows, as family.cu does: the general
+// driver can continue where this one stopped, and k rows in a step have the bits of k steps. All of this is known
+// before the projections, so it is loaded while waiting for them.
 //
-// The heads' RMSNorm needs all columns of a head, which several units have. What is sent is multiplied by the norm's
-// weight and the gate; the factor is found by whoever reads it, from sums of squares (operand.cuh).
+// The heads' RMSNorm needs all columns of a head, which are spread over several units. So a unit sends its values times
+// the norm's weight and the gate, and the reader computes the norm's factor from sums of squares (operand.cuh).
 #pragma once
 #include "side.cuh"
 
@@ -22,15 +22,15 @@ static_assert(V_DIM == BLOCK && V_DIM / 32 == DELTA_PARTS && K_DIM % 32 == 0 && 
 static_assert(UNIT_CHANNELS + DELTA_COLUMNS + 32 <= THREADS && MAX_ROWS <= 32, "a thread a channel; a warp for gates");
 static_assert(MAX_ROWS + WINDOW <= LOG, "no row overwrites what an earlier one needs");
 
-// Behind the operand, if there is room: the warps that end a unit still read it when others write the operand of o.
+// After the operand, if there is room: the warps that finish a unit still read it while others write the operand of o.
 struct DeltaScratch {
   float q[MAX_ROWS][K_DIM], k[MAX_ROWS][K_DIM], v[MAX_ROWS][DELTA_COLUMNS];
   float z[MAX_ROWS][DELTA_COLUMNS], beta[MAX_ROWS], decay[MAX_ROWS];
-  float dots[2][2][K_PARTS][DELTA_COLUMNS];  // by rows in turn: with the key, with the query
+  float dots[2][2][K_PARTS][DELTA_COLUMNS];  // [row % 2][with the key, with the query]
 };
 static_assert(DELTA_AT + sizeof(DeltaScratch) <= AREA_BYTES, "as header.py divides shared memory");
 
-// Where things of a layer's state lie.
+// Where the parts of a layer's state lie.
 struct DeltaState {
   float *s, *inputs, *keys, *values;  // [head][K_DIM][V_DIM]; [LOG][CHANNELS]; [LOG][KEYS]; [LOG][VALUES + V_HEADS]
   __device__ __forceinline__ DeltaState(const Args& args, const Shared& shared, int layer) {
@@ -41,14 +41,14 @@ struct DeltaState {
   }
 };
 struct DeltaUnit {
-  int head, column, k_head;  // of the values; the first column; of the queries and keys
-  bool logs_key;             // one unit of every key head does
+  int head, column, k_head;  // head of the values; first column; head of the queries and keys
+  bool logs_key;             // true for one unit of every key head
   __device__ __forceinline__ DeltaUnit(int unit) {
     head = unit / HEAD_UNITS, column = unit % HEAD_UNITS * DELTA_COLUMNS;
     constexpr int SHARE = V_HEADS / K_HEADS;
     k_head = head / SHARE, logs_key = head % SHARE == 0 && column == 0;
   }
-  // The channel of the convolution that a thread has; -1: none.
+  // A thread's channel of the convolution; -1: none.
   __device__ __forceinline__ int channel(int thread) const {
     if (thread < K_DIM) return k_head * K_DIM + thread;
     if (thread < 2 * K_DIM) return KEYS + k_head * K_DIM + thread - K_DIM;
@@ -74,7 +74,8 @@ __device__ inline void delta_prefetch(const Args& args, const Shared& shared, in
 #pragma unroll
     for (int i = 0; i < TAPS; ++i)
       prefetch_l2(args.norms + (long long)layer * NORM_STRIDE + CONV_AT + i * CHANNELS + channel);
-  // A position of the convolution's inputs by each group of 16 threads, and the log of the last row.
+  // Each group of 16 threads prefetches one position of the convolution's inputs; the first group also the last row's
+  // log.
   const int back = thread / 16 + 1, position = shared.position[0] - back;
   if (back > WINDOW || position < 0) return;
   const float* inputs = state.inputs + (position & (LOG - 1)) * CHANNELS;
@@ -95,7 +96,7 @@ __device__ __forceinline__ float receive_projection(const Args& args, int row, i
   return at & 1 ? second_of(word) : first_of(word);
 }
 
-// `turn`: how many units the CTA had before.
+// `turn`: how many units this CTA has already done.
 __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, int layer, u32 epoch, int number,
                                   int turn) {
   DeltaScratch& s = *(DeltaScratch*)area;
@@ -110,7 +111,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   float c[EACH];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) c[i] = first ? __ldcg(at + i * V_DIM) : 0.f;
-  // What the last row that counts adds to S. (More rows wait only after a draft.)
+  // What the last accepted row adds to S. (More than one row is pending only after a draft.)
   const int last = (first - 1) & (LOG - 1);
   const float *last_key = state.keys + last * KEYS + unit.k_head * K_DIM + part * EACH,
               *last_value = state.values + last * (VALUES + V_HEADS);
@@ -170,7 +171,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
       }
     }
   }
-  // S, caught up by the rows of the last step that were accepted.
+  // Folds the accepted rows of the last step into S.
 #pragma unroll 1
   for (int back = fold; back > 1; --back) {
     const int place = (first - back) & (LOG - 1);
@@ -191,7 +192,7 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
     const bool ends = part == 0;  // this warp adds up the parts of its columns
-    // Every warp finds the norms of the query and the key itself: that is shorter than a barrier.
+    // Every warp computes the norms of the query and the key itself: that is quicker than a barrier.
     float qq = 0, kk = 0, kq = 0;
 #pragma unroll
     for (int i = 0; i < K_DIM / 32; ++i) {
@@ -241,10 +242,10 @@ __device__ inline void delta_unit(const Args& args, Shared& shared, char* area, 
   }
 }
 
-// After the product of qkv: what attention does in other layers.
+// Called after the product of qkv, in place of attention.
 __device__ inline void delta_net(const Args& args, Shared& shared, char* memory, int layer, u32 epoch) {
   constexpr bool SEVERAL = DELTA_UNITS > CTAS;
-  const int first = opaque((int)blockIdx.x);  // nothing that follows from it is kept in registers through all phases
+  const int first = opaque((int)blockIdx.x);  // nothing derived from it is kept in registers through all phases
 #pragma unroll 1
   for (int turn = 0, unit = first; unit < DELTA_UNITS; ++turn, unit += CTAS) {
     delta_unit(args, shared, area_of(memory) + DELTA_AT, layer, epoch, unit, turn);

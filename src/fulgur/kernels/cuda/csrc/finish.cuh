@@ -22,7 +22,7 @@ struct Best {
   }
 };
 
-// Sampling with a temperature alone, while the logits are made. (sample.cu does everything else.)
+// Sampling with only a temperature, while the logits are computed. (sample.cu does all other sampling.)
 __device__ __forceinline__ float perturbed(const Shared& shared, int row, float logit, int token) {
   u64 seed = (u64)shared.seed[1] << 32 | shared.seed[0];
   return logit * shared.sharpness + gumbel(mix(seed + (u64)(shared.position[row] + 1)), token);
@@ -50,7 +50,7 @@ __device__ inline void store_candidates(const Args& args, char* memory, int rows
   block_barrier();
 }
 
-// The best token of every row into shared.token; all CTAs agree. Ends with a block barrier.
+// Writes the best token of every row to shared.token; all CTAs agree. Ends with a block barrier.
 __device__ inline void choose(const Args& args, Shared& shared) {
   int row = threadIdx.x >> 5;
   if (row < shared.rows) {

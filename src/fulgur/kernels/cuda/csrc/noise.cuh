@@ -1,4 +1,4 @@
-// Random numbers of sampling, and the functions whose bits host and device must agree on.
+// Random numbers for sampling, and functions whose bits must be the same on host and device.
 //
 // Gumbel-max: the argmax of logit / temperature + Gumbel noise is distributed as the softmax. The noise is a function
 // of seed, position and token. `engine/gumbel.py` does the same operations in the same order, so host and device choose
@@ -13,7 +13,7 @@ __device__ __forceinline__ u64 mix(u64 v) {
   v = (v ^ (v >> 27)) * 0x94D049BB133111EBull;
   return v ^ (v >> 31);
 }
-// ln of a normal positive number. The library's differs from numpy's in the last bit.
+// ln of a normal positive number. CUDA's own differs from numpy's in the last bit.
 __device__ __forceinline__ float natural_log(float x) {
   u32 bits = __float_as_uint(x);
   float exponent = (float)((int)(bits >> 23) - 127), m = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);
@@ -34,7 +34,7 @@ __device__ __forceinline__ float gumbel(u64 key, int token) {
   return -natural_log(waited);
 }
 
-// The weight of a token whose scaled logit is `d` <= 0 below the highest, in units of 2^-31. Sums of integers do not
+// The weight, in units of 2^-31, of a token whose scaled logit minus the highest is `d` <= 0. Sums of integers do not
 // depend on their order, so the mass that top-p keeps is the same everywhere.
 __device__ __forceinline__ u64 weight_of(float d) {
   const float y = d * 1.44269504f;

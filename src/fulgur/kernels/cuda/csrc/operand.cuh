@@ -46,7 +46,7 @@ constexpr int STEP_BYTES = 8 * CORE_BYTES;
 // fold the heads' outputs, both in bf16.
 constexpr bool NORM_IN_BF16 = HAS_ROUTER || !BY_WGMMA<Qkv> || !BY_WGMMA<Head>;
 constexpr bool NORM_IN_FP8 = BY_WGMMA<Qkv> || BY_WGMMA<Head>, COPY_IN_FP8 = BY_WGMMA<Qkv>;
-// When qkv takes fp8 terms, its norm also leaves the raw residual in bf16 for the router, so nobody fetches it twice.
+// When qkv takes fp8 terms, its norm also keeps the raw residual in bf16 for the router, so it is not fetched twice.
 constexpr bool KEEPS_RAW = HAS_ROUTER && BY_WGMMA<Qkv>;
 
 // Offset from a row's operand to the two columns of a block.
@@ -81,7 +81,7 @@ __device__ __forceinline__ void put_terms(char* to, float a, float b, float c, f
 struct Vector {
   const u64* from;
   int width, stretch, filled;
-  const u64* squares;  // not null: heads of a delta net, each a block, and the parts of their sums of squares
+  const u64* squares;  // of a delta net's heads, a block each: parts of their sums of squares; else null
 };
 // The heads' outputs (for o), or the result of SwiGLU (for down), of which an expert or a dense model sends whole
 // tiles.
@@ -168,17 +168,17 @@ __device__ inline void operand_copy(char* operand, const Vector& vector, int row
   block_barrier();
 }
 
-// The residual that a norm is computed of.
+// The residual that a norm reads.
 struct Residual {
   const float* weight;  // of the norm; null: the operand is the residual itself
-  bool embedded;        // the rows are the embeddings of the step's tokens; otherwise
-  const u64* x;         // they are received from here,
-  u32 epoch;            // of this epoch
+  bool embedded;        // the rows are the embeddings of the step's tokens
+  const u64* x;         // otherwise: where they are received from,
+  u32 epoch;            // and their epoch
 };
 
 // Prepares x * weight (RMSNorm without its factor) as the operand, and writes the sums of squares from which the factor
-// comes (`inverse_of`). `routed`: also receive the router's logits; `early`: where to put those without attention;
-// `keep_raw`: leave x in bf16 as well; `side`: the rows of this layer that CTAs multiply meanwhile (side.cuh), or null.
+// comes (`inverse_of`). `routed`: also receive the router's logits; `early`: where to put the part without attention;
+// `keep_raw`: also keep x in bf16; `side`: the rows of this layer that CTAs multiply meanwhile (side.cuh), or null.
 __device__ inline void operand_norm(char* operand, Shared& shared, const Args& args, const Residual& residual, int rows,
                                     const Shape& s, bool routed, float* early = nullptr, bool keep_raw = false,
                                     const bf16* side = nullptr) {

@@ -1,4 +1,4 @@
-// Expert prediction. A layer's experts are predicted before attention by a warp of its own, and settled after it.
+// Expert prediction. A dedicated warp predicts a layer's experts before attention; they are settled after it.
 //
 // The router's logits are the sum of a part from the residual before attention and a part from what attention adds
 // (plan.py). The first part is known when attention begins, and alone it names most of the experts. The gate/up weights
@@ -112,12 +112,12 @@ __device__ __forceinline__ float await_routing_weight(const Shared& shared, int 
   return shared.routing_weight[which];
 }
 
-// Before the barrier that follows the logits, by the threads that hold one each. A prediction is right if the lowest
-// logit of its experts is above the highest of the others.
+// Called before the barrier that follows the logits, by the threads that hold one logit each. A prediction is right if
+// the lowest logit of its experts is above the highest of the others.
 __device__ __forceinline__ void check_prediction(Shared& shared, u32 layers) {
   const int thread = (int)thread_index();
   if (thread >= (EXPERTS + 31) / 32 * 32) return;
-  // For the whole warp: lanes may come here one after the other, from different turns of a wait.
+  // Decided for the whole warp: lanes may arrive one after another, from different iterations of a wait.
   const bool there =
       lanes_with((int)(load_acquire_shared(shared_address(&shared.layers_predicted)) - layers) >= 0) == ~0u;
   const u32 logit = thread < EXPERTS ? ordered(shared.logit[0][thread]) : 0;
@@ -126,8 +126,8 @@ __device__ __forceinline__ void check_prediction(Shared& shared, u32 layers) {
   if ((thread & 31) == 0) shared.bounds[thread >> 5] = make_uint2(there ? lowest : 0, highest);
   if (there && thread < ROUTED) shared.expert[0][thread] = shared.predicted[0][thread];
 }
-// After that barrier: settles the experts, in the order of the prediction, and tells the feeders. Returns whether any
-// prediction was wrong.
+// After that barrier: settles the experts, in the order of the prediction, and notifies the feeders. Returns whether
+// any prediction was wrong.
 __device__ inline bool settle_experts(Shared& shared, u32 layers) {
   const int thread = (int)thread_index();
   u32 lowest = ~0u, highest = 0, wrong = 0;

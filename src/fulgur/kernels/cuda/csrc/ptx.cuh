@@ -51,7 +51,7 @@ __device__ __forceinline__ bool any_lane(bool v) { return __any_sync(0xfu, v); }
 __device__ __forceinline__ u32 lanes_with(bool v) { return __ballot_sync(~0u, v); }
 __device__ __forceinline__ int count_bits(u32 v) { return __popc(v); }
 __device__ __forceinline__ float lane_value(float v, int lane) { return __shfl_sync(~0u, v, lane); }
-// Sleeps for about so many nanoseconds: a warp that polls takes issue slots from the others.
+// Sleeps for about `time` nanoseconds: a polling warp takes issue slots from the others.
 __device__ __forceinline__ void nap(u32 time) { asm volatile("nanosleep.u32 %0;" ::"r"(time)); }
 // Registers per thread from here on, for a warpgroup (four adjacent warps): what one gives up another may take.
 template <int N>
@@ -223,10 +223,10 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void wgmma_sums(float (&c)[4]) {
   asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
 }
-// After ordinary stores to shared memory that `wgmma` will read, before the barrier.
+// Call after ordinary stores to shared memory that `wgmma` will read, and before the barrier.
 __device__ __forceinline__ void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Pairs of f16; to e4m3 (two bytes) and back. To nearest; beyond 448 it saturates. GPUs before compute capability 8.9
-// do not have it, and nobody asks them for it.
+// Pairs of f16; to e4m3 (two bytes) and back. Rounds to nearest and saturates beyond 448. GPUs before compute
+// capability 8.9 lack the conversion, and it is never called there.
 __device__ __forceinline__ u32 pack_half(float lo, float hi) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));

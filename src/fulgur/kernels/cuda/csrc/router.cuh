@@ -3,7 +3,7 @@
 // An expert's rank is the number of experts with a higher logit: several threads per expert compare, nothing is sorted.
 // The last 8 bits of a logit are replaced by the expert's number, so that no two are equal and one comparison is
 // enough. Routing weights are softmax probabilities, over the chosen experts only if the model normalises them. A
-// shared expert is the last of every row's choice; its weight is the sigmoid of a logit of its own.
+// shared expert is the last of every row's choice; its weight is the sigmoid of its own logit.
 #pragma once
 #include "exchange.cuh"
 

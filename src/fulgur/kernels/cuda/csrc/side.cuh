@@ -1,10 +1,10 @@
-// Rows of the router and of the gates of delta nets, in a hybrid: too few for a product of their own, and results that
-// are waited for early.
+// The rows of the router and of the delta nets' gates, in a hybrid: too few for a product of their own, and their
+// results are needed early.
 //
-// Every CTA multiplies a few of them with the residual while that passes through its registers for the norm of qkv: the
-// rows of b and a that its own parts of states need, which never leave the CTA, and an equal share of the router's,
-// whose sums it sends. Norms' weights are part of the rows. Sums are added over a thread's columns, the lanes of a
-// warp, the warps.
+// Every CTA multiplies a few of them with the residual while that passes through its registers for qkv's norm: the rows
+// of b and a that its own parts of the states need, whose sums never leave the CTA, and an equal number of the router's
+// rows, whose sums it sends. The norms' weights are folded into the rows. Sums are added over a thread's columns, then
+// a warp's lanes, then the warps.
 #pragma once
 #include "exchange.cuh"
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ bool in_row(int at) { return D_MODEL % (4 * THREADS) 
 constexpr int V_HEADS = VALUES / V_DIM, HEAD_UNITS = V_DIM / DELTA_COLUMNS, DELTA_UNITS = V_HEADS * HEAD_UNITS;
 static_assert(SIDE_ROWS == ROUTER_ROWS + 2 * V_HEADS && WARPS == 16, "half a warp adds the sums of all warps");
 
-// Which row the i-th of this CTA is; -1: none.
+// The index of this CTA's i-th row; -1: none.
 __device__ __forceinline__ int side_row(int i) {
   const int cta = opaque((int)blockIdx.x);
   if (i < SIDE_ROUTER) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ const bf16* side_of(const Args& args, int layer) {
 struct SideRows {
   uint2 w[SIDE][PER_THREAD];
 
-  // Before the residual is waited for. No rows: zeros, so that nothing lives on.
+  // Called before the wait for the residual. Without rows it sets zeros, so that no older value stays live.
   __device__ __forceinline__ void load(const bf16* rows, int thread) {
 #pragma unroll
     for (int i = 0; i < SIDE; ++i) {
@@ -60,7 +60,7 @@ struct SideRows {
   }
 };
 
-// The sum of one row in the first half of a warp, of the next in the second.
+// The sum of row `first` in the first half of a warp, of the next row in the second half.
 __device__ __forceinline__ float two_sums(const float (*sums)[WARPS], int first) {
   const int lane = (int)thread_index() & 31;
   float sum = sums[first + (lane >> 4)][lane & 15];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void send_router_rows(const Args& args, const Shared&
   for (int row = 0; row < rows; ++row)
 #pragma unroll
     for (int i = 0; i < SIDE_ROUTER; i += 2) {
-      const float sum = two_sums(shared.side[row], i);  // (behind an odd last row lies one of a gate)
+      const float sum = two_sums(shared.side[row], i);  // (an odd last row is followed by one of a gate)
       const int mine = i + (lane >> 4), at = (int)blockIdx.x * SIDE_ROUTER + mine;
       if ((lane & 15) == 0 && mine < SIDE_ROUTER && at < ROUTER_ROWS)
         send(args.router + row * ROUTER_ROWS + at, __float_as_uint(sum), epoch);

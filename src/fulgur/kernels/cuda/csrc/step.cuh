@@ -3,13 +3,13 @@
 #include "packed.cuh"
 #include "wide_ptx.cuh"
 
-// Written by the host; in a run of the general driver kept up to date by the device. The rows of a sequence are
-// neighbours at consecutive positions.
+// Written by the host; in a run of the general driver kept up to date by the device. A sequence's rows are adjacent, at
+// consecutive positions.
 struct StepRows {
   int count;                  // rows
-  int done, produced, first;  // a run (sample.cu): it is over; its tokens; unused
+  int done, produced, first;  // of a run (sample.cu): whether it is over; tokens produced; unused
   int token[64], position[64], table[64];
-  int slot[64], fold[64];  // recurrent layers (family.cu): the sequence's state, and what it has to be caught up by
+  int slot[64], fold[64];  // recurrent layers (family.cu): index of the sequence's state; logged tokens to fold into it
 };
 
 __device__ __forceinline__ float bf16_at(const bf16* p) { return __uint_as_float((u32)*p << 16); }
