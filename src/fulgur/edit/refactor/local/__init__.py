@@ -1,4 +1,4 @@
-"""Refactorings inside one region: exact, or refused. A call names what the region or the instruction names.
+"""Refactorings inside one region: exact, or refused. A call names only what the region or the instruction names.
 
 In the whole region: is_none · not_in · use_isinstance · optional_union · use_truthiness · modern_super · drop_keys
 use_in · augmented_assignment · use_literal · chain_comparison · raise_from [NAME] · use_fstring · quotes double|single
@@ -10,14 +10,14 @@ By name: inline NAME · extract_variable NAME EXPRESSION · add_await CALL · se
 wrap_try CALL EXCEPTION pass|continue|return VALUE|raise OTHER|log LOGGER LEVEL · change_exception OLD NEW
 narrow_except EXCEPTION · add_item NAME VALUE · add_entry NAME KEY VALUE · add_keyword CALL PARAMETER VALUE
 set_keyword CALL PARAMETER VALUE · add_member CLASS NAME VALUE · add_field CLASS name: type = value
-One function, [@NAME] first where several are there: guard_none PARAMETER raise EXCEPTION|return VALUE
+One function, with [@NAME] first if there are several: guard_none PARAMETER raise EXCEPTION|return VALUE
 raise_if_empty PARAMETER EXCEPTION · add_assert CONDITION · log_entry LOGGER LEVEL · wrap_body EXCEPTION VALUE
 make_async · annotate PARAMETER TYPE · annotate_return TYPE · add_type_hints a: int -> str · remove_type_hints
 add_decorator DECORATOR · change_default PARAMETER VALUE · new_parameter name: type = default · add_docstring TEXT
 remove_docstring
-To the letter: replace_text OLD NEW · raise_if CONDITION EXCEPTION · change_base CLASS NEW [OLD] · catch_also EXCEPTION
+Literally: replace_text OLD NEW · raise_if CONDITION EXCEPTION · change_base CLASS NEW [OLD] · catch_also EXCEPTION
 use_generator · remove_pass · flatten_elif [TEST]
-One thing that is named: return_if CONDITION [VALUE] · delete_statement CODE · unwrap_call NAME [ARGUMENT]
+One named thing: return_if CONDITION [VALUE] · delete_statement CODE · unwrap_call NAME [ARGUMENT]
 set_message TEXT · lambda_to_def [NAME] · add_base CLASS NEW · uncatch EXCEPTION · add_default PARAMETER VALUE
 remove_decorator NAME · make_static · accept_type NEW [OLD] · extract_parameter VALUE NAME · remove_return_type
 remove_variable NAME · wrap_value FUNCTION EXPRESSION · only_return VALUE · remove_item NAME VALUE
@@ -25,10 +25,10 @@ set_entry NAME KEY VALUE · remove_comment one|all WORD… · remove_dead_code �
 assert_to_raise EXCEPTION [CONDITION] · instead_of_pass ACTION… · message_with NAME · log_level NEW [OLD]
 In fewer words: return_condition · use_yield_from · use_suppress · membership_in tuple|set · join_strings · raw_strings
 remove_parentheses · use_or · direct_attribute · plain_placeholders · unwrap_lambda · drop_u
-In and out: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
+Arguments and results: wrap_return FUNCTION · first_call PARAMETER METHOD · remove_try [EXCEPTION] · swap_arguments CALL
 annotate_variable NAME TYPE · change_operator OLD NEW · set_docstring TEXT · store_parameter NAME ATTRIBUTE
 literal_kind NAME tuple|list|set · remove_base CLASS BASE
-What linters say: merge_isinstance · and_or · while_true · drop_exception_name [NAME] · iterate_file
+Lint fixes: merge_isinstance · and_or · while_true · drop_exception_name [NAME] · iterate_file
 variable_to_parameter NAME · add_method CLASS __repr__|__eq__|__hash__|__slots__ ATTRIBUTE…
 """
 
@@ -62,7 +62,7 @@ from fulgur.edit.refactor.source import Unusable, apply_edits, parse_region
 from fulgur.text.edit_format import Call
 
 MANY = 99
-# name -> (least arguments, most arguments, what does it)
+# name -> (least arguments, most arguments, implementation)
 LOCAL: dict[str, tuple[int, int, Refactoring]] = {
     **{
         function.__name__: (0, 0, function)

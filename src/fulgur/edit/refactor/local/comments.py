@@ -1,4 +1,4 @@
-"""Comments by what they say: the one with a word, code that was commented out, and a new one."""
+"""Remove comments that contain certain words, remove commented-out code, and add comments."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fulgur.edit.refactor.source import Edit, Unusable
 
 @dataclass(frozen=True)
 class Comment:
-    """Comments on lines of their own that follow each other, or one behind code."""
+    """Consecutive comments on their own lines, or one trailing comment."""
 
     start: int
     end: int
     lines: tuple[str, ...]
-    first: int  # its line
+    first: int  # the number of its first line
 
 
 def comments(src: Piece) -> list[Comment]:
-    """All comments, in the order of the text."""
+    """All comments, in source order."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(src.text).readline))
     except (tokenize.TokenError, SyntaxError, IndentationError):
@@ -50,7 +50,7 @@ def comments(src: Piece) -> list[Comment]:
 
 
 def remove_comment(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_comment one|all WORD…`: comments with these words; `one` refuses where several have them."""
+    """`remove_comment one|all WORD…`: comments with these words; `one` refuses if several have them."""
     wanted = [word.lower() for word in args[1:]]
     having = [c for c in comments(src) if all(word in " ".join(c.lines).lower() for word in wanted)]
     if args[0] == "one":
@@ -61,7 +61,7 @@ def remove_comment(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_dead_code(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Code that was commented out: comments on lines of their own that read as statements."""
+    """Remove commented-out code: comments on their own lines that parse as statements."""
     edits = []
     for comment in comments(src):
         if not src.text[: comment.end].endswith("\n"):
@@ -73,7 +73,7 @@ def remove_dead_code(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _code_in(lines: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Spans of lines that are code, the longest first come."""
+    """Spans of lines that are code; from each line the longest span is taken."""
     found, first = [], 0
     while first < len(lines):
         last = next((end for end in range(len(lines), first, -1) if _is_code(lines[first:end])), first)
@@ -84,7 +84,7 @@ def _code_in(lines: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _is_code(lines: tuple[str, ...]) -> bool:
-    """Statements that do something; prose that happens to parse ("note", "see below") does not."""
+    """Whether lines are statements with an effect; prose that happens to parse ("note") has none."""
     text = textwrap.dedent("\n".join(line[1:] for line in lines))
     try:
         parsed = ast.parse(text).body
@@ -98,7 +98,7 @@ def _is_code(lines: tuple[str, ...]) -> bool:
 
 
 def add_comment(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`add_comment TEXT [CODE]`: above the only line that begins with this code, else at the start of the function."""
+    """`add_comment TEXT [CODE]`: above the only line that begins with CODE, or at the start of the function."""
     text = re.sub(r"^#\s*", "", args[0]).strip()
     if "\n" in text or not text:
         raise RefactorError("a comment is one line")

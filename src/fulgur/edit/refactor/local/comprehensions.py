@@ -1,4 +1,4 @@
-"""Loops that only fill a list, a set or a dictionary -> comprehensions, where nobody can tell the difference."""
+"""Loops that only fill a list, a set or a dictionary -> comprehensions, where the difference is not observable."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def from_call(src: Piece, node: ast.Call) -> Edits:
 
 
 def begun(src: Piece, node: ast.For) -> ast.stmt | None:
-    """Where what a loop fills is begun: the statement before it, or one before assignments that do not name it."""
+    """The statement that creates the collection a loop fills: right before the loop, or before other assignments."""
     block = src.block_of(node)
     above = block[: block.index(node)]
     filled = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -115,7 +115,7 @@ def comprehension(src: Piece, node: ast.For) -> Edits | None:
 
 
 def _reads_so_far(node: ast.For, name: str) -> bool:
-    """Whether the loop reads what it has filled so far; a method of the same object may."""
+    """Whether the loop may read what it has filled so far, directly or in a method of the same object."""
     parts = list(ast.walk(node))
     if sum(dotted(part) == name for part in parts if isinstance(part, (ast.Name, ast.Attribute))) > 1:
         return True
@@ -127,7 +127,7 @@ def _reads_so_far(node: ast.For, name: str) -> bool:
 
 
 def _seen_unfinished(src: Piece, before: ast.stmt, node: ast.For, name: str) -> bool:
-    """Whether an exception in the loop leaves code behind that would read what was filled until then."""
+    """Whether code that runs after an exception in the loop may read what was filled until then."""
     function, child = src.function_of(node), node
     for around in src.ancestors(node):
         if around is function:
@@ -145,7 +145,7 @@ def _seen_unfinished(src: Piece, before: ast.stmt, node: ast.For, name: str) -> 
 
 
 def _heads(src: Piece) -> list[str]:
-    """The lines above a region that begin the blocks it stands in, up to the function's own."""
+    """The lines above a region that open its enclosing blocks, up to that of the function."""
     margin, found = src.top[0].col_offset, []
     for line in reversed(src.above.split("\n")):
         indent = len(line) - len(line.lstrip())
@@ -158,15 +158,15 @@ def _heads(src: Piece) -> list[str]:
 
 
 def _named_below(src: Piece, names: set[str]) -> bool:
-    """Whether the rest of the function, which is no part of the region, has one of these names."""
+    """Whether the rest of the function, below the region, contains one of these names."""
     rest = re.split(r"^\s*(?:@|(?:async )?def |class )", src.below, maxsplit=1, flags=re.MULTILINE)[0]
     return any(re.search(rf"\b{re.escape(name)}\b", rest) for name in names)
 
 
 def _leaks(src: Piece, node: ast.For) -> bool:
-    """Whether the variable of the loop is read after it."""
+    """Whether the loop variable may be read after the loop."""
     if any(isinstance(part, (ast.Attribute, ast.Subscript)) for part in ast.walk(node.target)):
-        return True  # it sets an attribute or an element
+        return True  # the loop sets an attribute or an element
     names = {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
     if src.function_of(node) is None and src.shift and _named_below(src, names):
         return True
@@ -180,7 +180,7 @@ def _leaks(src: Piece, node: ast.For) -> bool:
 
 
 def _binds(node: ast.AST, names: set[str]) -> bool:
-    """A loop, a comprehension or a function that gives one of these names a value of its own."""
+    """Whether a node is a loop, comprehension or lambda that itself binds one of these names."""
     if isinstance(node, (ast.For, ast.AsyncFor)):
         targets: list[ast.AST] = [node.target]
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
@@ -194,14 +194,14 @@ def _binds(node: ast.AST, names: set[str]) -> bool:
 
 
 def _can_wait(src: Piece, before: ast.stmt, between: list[ast.stmt], name: str) -> bool:
-    """Whether nothing between the empty value and the loop can see when the name gets its value."""
+    """Whether nothing between the empty value and the loop can observe when the name gets its value."""
     if not src.alone_on_lines(before) or src.has_comment(before):
         return False
     if any(isinstance(part, ast.Name) and part.id == name for one in between for part in ast.walk(one)):
         return False
     function = src.function_of(before)
     if function is None:
-        return False  # a variable of the module or of a class, which what is called may read
+        return False  # a variable of the module or of a class, which called code may read
     for node in ast.walk(function):
         if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
             return False
@@ -215,7 +215,7 @@ def _can_wait(src: Piece, before: ast.stmt, between: list[ast.stmt], name: str) 
 
 
 def added(src: Piece, statement: ast.stmt, name: str, kind: str) -> str | None:
-    """What a statement adds to the list, set or dictionary `name`, as the element of a comprehension."""
+    """The element that a statement adds to the list, set or dictionary `name`, as source for a comprehension."""
     if kind == "dict" and isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript):
         place = statement.targets[0]
         if dotted(place.value) == name and len(statement.targets) == 1:

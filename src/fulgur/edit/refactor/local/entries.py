@@ -1,4 +1,4 @@
-"""Elements of lists, tuples, sets and dictionaries: taken out, or given another value."""
+"""Remove elements of lists, tuples, sets and dictionaries, or change their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTS = (ast.List, ast.Tuple, ast.Set)
 
 
 def remove_item(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_item NAME VALUE`: an element of a list, or an entry of a dictionary by its key."""
+    """`remove_item NAME VALUE`: removes an element of a list, or an entry of a dictionary by its key."""
     wanted = expression(rest(args, 1))
     node = literal(src, args[0], (*_LISTS, ast.Dict))
     if isinstance(node, ast.Dict):
@@ -32,14 +32,14 @@ def remove_item(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _without(src: Piece, owner: ast.expr, start: int, end: int) -> Edit:
-    """An element with its comma, and with its line where it has one of its own."""
+    """Remove an element with its comma, and with its line if it is alone on it."""
     text = src.text
     after = re.compile(r"[ \t]*,").match(text, end)
     lead, line = text[src.line_start(src.line_of(start)) : start], src.line_of(end)
     tail = text[after.end() if after else end : src.line_end(line)]
     alone = not lead.strip() and (not tail.strip() or tail.lstrip().startswith("#"))
     if alone and (after or lead):
-        if after is None:  # the last one, without a comma behind it: the one before it gives its own up
+        if after is None:  # the last element, without a trailing comma: remove the comma of the one before it
             before = re.compile(r",\s*$").search(text, src.start(owner), start)
             return Edit(before.start() if before else start, end, "")
         return Edit(src.line_start(src.line_of(start)), src.line_end(line), "")
@@ -51,7 +51,7 @@ def _without(src: Piece, owner: ast.expr, start: int, end: int) -> Edit:
 
 
 def set_entry(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`set_entry NAME KEY VALUE`: another value for a key that a dictionary has."""
+    """`set_entry NAME KEY VALUE`: a new value for an existing key of a dictionary."""
     node, wanted, value = literal(src, args[0], (ast.Dict,)), expression(args[1]), rest(args, 2)
     assert isinstance(node, ast.Dict)
     pairs = zip(node.keys, node.values, strict=True)

@@ -1,4 +1,4 @@
-"""Changes that a person spells out to the letter: texts, guards, bases, handlers, and what is taken away."""
+"""Changes that the user spells out literally: texts, guards, bases, handlers and removals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSUMERS = "all any dict frozenset list max min set sorted sum tuple"
 
 
 def places_of(text: str, wanted: str) -> list[int]:
-    """Where a text stands, not inside a longer word."""
+    """The offsets of a text, except inside a longer word."""
     left = r"(?<!\w)" if re.match(r"\w", wanted) else ""
     right = r"(?!\w)" if re.search(r"\w$", wanted) else ""
     return [match.start() for match in re.finditer(left + re.escape(wanted) + right, text)]
@@ -41,7 +41,7 @@ def raise_if(src: Piece, args: tuple[str, ...]) -> Edits:
     known = parameters | set(dir(builtins)) | classes if function else names_in(ast.Module(body, []))
     if missing := sorted(names_in(test) - known):
         raise RefactorError(f"{missing[0]} is no parameter of {function.name if function else 'this function'}")
-    wrong = condition.rpartition(" is not None and ")[2]  # what the person said, without the tests that it needs
+    wrong = condition.rpartition(" is not None and ")[2]  # what the user said, without the None test added for it
     message = repr(f"{wrong} is not allowed") if '"' in wrong else f'"{wrong} is not allowed"'
     if found := re.fullmatch(r"not isinstance\((\w+), ([\w.]+)\)", wrong):
         message = f'"{found[1]} must be {"an" if found[2][0].lower() in "aeiou" else "a"} {found[2]}"'
@@ -55,7 +55,7 @@ def the_class(src: Piece, name: str) -> ast.ClassDef:
 
 
 def change_base(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`change_base CLASS NEW [OLD]`: another base; NEW empty takes it away."""
+    """`change_base CLASS NEW [OLD]`: another base; an empty NEW removes it."""
     node, new, old = the_class(src, args[0]), args[1], args[2] if len(args) > 2 else ""
     if new:
         expression(new)
@@ -74,11 +74,11 @@ def change_base(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def catch_also(src: Piece, args: tuple[str, ...]) -> Edits:
-    """One more exception for the only handler that names its exceptions."""
+    """Add an exception to the only handler that names its exceptions."""
     new = args[0]
     expression(new)
     handlers = [h for h in src.of(ast.ExceptHandler) if h.type is not None]
-    # One that catches everything needs nothing more.
+    # A handler that catches everything needs no more exceptions.
     narrow = [h for h in handlers if h.type is not None and dotted(h.type) not in ("Exception", "BaseException")]
     handler = only(narrow or handlers, "except that names an exception")
     kind = handler.type
@@ -93,7 +93,7 @@ def catch_also(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def use_generator(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`sum([x for x in y])` without the list."""
+    """`sum([x for x in y])` -> `sum(x for x in y)`."""
     edits = []
     for call in src.of(ast.Call):
         joins = isinstance(call.func, ast.Attribute) and call.func.attr == "join"
@@ -106,7 +106,7 @@ def use_generator(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_pass(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Every `pass` in a block that has something else."""
+    """Remove every `pass` in a block that has other statements."""
     edits = []
     for node in src.of(ast.Pass):
         block = src.block_of(node)
@@ -119,7 +119,7 @@ def remove_pass(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def flatten_elif(src: Piece, args: tuple[str, ...]) -> Edits:
-    """The only `elif` after a branch that leaves becomes an `if`; [TEST] says which."""
+    """Make the only `elif` after a branch that leaves an `if`; [TEST] selects one of several."""
     wanted = expression(args[0]) if args else None
     found = []
     for node in src.of(ast.If):
@@ -137,7 +137,7 @@ def flatten_elif(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def delete_symbol(src: Source, name: str, at: tuple[int, int] | None) -> str:
-    """Take a function, method or class away that nothing in the file uses."""
+    """Remove a function, method or class that nothing in the file uses."""
     owner, _, last = name.rpartition(".")
     kinds = (*FUNCTIONS, ast.ClassDef)
     found = [n for n in ast.walk(src.tree) if isinstance(n, kinds) and n.name == last]

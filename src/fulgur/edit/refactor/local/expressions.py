@@ -1,4 +1,4 @@
-"""Refactorings of every expression of a kind in a region."""
+"""Refactorings that change every expression of one kind in a region."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def use_truthiness(src: Source, args: tuple[str, ...]) -> Edits:
         if len(node.ops) != 1 or not isinstance(left, ast.Call) or dotted(left.func) != "len" or len(left.args) != 1:
             continue
         right, parent = node.comparators[0], src.parents.get(node)
-        while isinstance(parent, ast.BoolOp):  # only whether it is true counts there
+        while isinstance(parent, ast.BoolOp):  # only its truth value matters there
             parent = src.parents.get(parent)
         if not isinstance(right, ast.Constant) or not isinstance(parent, (ast.If, ast.While)) or not src.one_line(node):
             continue
@@ -124,7 +124,7 @@ def modern_super(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _by_base(src: Piece, node: ast.Call) -> Edit | None:
-    """`Base.method(self, …)` in the method of this name, where the class has this base alone."""
+    """`Base.method(self, …)` -> `super().method(…)` in the method of this name, if the class has only this base."""
     function = src.function_of(node)
     called, first = node.func, node.args[0] if node.args else None
     if not isinstance(called, ast.Attribute) or function is None or called.attr != function.name:
@@ -153,7 +153,7 @@ def drop_keys(src: Source, args: tuple[str, ...]) -> Edits:
 
 
 def compared(node: ast.expr, sign: type[ast.cmpop]) -> str | None:
-    """`x` of `x == value`, for a value that can stand in a tuple."""
+    """`x` of `x == value`, if the value is a constant or a name."""
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.ops[0], sign):
         return None
     plain = isinstance(node.comparators[0], (ast.Constant, ast.Name, ast.Attribute))
@@ -235,7 +235,7 @@ _COMPARISONS = {sign: kind for kind, (sign, _) in OPPOSITE.items()}
 
 
 def change_operator(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`change_operator OLD NEW`: the only comparison with this sign."""
+    """`change_operator OLD NEW`: changes the only comparison with this operator."""
     old, new = args
     if old not in _COMPARISONS or new not in _COMPARISONS:
         raise RefactorError(f"{old} or {new} is no comparison")
@@ -253,7 +253,7 @@ def change_operator(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Raises in a handler name their cause; `raise_from NAME` for a region that does not show the handler."""
+    """Make raises in a handler name their cause; `raise_from NAME` is for a region without the handler's head."""
     if args:
         bare = [node for node in src.of(ast.Raise) if node.exc is not None and node.cause is None]
         caught = [node for node in bare if any(isinstance(a, ast.ExceptHandler) for a in src.ancestors(node))]
@@ -277,7 +277,7 @@ def raise_from(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def swapped_quotes(segment: str, old: str, new: str) -> str | None:
-    """A one-line string literal with the other quotes, or None when its content forbids it."""
+    """A one-line string literal with the other quotes; None when its content prevents that."""
     match = re.fullmatch(rf"([a-zA-Z]{{0,2}})({old})([^\\\n]*)({old})", segment)
     if match is None or old in match[3] or new in match[3] or match[3].startswith(old):
         return None

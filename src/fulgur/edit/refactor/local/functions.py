@@ -1,4 +1,4 @@
-"""Refactorings of one function: what stands first in it, its head, its docstring. `@name` says which of several."""
+"""Refactorings of one function: its first statements, its head, its docstring. `@name` selects one of several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, aimed, definition, expression, only, rest
 from fulgur.edit.refactor.source import Edit, Function, Source, Unusable, dotted, names_in
 
-# Decorators that make an attribute of a method.
+# Decorators that turn a method into an attribute.
 PROPERTIES = frozenset({"property", "cached_property", "setter", "getter", "deleter"})
 
 
@@ -35,7 +35,7 @@ def parameter(function: Function, name: str) -> ast.arg:
 
 
 def first_in(src: Piece, function: Function | None) -> tuple[int, str, list[ast.stmt]]:
-    """Where a first statement goes (after the docstring), its indentation, and the statements that follow."""
+    """The offset for a new first statement (after the docstring), its indentation, and the statements that follow."""
     if function is not None:
         first = src.body_start(function)
         body = function.body[function.body.index(first) :]
@@ -55,7 +55,7 @@ def check_known(src: Piece, function: Function | None, name: str) -> None:
 
 
 def insert_first(src: Piece, function: Function | None, lines: list[str], test: str) -> Edits:
-    """Statements at the start of the body, unless the function begins with a test of the same condition."""
+    """Insert statements at the start of the body, unless it already begins with a test of the same condition."""
     at, indent, body = first_in(src, function)
     dump = expression(test)
     checks = [s.test for s in body[:4] if isinstance(s, (ast.If, ast.Assert))]
@@ -63,7 +63,7 @@ def insert_first(src: Piece, function: Function | None, lines: list[str], test: 
     given = same[0].body[0] if len(same) == 1 and len(same[0].body) == 1 else None
     wanted = lines[-1].strip()
     if isinstance(given, ast.Return) and wanted.startswith("return") and src.segment(given) != wanted:
-        return [Edit(*src.span(given), wanted)]  # it returns something else for that so far
+        return [Edit(*src.span(given), wanted)]  # the guard exists, but returns another value
     if any(ast.dump(check) == dump for check in checks):
         raise RefactorError(f"{test} is tested there already")
     return [Edit(at, at, "".join(f"{indent}{line}\n" for line in lines))]
@@ -108,7 +108,7 @@ def log_entry(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def wrap_body(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`wrap_body EXCEPTION VALUE`: the whole body in a try whose handler returns the value."""
+    """`wrap_body EXCEPTION VALUE`: puts the whole body in a try whose handler returns the value."""
     function, others = aimed(src, args)
     kind, value = others[0], rest(others, 1)
     expression(kind)
@@ -130,7 +130,7 @@ def make_async(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def head_end(src: Piece, function: Function) -> tuple[int, int]:
-    """Offsets after the closing parenthesis of the parameters, and of the colon that ends the head."""
+    """The offsets after the closing parenthesis of the parameters, and of the colon that ends the head."""
     start, depth, closed = src.start(function), 0, -1
     first_line = function.lineno
     text = src.text[start : src.start(function.body[0])]
@@ -180,7 +180,7 @@ def annotate_return(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def add_type_hints(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`add_type_hints a: int, b: str -> bool`: hints for what has none yet."""
+    """`add_type_hints a: int, b: str -> bool`: adds hints where there are none yet."""
     function, others = definition(src, args)
     given, _, returned = rest(others, 0).partition("->")
     try:
@@ -218,7 +218,7 @@ _LITERALS: dict[str | None, tuple[type, ...]] = {
 
 
 def may_be_none(src: Piece, arg: ast.arg) -> Edits:
-    """A parameter's annotation made one that None fits; nothing where it does already."""
+    """Edits that make a parameter's annotation accept None; none if it already does."""
     kind = src.segment(arg.annotation) if arg.annotation is not None else ""
     if not kind or re.search(r"\b(?:None|Optional|Any|object)\b", kind) or isinstance(arg.annotation, ast.Constant):
         return []
@@ -227,13 +227,13 @@ def may_be_none(src: Piece, arg: ast.arg) -> Edits:
 
 
 def or_none(kind: str, file: str) -> str:
-    """A type that may be None, the way this file writes it."""
+    """A type that may be None, in the style of this file."""
     modern = re.search(r"\| None\b|^from __future__ import annotations", file, re.MULTILINE)
     return f"{kind} | None" if modern and "Optional[" not in file else f"Optional[{kind}]"
 
 
 def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`new_parameter name: type = default`: a last parameter that no caller needs to know."""
+    """`new_parameter name: type = default`: adds a last parameter that no caller has to pass."""
     function, others = definition(src, args)
     text = rest(others, 0)
     try:
@@ -250,7 +250,7 @@ def new_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def with_parameter(src: Piece, function: Function, text: str) -> Edits:
-    """One more parameter, behind those that there are."""
+    """Add a parameter after the existing ones."""
     if function.args.kwonlyargs or function.args.vararg or function.args.kwarg:
         raise RefactorError(f"{function.name} has star arguments")
     if any(ast.unparse(decorator).rpartition(".")[2] in PROPERTIES for decorator in function.decorator_list):
@@ -287,7 +287,7 @@ def add_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
         if re.search(rf"@{re.escape(function.name)}\.(?:setter|getter|deleter)\b|\b__slots__\b", around):
             raise RefactorError(f"{function.name} has a setter, or its class has slots: it cannot be a cached property")
         if as_property:
-            return [Edit(*src.span(as_property[0]), text)]  # one of them, not one around the other
+            return [Edit(*src.span(as_property[0]), text)]  # replace one by the other; they must not be combined
     if as_property and text not in kinds:
         raise RefactorError(f"{function.name} is a property, and @{text} would decorate the property itself")
     if text == "property" and len(taken) != 1:
@@ -336,7 +336,7 @@ def add_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def set_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`set_docstring TEXT`: another text for a docstring of one line."""
+    """`set_docstring TEXT`: replaces a docstring of one line."""
     node, others = documented(src, args)
     doc, text = src.docstring(node), rest(others, 0)
     if doc is None:
@@ -349,7 +349,7 @@ def set_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_docstring(src: Piece, args: tuple[str, ...]) -> Edits:
-    body = src.top  # of a region that begins with a docstring, the function's head above it
+    body = src.top  # for a region that begins with a docstring, below the function's head
     if args or src.docstring(ast.Module(body, [])) is None:
         body = documented(src, args)[0].body
     doc = src.docstring(ast.Module(body, []))

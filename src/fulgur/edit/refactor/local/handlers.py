@@ -1,4 +1,4 @@
-"""What is raised, caught and said: asserts as exceptions, handlers that only pass, messages with a value in them."""
+"""Exceptions and messages: asserts turned into exceptions, handlers that only pass, values in messages, log levels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "
 
 
 def assert_to_raise(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`assert_to_raise EXCEPTION [CONDITION]`: the only assert, or the one of this condition, as an if that raises."""
+    """`assert_to_raise EXCEPTION [CONDITION]`: turns the only assert, or that of this condition, into an if + raise."""
     kind, wanted = args[0], expression(args[1]) if len(args) > 1 else None
     expression(kind)
     found = [node for node in src.of(ast.Assert) if wanted is None or ast.dump(node.test) == wanted]
@@ -61,7 +61,7 @@ def _in_loop(src: Piece, node: ast.AST) -> bool:
 
 
 def message_with(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`message_with NAME`: the value of a variable at the end of the only error message."""
+    """`message_with NAME`: appends the value of a variable to the only error message."""
     name = args[0]
     expression(name)
     texts = [
@@ -91,7 +91,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def log_level(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`log_level NEW [OLD]`: another level for the only line that is logged, or the only one of level OLD."""
+    """`log_level NEW [OLD]`: changes the level of the only log call, or of the only one at level OLD."""
     new, old = args[0], args[1] if len(args) > 1 else ""
     found = []
     for call in src.of(ast.Call):

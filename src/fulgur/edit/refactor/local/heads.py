@@ -1,4 +1,4 @@
-"""The head of a function and its parameters: decorators, static methods, types that it takes, literals, attributes."""
+"""Refactorings of a function's head and parameters: decorators, static methods, types, literals, attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fulgur.edit.refactor.source import Edit, dotted
 
 
 def remove_decorator(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_decorator NAME`: of the only function or class of the region that has it."""
+    """`remove_decorator NAME`: removes it from the only function or class of the region that has it."""
     name = args[0].lstrip("@")
     nodes = [*src.functions(), *src.of(ast.ClassDef)]
     found = [
@@ -33,7 +33,7 @@ def _bare(decorator: ast.expr) -> ast.expr:
 
 
 def make_static(src: Piece, args: tuple[str, ...]) -> Edits:
-    """A method that does not use itself becomes a static method."""
+    """Make a method that does not use `self` or `cls` a static method."""
     function, _ = definition(src, args)
     taken = parameters(function)
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
@@ -53,7 +53,7 @@ def make_static(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def accept_type(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`accept_type NEW [OLD]`: the only isinstance, or the only one for OLD, takes one more type."""
+    """`accept_type NEW [OLD]`: adds a type to the only isinstance, or to the only one for OLD."""
     new, old = args[0], args[1] if len(args) > 1 else ""
     expression(new)
     found = []
@@ -73,7 +73,7 @@ def accept_type(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def extract_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`extract_parameter VALUE NAME`: a literal that stands in the body once becomes a parameter with it as default."""
+    """`extract_parameter VALUE NAME`: a literal that occurs once in the body becomes the default of a new parameter."""
     value, name = args
     function, _ = definition(src, ())
     dump = expression(value)
@@ -87,7 +87,7 @@ def extract_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_return_type(src: Piece, args: tuple[str, ...]) -> Edits:
-    """The function without `-> …`."""
+    """Remove the return annotation."""
     function, _ = definition(src, args)
     if function.returns is None:
         raise RefactorError(f"{function.name} has no return type")
@@ -96,7 +96,7 @@ def remove_return_type(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def store_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`store_parameter NAME ATTRIBUTE`: `self.x = x`, behind the last parameter that the constructor keeps."""
+    """`store_parameter NAME ATTRIBUTE`: adds `self.x = x` after the last parameter that the constructor stores."""
     function, (name, attribute) = definition(src, args)
     parameter(function, name)
     if function.name != "__init__":

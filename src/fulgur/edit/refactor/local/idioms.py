@@ -1,4 +1,4 @@
-"""What linters point out: two isinstance calls, `a and b or c`, `while 1`, `as e` that nobody reads, readlines()."""
+"""Fixes for lint findings: two isinstance calls, `a and b or c`, `while 1`, an unused `as e`, readlines()."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def merge_isinstance(src: Piece, args: tuple[str, ...]) -> Edits:
     if "#" in src.segment(node):
         raise RefactorError("a comment stands there")
     kinds = [kind for call in calls for kind in _kinds(call.args[1])]
-    # The first test that holds keeps those behind it from being evaluated; in a tuple all of them are.
+    # `or` stops evaluating at the first test that holds; in a tuple all the types are evaluated.
     later = kinds[len(_kinds(calls[0].args[1])) :]
     if unknown := next((kind for kind in later if not _is_known(src, kind)), None):
         raise RefactorError(f"`{src.segment(unknown)}` would always be evaluated, and may not be there")
@@ -42,18 +42,18 @@ def _kinds(node: ast.expr) -> list[ast.expr]:
 
 
 def _is_known(src: Piece, kind: ast.expr) -> bool:
-    """A class that Python or the file has for certain, also as `module.Class`; `type(None)`."""
+    """Whether a class certainly exists as a builtin or in the file, also as `module.Class`; or is `type(None)`."""
     if isinstance(kind, ast.Call):
         return ast.unparse(kind) == "type(None)"
     root, _, member = (dotted(kind) or "").partition(".")
     bound = bindings(src).get(root, [])
-    if member:  # of an import: of anything else nobody knows whether it has it
+    if member:  # only for an import: whether anything else has the member is unknown
         return bool(bound) and all(isinstance(one, ast.alias) and sure for one, sure in bound)
     return all(sure for _, sure in bound) if bound else hasattr(builtins, root)
 
 
 def and_or(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`a and b or c` -> `b if a else c`, where b counts as true whatever it is."""
+    """`a and b or c` -> `b if a else c`, where b is always true."""
     found = []
     for node in src.of(ast.BoolOp):
         first = node.values[0]
@@ -76,7 +76,7 @@ def and_or(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _always_true(src: Piece, node: ast.expr) -> bool:
-    """A class, a function, a number or text that is not empty."""
+    """Whether a node is a class, a function, a nonzero number or a nonempty text."""
     if isinstance(node, ast.Constant):
         return bool(node.value)
     if not isinstance(node, ast.Name):
@@ -94,7 +94,7 @@ def while_true(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def drop_exception_name(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`drop_exception_name [NAME]`: `except E as e` whose handler does not read e."""
+    """`drop_exception_name [NAME]`: `except E as e` -> `except E`, where the handler does not read e."""
     edits = []
     for node in src.of(ast.ExceptHandler):
         if node.name is None or node.type is None or (args and node.name != args[0]):
@@ -104,7 +104,7 @@ def drop_exception_name(src: Piece, args: tuple[str, ...]) -> Edits:
                 raise RefactorError(f"a handler reads {node.name}")
             continue
         if (other := _outside_handlers(src, node, node.name)) is not None:
-            # Python deletes the name when the handler is left: a variable of that name would now outlive it.
+            # Python deletes the name at the end of the handler; without it, a variable of that name would survive.
             raise RefactorError(f"line {src.line_of(src.start(other))} uses {node.name} outside the handler")
         match = re.compile(r"\)?\s+as\s+\w+").match(src.text, src.end(node.type))
         if match is None:
@@ -117,7 +117,7 @@ def drop_exception_name(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _outside_handlers(src: Piece, handler: ast.ExceptHandler, name: str) -> ast.Name | None:
-    """A use of the name in the same function that no handler of this name is around."""
+    """A use of the name in the same function, outside all handlers that bind it."""
     function = src.function_of(handler)
     for node in src.all(ast.Name):
         around = list(src.ancestors(node))
@@ -128,12 +128,12 @@ def _outside_handlers(src: Piece, handler: ast.ExceptHandler, name: str) -> ast.
     return None
 
 
-# Calls that change what a file holds, or which file a path names.
+# Calls that change the contents of a file, or which file a path names.
 _CHANGING = frozenset({"open", "write_text", "write_bytes", "unlink", "truncate"})
 
 
 def iterate_file(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`for line in f.readlines()` -> `for line in f`, where nothing happens to f before its last line is read."""
+    """`for line in f.readlines()` -> `for line in f`, if nothing else touches f before its last line is read."""
     loops: list[ast.For | ast.comprehension] = [*src.of(ast.For), *src.of(ast.comprehension)]
     found = [
         (loop, loop.iter, loop.iter.func.value)
@@ -165,7 +165,7 @@ def iterate_file(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _held_open(src: Piece, node: ast.AST, name: str) -> bool:
-    """Whether a `with` around it opened what has this name."""
+    """Whether an enclosing `with` binds this name."""
     return any(
         isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == name
         for around in src.ancestors(node)
@@ -175,7 +175,7 @@ def _held_open(src: Piece, node: ast.AST, name: str) -> bool:
 
 
 def variable_to_parameter(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`variable_to_parameter NAME`: a local that is set once, to a literal, becomes a parameter with this default."""
+    """`variable_to_parameter NAME`: a local that is set once, to a literal, becomes a parameter with that default."""
     function, (name,) = definition(src, args)
     stored = [
         n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)

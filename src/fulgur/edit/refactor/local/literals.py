@@ -1,4 +1,4 @@
-"""Items of lists and dictionaries, arguments of calls, members of enums and fields of classes."""
+"""Add or change items of lists and dictionaries, arguments of calls, members of enums and fields of classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fulgur.edit.refactor.source import Edit, dotted
 
 
 def appended(src: Piece, last: ast.AST | None, owner: ast.AST, text: str) -> Edit:
-    """A new last element inside the brackets of `owner`: on a line of its own where the last one has one."""
+    """Append an element inside the brackets of `owner`, on its own line if the last element ends its line."""
     if last is None:
         return Edit(src.end(owner) - 1, src.end(owner) - 1, text)
     end, line = src.end(last), src.line_of(src.start(last))
@@ -42,7 +42,7 @@ def literal(src: Piece, name: str, kinds: tuple[type[ast.expr], ...]) -> ast.exp
 
 
 def literal_kind(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`literal_kind NAME tuple|list|set`: other brackets for a literal that nothing here changes."""
+    """`literal_kind NAME tuple|list|set`: changes the brackets of a literal that is never modified here."""
     name, kind = args
     node = literal(src, name, (ast.List, ast.Tuple, ast.Set))
     elements = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else []
@@ -78,7 +78,7 @@ def add_item(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _in_brackets(text: str) -> bool:
-    """Whether the first bracket closes with the last: `(a), (b)` is a tuple without brackets of its own."""
+    """Whether the last bracket closes the first: `(a), (b)` is a tuple without its own brackets."""
     depth = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.OP:
@@ -118,13 +118,13 @@ def add_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
     return [appended(src, last, node, f"{name}={value}")]
 
 
-# Parameters of builtins that have no signature to look at.
+# Parameters of builtins that have no introspectable signature.
 _HIDDEN = {(int, "base"), (str, "encoding"), (str, "errors"), (bytes, "encoding"), (max, "key"), (max, "default"),
            (min, "key"), (min, "default")}  # fmt: skip
 
 
 def _takes(function: object, name: str) -> bool:
-    """Whether a builtin has this parameter; what cannot be said is taken for no."""
+    """Whether a builtin is known to have this parameter."""
     try:
         known = inspect.signature(function).parameters  # type: ignore[arg-type]
     except (ValueError, TypeError):
@@ -133,7 +133,7 @@ def _takes(function: object, name: str) -> bool:
 
 
 def set_keyword(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`set_keyword CALL PARAMETER VALUE`, where one call is given this parameter."""
+    """`set_keyword CALL PARAMETER VALUE`, if exactly one call passes this parameter by name."""
     value = rest(args, 2)
     keywords = [k for call in named_calls(src, args[0]) for k in call.keywords if k.arg == args[1]]
     node = only(keywords, f"call of {args[0]} with {args[1]}")

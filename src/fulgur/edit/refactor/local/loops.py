@@ -1,4 +1,4 @@
-"""Loops -> enumerate, items, any and all."""
+"""Rewrite loops with enumerate, items, any and all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that follow from a class's attributes: __repr__, __eq__, __hash__ and __slots__."""
+"""Generate __repr__, __eq__, __hash__ and __slots__ from a class's attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fulgur.edit.refactor.local.exact import the_class
 from fulgur.edit.refactor.local.piece import Edits, Piece
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, dotted
 
-# What needs more of an object than its slots, or may set attributes that nobody sees here.
+# Code that does not work with slots, or may set attributes that are not visible here.
 _DYNAMIC = re.compile(r"\b(?:__dict__|vars\(|setattr\(|cached_property|weakref|__getattr\w*__|__setattr__|pickle)")
 _CACHES = frozenset({"lru_cache", "cache", "cachedmethod"})
 
@@ -20,8 +20,8 @@ def constructor(owner: ast.ClassDef) -> Function | None:
 
 
 def attributes(owner: ast.ClassDef) -> list[str]:
-    """The attributes that every object has: those that the constructor sets whatever happens, in its order; those of a
-    dataclass as they are declared."""
+    """The attributes that every object has: those that the constructor sets unconditionally, in its order; for a
+    dataclass, its fields."""
     made = constructor(owner)
     if made is None:
         heads = [ast.unparse(decorator) for decorator in owner.decorator_list]
@@ -32,7 +32,7 @@ def attributes(owner: ast.ClassDef) -> list[str]:
     found: list[str] = []
     for statement in made.body:
         if any(isinstance(node, ast.Return) for node in ast.walk(statement)):
-            break  # it may be left here
+            break  # the constructor may return here
         found += _sets(statement)
     return list(dict.fromkeys(found))
 
@@ -88,7 +88,7 @@ def add_method(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _cached(owner: ast.ClassDef) -> str:
-    """A method whose results are kept by self: this needs the hash that __eq__ takes away."""
+    """The name of a method with a cache keyed by self, which needs the hash that __eq__ removes; empty if none."""
     for function in (statement for statement in owner.body if isinstance(statement, FUNCTIONS)):
         for decorator in function.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -98,7 +98,7 @@ def _cached(owner: ast.ClassDef) -> str:
 
 
 def _check_hash(owner: ast.ClassDef, names: tuple[str, ...]) -> None:
-    """Objects that are equal have to have one hash, which never changes."""
+    """Refuse unless equal objects get equal hashes that never change."""
     equal = compared(owner)
     if not equal:
         raise RefactorError(f"{owner.name} has no __eq__ of its own, so that every object is equal to itself alone")
@@ -112,7 +112,7 @@ def _check_hash(owner: ast.ClassDef, names: tuple[str, ...]) -> None:
 
 
 def _slots(src: Piece, owner: ast.ClassDef, names: tuple[str, ...]) -> Edits:
-    """`__slots__`, where these are all attributes that anybody can be seen to set."""
+    """Add `__slots__`, if no other attribute is visibly set anywhere."""
     if [base for base in owner.bases if dotted(base) != "object"] or owner.keywords or owner.decorator_list:
         raise RefactorError(f"what {owner.name} is derived from or decorated with may set attributes too")
     around = f"{src.above}{src.text}{src.below}"
@@ -139,7 +139,7 @@ def _slots(src: Piece, owner: ast.ClassDef, names: tuple[str, ...]) -> Edits:
 
 
 def _is_typed(owner: ast.ClassDef) -> bool:
-    """Whether all methods say what they return, so that a new one has to."""
+    """Whether all methods have return annotations, so that a new one needs one too."""
     methods = [f for f in owner.body if isinstance(f, FUNCTIONS)]
     others = [f for f in methods if f.name != "__init__"] or methods
     return bool(others) and all(f.returns is not None for f in others)

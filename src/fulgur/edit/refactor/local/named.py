@@ -1,4 +1,4 @@
-"""Changes of the one thing that an instruction names: a statement, a call, a message, a lambda, a base, a handler."""
+"""Changes of one thing that an instruction names: a statement, a call, a message, a lambda, a base, a handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fulgur.edit.refactor.source import Edit, dotted, names_in
 
 
 def return_if(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`return_if CONDITION [VALUE]`: a guard at the start of the function; without a value a bare return."""
+    """`return_if CONDITION [VALUE]`: adds a guard at the start of the function; without a value, a bare return."""
     function, (condition, *value) = aimed(src, args)
     test = ast.parse(condition.strip(), mode="eval").body
     if function is None:
@@ -29,7 +29,7 @@ def return_if(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def delete_statement(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`delete_statement CODE`: the only simple statement that reads so."""
+    """`delete_statement CODE`: deletes the only statement equal to this code."""
     try:
         wanted = ast.parse(args[0].strip()).body
     except (SyntaxError, ValueError):
@@ -46,7 +46,7 @@ def delete_statement(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def unwrap_call(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`unwrap_call NAME [ARGUMENT]`: the only `NAME(x)` becomes `x`; ARGUMENT says around what."""
+    """`unwrap_call NAME [ARGUMENT]`: the only `NAME(x)` becomes `x`; ARGUMENT selects the call by its argument."""
     calls = [
         call
         for call in src.of(ast.Call)
@@ -62,12 +62,12 @@ def unwrap_call(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _is_about(argument: str, words: str) -> bool:
-    """`the split` for `s.split(sep)`; code must stand there to the letter."""
+    """Whether an argument is this code exactly, or calls this name: "the split" means `s.split(sep)`."""
     return argument == words or re.search(rf"\b{re.escape(words)}\(", argument) is not None
 
 
 def set_message(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`set_message TEXT`: another text, or an f-string as it is written, for the only exception with a message."""
+    """`set_message TEXT`: replaces the only error message by a text, or by an f-string as written."""
     texts = [
         node.exc.args[0]
         for node in src.of(ast.Raise)
@@ -85,7 +85,7 @@ def set_message(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """A text, plain or put together."""
+    """Whether a node is a string: plain, formatted or an f-string."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mod) and _is_text(node.left)
     if isinstance(node, ast.Call):
@@ -107,7 +107,7 @@ def lambda_to_def(src: Piece, args: tuple[str, ...]) -> Edits:
     if not src.alone_on_lines(node) or src.end(node) != src.end(value):
         raise RefactorError("the lambda does not stand alone in its statement")
     head = src.text[src.start(value) + len("lambda") : src.start(value.body)].rstrip().removesuffix(":").strip()
-    if head.count("(") != head.count(")"):  # the body stands in brackets
+    if head.count("(") != head.count(")"):  # the body is parenthesised
         raise RefactorError("the lambda is not plain")
     indent, body = src.indent(node), src.segment(value.body)
     if "\n" in body:
@@ -116,7 +116,7 @@ def lambda_to_def(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def add_base(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`add_base CLASS NEW`: one more base, after the ones there are; `object` gives way."""
+    """`add_base CLASS NEW`: adds a base after the existing ones; replaces `object`."""
     node, new = the_class(src, args[0]), args[1]
     expression(new)
     if new in [dotted(base) for base in node.bases]:
@@ -134,7 +134,7 @@ def add_base(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_base(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_base CLASS BASE`: one of the bases that a class names."""
+    """`remove_base CLASS BASE`: removes one of the bases of a class."""
     node = only([n for n in src.of(ast.ClassDef) if n.name == args[0]], f"class {args[0]}")
     base = only([b for b in node.bases if dotted(b) == args[1]], f"base {args[1]} of {args[0]}")
     if len(node.bases) == 1 and not node.keywords:
@@ -153,7 +153,7 @@ def remove_base(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def uncatch(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`uncatch EXCEPTION`: one exception less for the only handler that lists it among others."""
+    """`uncatch EXCEPTION`: removes it from the only handler that lists it among others."""
     found = [
         (handler.type, [dotted(one) for one in handler.type.elts])
         for handler in src.of(ast.ExceptHandler)
@@ -167,7 +167,7 @@ def uncatch(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def add_default(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`add_default PARAMETER VALUE`, where every parameter after it may be left out already."""
+    """`add_default PARAMETER VALUE`, if every parameter after it already has a default."""
     function, (name, value) = aimed(src, args)
     expression(value)
     if function is None:

@@ -1,4 +1,4 @@
-"""A region cut out of a file, parsed by itself, and what the refactorings inside it share."""
+"""A region cut out of a file and parsed by itself, with the helpers that its refactorings share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Function, Source, Unusable
 
 Edits = list[Edit]
-# What does a call: the region and the call's arguments in, edits of the region out; none when there is nothing to do.
+# The implementation of a call: takes the region and the call's arguments, returns edits, or none if nothing changes.
 Refactoring = Callable[["Piece", tuple[str, ...]], Edits]
 Found = TypeVar("Found")
 
@@ -30,8 +30,9 @@ OPPOSITE: dict[type[ast.cmpop], tuple[str, str]] = {
 
 
 class Piece(Source):
-    """Whole lines of a file. Indented ones stand in an `if 1:` that is no part of `nodes`; `below` is what follows, and
-    `above` what comes before."""
+    """Whole lines of a file, with the text `above` and `below` them.
+
+    Indented lines are wrapped in an `if 1:` that is not part of `nodes`."""
 
     def __init__(self, region: str, below: str = "", above: str = "") -> None:
         self.shift = "if 1:\n" if region[:1] in (" ", "\t") else ""
@@ -48,13 +49,13 @@ class Piece(Source):
 
     @property
     def ends_block(self) -> bool:
-        """What follows the region belongs to an outer block: its last statement is the last of its block."""
+        """Whether the text after the region belongs to an outer block, so that its last statement ends its block."""
         following = next((line for line in self.below.split("\n") if line.strip()), "")
         return len(following) - len(following.lstrip()) < self.top[0].col_offset or not following
 
     @property
     def bases(self) -> list[str]:
-        """The bases of the class that the region stands in the body of; none where that is not plain to see."""
+        """The bases of the class whose body contains the region; none if its head is not a plain one."""
         margin = self.top[0].col_offset
         for line in reversed(self.above.split("\n")):
             if line.strip() and not line.lstrip().startswith("#") and len(line) - len(line.lstrip()) < margin:
@@ -68,7 +69,7 @@ class Piece(Source):
 
 
 def only(found: list[Found], what: str) -> Found:
-    """The one thing found; a refusal when there is none or more than one."""
+    """The one item found; refuses when there is none or more than one."""
     if not found:
         raise RefactorError(f"there is no {what} here")
     if len(found) > 1:
@@ -77,7 +78,7 @@ def only(found: list[Found], what: str) -> Found:
 
 
 def meant(wanted: str, known: Iterable[str | None]) -> str:
-    """The name that stands there: this one, else the only one that ends in it, else the only one but for capitals."""
+    """The known name that is meant: an equal one, else the only one ending in it, else ignoring case; or `wanted`."""
     names = {name for name in known if name}
     lowered = wanted.lower()
     for found in (
@@ -91,7 +92,7 @@ def meant(wanted: str, known: Iterable[str | None]) -> str:
 
 
 def expression(text: str) -> str:
-    """The dump of an expression's tree, to compare it by meaning."""
+    """The dump of an expression's syntax tree, for comparisons that ignore layout."""
     try:
         return ast.dump(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
@@ -168,7 +169,7 @@ def else_line(src: Source, node: ast.If) -> int:
 def aimed(src: Piece, args: tuple[str, ...]) -> tuple[Function | None, tuple[str, ...]]:
     """The function a call is about, and the other arguments: `@name`, or the only outermost function of the region.
 
-    None for a region without a function of its own: a run of statements from the start of a body.
+    None for a region without an outermost function: a run of statements from the start of a body.
     """
     if args and args[0].startswith("@"):
         named = [function for function in src.functions() if function.name == args[0][1:]]
@@ -187,7 +188,7 @@ def definition(src: Piece, args: tuple[str, ...]) -> tuple[Function, tuple[str, 
 
 
 def rest(args: tuple[str, ...], start: int) -> str:
-    """The arguments from `start` on as one text: the last argument of many calls may have spaces."""
+    """The arguments from `start` on, joined: the last argument of many calls may contain spaces."""
     text = " ".join(args[start:])
     if not text:
         raise RefactorError("the call has too few arguments")
@@ -195,8 +196,9 @@ def rest(args: tuple[str, ...], start: int) -> str:
 
 
 def bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
-    """Everything in the file that gives a bare name a value, by name; False where a condition decides whether it does.
-    What stands in the body of a class is left out: functions do not see it."""
+    """All bindings of bare names in the file, by name; False for a conditional binding.
+
+    Names in a class body are left out: functions do not see them."""
     try:
         tree = ast.parse(f"{src.above}{src.text[len(src.shift) :]}{src.below}")
     except (SyntaxError, ValueError, RecursionError):
@@ -218,7 +220,7 @@ def bindings(src: Piece) -> dict[str, list[tuple[ast.AST, bool]]]:
 
 
 def assigned_in(block: list[ast.stmt]) -> frozenset[str]:
-    """The names that every way through these statements assigns to, as far as plain assignments and ifs tell."""
+    """The names that every path through these statements assigns to; considers only plain assignments and ifs."""
     found: set[str] = set()
     for statement in block:
         if isinstance(statement, ast.Assign):

@@ -1,4 +1,4 @@
-"""What goes in and comes out: values made ready first, results passed on, handlers that are no longer wanted."""
+"""Arguments and results: normalise a parameter first, wrap the return value, remove a try, swap arguments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fulgur.edit.refactor.source import FUNCTIONS, Edit, dotted
 
 
 def own_returns(src: Piece, function: ast.AST) -> list[ast.Return]:
-    """The returns of a function with a value, without those of functions inside it."""
+    """The returns of a function that have a value, without those of nested functions."""
     return [node for node in src.of(ast.Return) if src.function_of(node) is function and node.value is not None]
 
 
 def wrap_return(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`wrap_return FUNCTION`: what the only return gives becomes the argument of a call."""
+    """`wrap_return FUNCTION`: the value of the only return becomes the argument of a call."""
     function, (name,) = definition(src, args)
     node = only(own_returns(src, function), "return of a value")
     value = node.value
@@ -34,7 +34,7 @@ def wrap_return(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def first_call(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`first_call PARAMETER METHOD`: `value = value.strip()` at the start of the function."""
+    """`first_call PARAMETER METHOD`: adds `value = value.strip()` at the start of the function."""
     function, (name, method) = definition(src, args)
     argument = parameter(function, name)
     default = defaults(function).get(name)
@@ -51,7 +51,7 @@ def first_call(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_try(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_try [EXCEPTION]`: the body of the only try, without its handler."""
+    """`remove_try [EXCEPTION]`: replaces the only try by its body."""
     found = []
     for node in src.of(ast.Try):
         kinds = [h.type for h in node.handlers]
@@ -69,7 +69,7 @@ def remove_try(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def swap_arguments(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`swap_arguments CALL`: the two arguments of the only call of this name."""
+    """`swap_arguments CALL`: swaps the two arguments of the only call of this name."""
     calls = [c for c in named_calls(src, args[0]) if len(c.args) == 2 and not c.keywords]
     call = only(calls, f"call of {args[0]} with two arguments")
     one, two = call.args
@@ -79,7 +79,7 @@ def swap_arguments(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def annotate_variable(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`annotate_variable NAME TYPE`: where it is set first, and alone."""
+    """`annotate_variable NAME TYPE`: annotates a variable where it is first assigned, unconditionally."""
     name, kind = args[0], rest(args, 1)
     expression(kind)
     found = [
@@ -99,7 +99,7 @@ def annotate_variable(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _inside(src: Piece, node: ast.AST) -> list[ast.AST]:
-    """What stands around a statement within its function."""
+    """The ancestors of a statement within its function."""
     found = []
     for above in src.ancestors(node):
         if isinstance(above, (*FUNCTIONS, ast.ClassDef)):

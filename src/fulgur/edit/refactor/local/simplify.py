@@ -1,4 +1,4 @@
-"""The same in fewer words: conditions that are returned, loops that only yield, handlers that only pass, and so on."""
+"""Shorter equivalents: conditions that are returned, loops that only yield, handlers that only pass, and so on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _YES_NO_METHODS = frozenset(
 
 
 def is_yes_no(node: ast.expr) -> bool:
-    """An expression that is True or False and nothing else."""
+    """Whether an expression is always True or False."""
     if isinstance(node, ast.Compare):
-        return True  # of numbers and texts; whoever overloads == to give more does not test it
+        return True  # for numbers and texts; an overloaded == with other results is not used as a test
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not)
     if isinstance(node, ast.BoolOp):
@@ -34,7 +34,7 @@ def is_yes_no(node: ast.expr) -> bool:
 
 
 def return_condition(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`if a: return True` and the return of False behind it: `return a`."""
+    """`if a: return True` followed by `return False` -> `return a`."""
     found = []
     for node in src.of(ast.If):
         other = node.orelse[0] if len(node.orelse) == 1 else following(src, node) if not node.orelse else None
@@ -127,7 +127,7 @@ def join_strings(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def raw_strings(src: Piece, args: tuple[str, ...]) -> Edits:
-    """The patterns that are handed to `re` get an r, where that is the same text."""
+    """Make patterns passed to `re` raw strings, where the text stays the same."""
     edits = []
     for call in src.of(ast.Call):
         if not (dotted(call.func) or "").startswith(("re.", "regex.")) or not call.args:
@@ -146,7 +146,7 @@ def raw_strings(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def remove_parentheses(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Parentheses around a value that is returned, tested or asserted."""
+    """Remove parentheses around a value that is returned, tested or passed to a call."""
     edits = []
     tests = [node.test for node in src.of(ast.If)] + [node.test for node in src.of(ast.While)]
     values = [*tests, *(node.value for node in src.of(ast.Return))]
@@ -197,7 +197,7 @@ def direct_attribute(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def plain_placeholders(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`{str(x)}` in an f-string -> `{x}`, where nothing is said of how it is shown."""
+    """`{str(x)}` in an f-string -> `{x}`, where there is no conversion and no format spec."""
     edits = []
     for node in src.inner.get(ast.FormattedValue, []):
         call = node.value if isinstance(node, ast.FormattedValue) else None
@@ -227,7 +227,7 @@ def unwrap_lambda(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def drop_u(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Strings without the `u` that Python 2 needed."""
+    """Remove the `u` prefix of strings, which Python 2 needed."""
     edits = []
     for node in src.of(ast.Constant):
         if isinstance(node.value, str) and re.match(r"[uU][\"']", src.segment(node)):

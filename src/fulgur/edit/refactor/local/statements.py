@@ -1,4 +1,4 @@
-"""Refactorings of one statement of a region; where several could be meant, they refuse."""
+"""Refactorings of one statement of a region; they refuse if several could be meant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece, else_line, flat, has_elif, head_end, negated, only, plain_if
 from fulgur.edit.refactor.source import FUNCTIONS, Edit, Unusable, dotted
 
-LONGEST = 100  # characters of a line that is put together
+LONGEST = 100  # characters of a generated line
 JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 CLOSING = ("open", "connect", "socket", "urlopen", "Path", "ZipFile", "create_connection")
 
@@ -58,7 +58,7 @@ def remove_else_return(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def leaving_chain(src: Piece, node: ast.If) -> list[ast.If]:
-    """`if`, `elif` …, all of whose branches but the last leave; nothing for an if alone."""
+    """An `if` with its `elif`s, if all branches but the last leave; empty for a plain if."""
     if not src.text.startswith("if", src.start(node)) or not has_elif(src, node):
         return []
     chain = [node]
@@ -143,7 +143,7 @@ def use_ternary(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def following(src: Piece, node: ast.If) -> ast.stmt | None:
-    """The return right after an `if` that returns."""
+    """The return right after an `if`; None if another statement follows."""
     block = src.block_of(node)
     after = block[block.index(node) + 1 :][:1]
     return after[0] if after and isinstance(after[0], ast.Return) else None
@@ -189,7 +189,7 @@ def use_dict_get(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _get_returned(src: Piece, node: ast.If, test: ast.Compare) -> tuple[ast.stmt, str] | None:
-    """`if k in d: return d[k]` and the return of something plain after it or in the else."""
+    """`if k in d: return d[k]` and the return of a plain value after it or in the else."""
     other = node.orelse[0] if len(node.orelse) == 1 else following(src, node) if not node.orelse else None
     one = node.body[0]
     if len(node.body) != 1 or not isinstance(one, ast.Return) or not isinstance(other, ast.Return):
@@ -209,7 +209,7 @@ def return_directly(src: Piece, args: tuple[str, ...]) -> Edits:
         block = src.block_of(node)
         before = block[block.index(node) - 1] if block.index(node) else None
         if isinstance(before, (ast.With, ast.AsyncWith)) and "#" not in src.text[src.start(before) : src.end(node)]:
-            before = before.body[-1]  # what is set last in a with block can be returned from inside it
+            before = before.body[-1]  # the value assigned last in a with block can be returned inside it
         if not isinstance(node.value, ast.Name) or not isinstance(before, (ast.Assign, ast.AnnAssign)):
             continue
         targets = before.targets if isinstance(before, ast.Assign) else [before.target]
@@ -254,7 +254,7 @@ def use_with(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def read_again(name: str, statements: list[ast.stmt]) -> bool:
-    """The name is read before it gets another value."""
+    """Whether these statements read the name before they assign to it."""
     uses = [n for s in statements for n in ast.walk(s) if isinstance(n, ast.Name) and n.id == name]
     first = min(uses, key=lambda node: (node.lineno, node.col_offset), default=None)
     return first is not None and isinstance(first.ctx, ast.Load)
@@ -275,7 +275,7 @@ def printing(statement: ast.stmt) -> bool:
 
 
 def log_prints(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`print(x)` -> `logger.level(x)`, for prints of one value; `info` where no level is said."""
+    """`print(x)` -> `logger.level(x)`, for prints of one value; the default level is `info`."""
     logger, level = args if len(args) == 2 else (args[0], "info")
     if not re.fullmatch(r"[\w.]+", logger) or not level.isidentifier():
         raise RefactorError(f"{logger}.{level} is not a logger's method")

@@ -1,4 +1,4 @@
-"""Strings put together from parts -> f-strings."""
+"""Turn strings that are formatted or concatenated into f-strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fulgur.edit.refactor.errors import RefactorError
 from fulgur.edit.refactor.local.piece import Edits, Piece
 from fulgur.edit.refactor.source import Edit, dotted
 
-# A string on one line: prefix, quote, text. Only `\n`, `\t` and quotes may be escaped, unless it is raw.
+# A string on one line: prefix, quote, text. The only escapes are `\n` and `\t`, unless it is raw.
 PLAIN = re.compile(r"""(r?)("|')((?:[^\\"'{}]|\\[nt]|(?!\2)["'])*)\2""", re.IGNORECASE)
 RAW = re.compile(r"""(r)("|')((?:[^"'\n]|(?!\2)["'])*)\2""", re.IGNORECASE)
 PIECE = re.compile(r"""()("|')((?:(?!\2)[^\\\n]|\\[nt])*)\2""")
@@ -18,7 +18,7 @@ PERCENT = re.compile(r"%(?:(%)|([-+0 #]*\d*(?:\.\d+)?)([srfx]))")
 
 
 def use_fstring(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Every string of the region that is put together, or none: half of them would not be what was asked."""
+    """Convert every such string of the region, or none: half of them would not be what was asked for."""
     edits: list[Edit] = []
     left: list[ast.expr] = []
     for node in src.of(ast.Call):
@@ -59,7 +59,7 @@ def string_of(src: Piece, node: ast.expr) -> re.Match[str] | None:
 
 
 def field(src: Piece, node: ast.expr, quote: str) -> str | None:
-    """An expression as it may stand in braces; its own quotes are turned where that is all they need."""
+    """An expression for use in braces, with its quotes swapped if necessary; None if it does not fit."""
     text = src.segment(node)
     plain = src.one_line(node) and not isinstance(node, (ast.Starred, ast.Lambda, ast.Dict, ast.Set))
     if quote in text:
@@ -101,7 +101,7 @@ def from_format(src: Piece, node: ast.Call) -> str | None:
 
 
 def formatted(text: str, node: ast.Call, number: int) -> tuple[list[ast.expr], list[str]] | None:
-    """The values of the fields of a text and what ends each; `number` fields stand before it."""
+    """The values of the fields of a text and the suffix of each; `number` automatic fields come before it."""
     if re.search(r"\{\{|\}\}", text) or len(FIELD.findall(text)) != text.count("{"):
         return None
     named = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -123,13 +123,13 @@ def formatted(text: str, node: ast.Call, number: int) -> tuple[list[ast.expr], l
 
 
 def all_used(values: list[ast.expr], node: ast.Call) -> bool:
-    """No argument is left out, and there is no `**more`."""
+    """Whether every argument is used, and there is no `**more`."""
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     return {id(value) for value in values} == {id(value) for value in given}
 
 
 def from_pieces(src: Piece, node: ast.Call, value: ast.expr) -> str | None:
-    """`("a {} " "b {}").format(x, y)`: strings side by side, mostly one a line."""
+    """`("a {} " "b {}").format(x, y)`: adjacent strings, mostly one per line."""
     if not is_text(value):
         return None
     text, values = src.segment(value), list[ast.expr]()
@@ -183,7 +183,7 @@ def from_percent(src: Piece, node: ast.BinOp) -> str | None:
 
 
 def from_sum(src: Piece, node: ast.BinOp) -> str | None:
-    """`"a" + str(b) + c`: plain strings, calls of `str`, and what can only be a string beside one."""
+    """`"a" + str(b) + c`: plain strings, calls of `str`, and names, which must be strings to be added to one."""
     parts: list[ast.expr] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):

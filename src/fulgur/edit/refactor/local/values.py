@@ -1,4 +1,4 @@
-"""Values: variables that nobody reads, a call around a value, the result of a whole function."""
+"""Remove unused variables, wrap a value in a call, replace the result of a whole function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fulgur.edit.refactor.source import Edit, dotted, names_in
 
 
 def remove_variable(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`remove_variable NAME`: one that is set and never read; what is called for its value stays."""
+    """`remove_variable NAME`: removes one that is set and never read; a value with a call stays as a statement."""
     name = args[0]
     everywhere = [node for node in ast.walk(src.tree) if isinstance(node, ast.Name) and node.id == name]
     statements: list[ast.Assign | ast.AnnAssign] = [*src.of(ast.Assign), *src.of(ast.AnnAssign)]
@@ -40,7 +40,7 @@ def remove_variable(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def wrap_value(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`wrap_value FUNCTION EXPRESSION`: the only place of an expression becomes the argument of a call."""
+    """`wrap_value FUNCTION EXPRESSION`: the only occurrence of an expression becomes the argument of a call."""
     function, wanted = args
     dump = expression(wanted)
     expression(function)
@@ -55,7 +55,7 @@ def wrap_value(src: Piece, args: tuple[str, ...]) -> Edits:
     if isinstance(parent, ast.Call) and dotted(parent.func) == function:
         raise RefactorError(f"{wanted} stands in {function}() already")
     if isinstance(parent, ast.Call) and parent.func is node and not isinstance(src.parents.get(parent), ast.Attribute):
-        node, parent = parent, src.parents.get(parent)  # who names a function means what it gives
+        node, parent = parent, src.parents.get(parent)  # naming a function means its result
     if isinstance(parent, ast.Call) and dotted(parent.func) == function:
         raise RefactorError(f"{wanted} stands in {function}() already")
     if (isinstance(parent, ast.Call) and parent.func is node) or isinstance(parent, ast.Starred):
@@ -64,7 +64,7 @@ def wrap_value(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def only_return(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`only_return VALUE`: for a function that does nothing but choose what it returns."""
+    """`only_return VALUE`: for a function that only selects what it returns."""
     function, (value,) = definition(src, args)
     expression(value)
     first = src.body_start(function)

@@ -14,7 +14,7 @@ SCOPES = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 def inline(src: Piece, args: tuple[str, ...]) -> Edits:
-    """A variable that is set once and used once, in the statement after it."""
+    """Inline a variable that is set once and used once, in the next statement."""
     name, found = args[0], []
     everywhere = [node for node in ast.walk(src.tree) if isinstance(node, ast.Name) and node.id == name]
     for statement in src.of(ast.Assign):
@@ -46,7 +46,7 @@ def inline(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def extract_variable(src: Piece, args: tuple[str, ...]) -> Edits:
-    """`extract_variable NAME EXPRESSION`: the expression, which stands there once, gets a name before its statement."""
+    """`extract_variable NAME EXPRESSION`: assigns an expression that occurs once to a name, before its statement."""
     name, wanted = args[0], rest(args, 1)
     dump = expression(wanted)
     if not name.isidentifier() or re.search(rf"\b{name}\b", src.text):
@@ -81,7 +81,7 @@ def add_await(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def calling(src: Piece, name: str) -> ast.stmt:
-    """The statement that is this call, alone or assigned; else the only simple one that holds it."""
+    """The statement that is this call, bare or assigned; else the only simple statement that contains it."""
     statements: list[ast.Expr | ast.Assign] = [*src.of(ast.Expr), *src.of(ast.Assign)]
     found: list[ast.stmt] = []
     for statement in statements:
@@ -118,8 +118,9 @@ def wrap_try(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Another value for a name that has a plain one, or is computed from plain ones; anything else is left alone,
-    unless the new value is made of it."""
+    """Change the value of a name that has a plain value, or one computed from constants.
+
+    Other values are replaced only if the new value shares a name with the old one."""
     value = rest(args, 1)
     targets: list[ast.expr] = [s.targets[0] for s in src.of(ast.Assign)] + [s.target for s in src.of(ast.AnnAssign)]
     name = meant(args[0], map(dotted, targets))
@@ -137,7 +138,7 @@ def set_value(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def _computed(node: ast.expr) -> bool:
-    """`1 << 18`, `60 * 60`: an expression of numbers and texts alone."""
+    """Whether an expression consists only of constants, such as `1 << 18` and `60 * 60`."""
     return isinstance(node, ast.BinOp) and all(
         isinstance(part, (ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)) for part in ast.walk(node)
     )
@@ -168,7 +169,7 @@ def change_exception(src: Piece, args: tuple[str, ...]) -> Edits:
 
 
 def narrow_except(src: Piece, args: tuple[str, ...]) -> Edits:
-    """Catch these exceptions only: of everything, or of the ones that a handler lists."""
+    """Catch only these exceptions, in a handler that catches everything or lists more."""
     kinds = [word for word in re.split(r"[\s,()]+|\b(?:or|and)\b", rest(args, 0)) if word]
     kind = kinds[0] if len(kinds) == 1 else f"({', '.join(kinds)})"
     expression(kind)
